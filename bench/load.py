@@ -1,7 +1,9 @@
-"""The load generator: raw bytes on pipes and loopback sockets, nobody's client. Every answer is checked.
+"""The load generator. It writes raw bytes to pipes and loopback sockets without an MCP client, and checks every
+response.
 
-A run is bounded in calls and in time, and tells what it cost this process; above some 25 000 calls a second this
-process, not the server, is the limit, so what counts is the server's CPU time per call.
+A run ends after a number of calls or seconds. It also reports the CPU time of this process. Above about 25,000 calls a
+second, this process is the bottleneck and not the server. The benchmarks therefore compare the CPU time of the server
+per call.
 """
 
 import os
@@ -15,122 +17,122 @@ from typing import IO, NamedTuple
 import request_kinds
 from request_kinds import HANDSHAKE, INITIALIZED, STATELESS, RequestKind, WrongAnswer
 
-TIMEOUT_S = 30.0  # for one answer, in seconds
+TIMEOUT_S = 30.0  # for one response
 _CHUNK = 1 << 18
 
 
 class RunResult(NamedTuple):
-    """One run, seen from here."""
+    """The figures of one run, measured by the load generator."""
 
     calls: int
     seconds: float
     cpu: float
-    p50: float | None  # seconds, when one call at a time was made
+    p50: float | None  # seconds, only for runs with one call at a time
 
 
 class Bounds(NamedTuple):
-    """How long a run may be: whichever comes first."""
+    """The limits of a run. The first one that is reached ends it."""
 
     calls: int
     seconds: float
 
 
 class Meter:
-    """Counts a run."""
+    """Counts and times the calls of a run."""
 
     def __init__(self, bounds: Bounds, *, timing: bool) -> None:
         self.calls = 0
-        self._most = bounds.calls
+        self._max_calls = bounds.calls
         self._started = time.perf_counter()
-        self._until = self._started + bounds.seconds
+        self._deadline = self._started + bounds.seconds
         self._cpu = time.process_time()
         self._timing = timing
         self._times: list[float] = []
         self._last = self._started
 
     def count_answer(self) -> bool:
-        """One more; whether there is to be another."""
+        """Count a response, and return whether to send another request."""
         self.calls += 1
         now = time.perf_counter()
         if self._timing:
             self._times.append(now - self._last)
             self._last = now
-        return now < self._until and self.calls < self._most
+        return now < self._deadline and self.calls < self._max_calls
 
-    def tally(self) -> RunResult:
-        """The run is over."""
+    def result(self) -> RunResult:
+        """Return the figures of the run."""
         p50 = median(self._times) if self._times else None
         return RunResult(self.calls, time.perf_counter() - self._started, time.process_time() - self._cpu, p50)
 
 
 class Pipes:
-    """A server on the other end of two pipes."""
+    """The pipes to a stdio server."""
 
     def __init__(self, stdin: IO[bytes], stdout: IO[bytes], era: str) -> None:
         self._in = stdin.fileno()
         self._out = stdout.fileno()
         self._poll = select.poll()
         self._poll.register(self._out, select.POLLIN)
-        self._held: list[bytes] = []
+        self._buffer: list[bytes] = []
         self._era = era
         self._id = 0
 
     def open(self) -> None:
-        """Shake hands, in the era that does."""
+        """Initialize the session, if the era has sessions."""
         if self._era == HANDSHAKE:
             self.run(request_kinds.initialize(), 1, Bounds(1, TIMEOUT_S))
             self._send(INITIALIZED + b"\n")
 
-    def run(self, ask: RequestKind, depth: int, bounds: Bounds) -> RunResult:
-        """Keep so many requests in flight until the bounds are met; then wait for those still out."""
+    def run(self, kind: RequestKind, depth: int, bounds: Bounds) -> RunResult:
+        """Keep `depth` requests in flight until a bound is reached, then wait for the remaining responses."""
         meter = Meter(bounds, timing=depth == 1)
-        flying: set[int] = set()
-        self._ask(ask, depth, flying)
+        in_flight: set[int] = set()
+        self._send_requests(kind, depth, in_flight)
         more = True
-        while flying:
-            settled = 0
-            for line in self._lines():
-                answer = request_kinds.read(line)
+        while in_flight:
+            answered = 0
+            for line in self._read_lines():
+                answer = request_kinds.parse_message(line)
                 if answer.method is not None:
-                    continue  # something the server says by itself
-                if answer.id not in flying:
-                    raise WrongAnswer(f"nobody asked: {line[:300]!r}")
-                flying.remove(answer.id)
-                ask.judge(answer.id, answer.result)
-                settled += 1
+                    continue  # a notification or a request of the server
+                if answer.id not in in_flight:
+                    raise WrongAnswer(f"response to an unknown request: {line[:300]!r}")
+                in_flight.remove(answer.id)
+                kind.check(answer.id, answer.result)
+                answered += 1
                 more = meter.count_answer() and more
-            if more and settled:
-                self._ask(ask, settled, flying)
-        return meter.tally()
+            if more and answered:
+                self._send_requests(kind, answered, in_flight)
+        return meter.result()
 
-    def _ask(self, ask: RequestKind, count: int, flying: set[int]) -> None:
+    def _send_requests(self, kind: RequestKind, count: int, in_flight: set[int]) -> None:
         ids = range(self._id + 1, self._id + 1 + count)
         self._id += count
-        flying.update(ids)
-        self._send(b"".join([ask.write(id, self._era) + b"\n" for id in ids]))
+        in_flight.update(ids)
+        self._send(b"".join([kind.write(id, self._era) + b"\n" for id in ids]))
 
     def _send(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self._in, view) :]
 
-    def _lines(self) -> list[bytes]:
+    def _read_lines(self) -> list[bytes]:
         if not self._poll.poll(TIMEOUT_S * 1000):
             raise WrongAnswer(f"no answer within {TIMEOUT_S:g} s")
         data = os.read(self._out, _CHUNK)
         if not data:
             raise WrongAnswer("the server closed its output")
         *lines, rest = data.split(b"\n")
-        if lines and self._held:
-            lines[0] = b"".join([*self._held, lines[0]])
-            self._held.clear()
+        if lines and self._buffer:
+            lines[0] = b"".join([*self._buffer, lines[0]])
+            self._buffer.clear()
         if rest:
-            self._held.append(rest)
+            self._buffer.append(rest)
         return lines
 
 
 class Web:
-    """A server on a loopback port: so many connections, one request at a time on each."""
+    """Connections to an HTTP server on a loopback port, each with one request at a time."""
 
     def __init__(self, port: int, era: str, connections: int) -> None:
         self._era = era
@@ -139,70 +141,71 @@ class Web:
         self.connections = [Connection(port) for _ in range(connections)]
 
     def open(self) -> None:
-        """A session for each connection, in the era that has them."""
+        """Open a session for each connection, if the era has sessions."""
         if self._era == HANDSHAKE:
-            for one in self.connections:
-                self.open_session(one)
+            for connection in self.connections:
+                self.open_session(connection)
 
     def open_session(self, connection: "Connection") -> None:
-        """Shake hands; what is sent on this connection from here on belongs to the new session."""
+        """Initialize a new session and use it for this connection from now on."""
         connection.session = None
-        opening = request_kinds.initialize()
-        head, body = self._exchange(connection, opening)
-        _judge(opening, self._id, head, body)
+        kind = request_kinds.initialize()
+        head, body = self._exchange(connection, kind)
+        _check(kind, self._id, head, body)
         connection.session = _header(head, b"mcp-session-id")
         connection.send(self._request(connection, "", "", INITIALIZED))
         status = connection.receive()[0][9:12]
         if status != b"202":
-            raise WrongAnswer(f"initialized was answered with {status!r}")
+            raise WrongAnswer(f"notifications/initialized was answered with status {status!r}")
 
     def close(self) -> None:
-        """Hang up."""
-        for one in self.connections:
-            one.close()
+        """Close all connections."""
+        for connection in self.connections:
+            connection.close()
 
-    def run(self, ask: RequestKind, bounds: Bounds) -> RunResult:
-        """Keep every connection busy until the bounds are met."""
+    def run(self, kind: RequestKind, bounds: Bounds) -> RunResult:
+        """Keep every connection busy until a bound is reached."""
         if len(self.connections) == 1:
-            return self._run_one(ask, bounds)
+            return self._run_single(kind, bounds)
         meter = Meter(bounds, timing=False)
         poll = select.poll()
-        flying: dict[int, tuple[Connection, int]] = {}
-        for one in self.connections:
-            poll.register(one.fileno(), select.POLLIN)
-            flying[one.fileno()] = one, self._ask(one, ask)
-        while flying:
+        in_flight: dict[int, tuple[Connection, int]] = {}
+        for connection in self.connections:
+            poll.register(connection.fileno(), select.POLLIN)
+            in_flight[connection.fileno()] = connection, self.send_request(connection, kind)
+        while in_flight:
             ready = poll.poll(TIMEOUT_S * 1000)
             if not ready:
                 raise WrongAnswer(f"no answer within {TIMEOUT_S:g} s")
             for descriptor, _ in ready:
-                one, id = flying[descriptor]
-                found = one.feed()
-                if found is None:
+                connection, id = in_flight[descriptor]
+                response = connection.feed()
+                if response is None:
                     continue
-                _judge(ask, id, *found)
+                _check(kind, id, *response)
                 if meter.count_answer():
-                    flying[descriptor] = one, self._ask(one, ask)
+                    in_flight[descriptor] = connection, self.send_request(connection, kind)
                 else:
-                    del flying[descriptor]
-        return meter.tally()
+                    del in_flight[descriptor]
+        return meter.result()
 
-    def _run_one(self, ask: RequestKind, bounds: Bounds) -> RunResult:
+    def _run_single(self, kind: RequestKind, bounds: Bounds) -> RunResult:
         connection = self.connections[0]
         meter = Meter(bounds, timing=True)
         while True:
-            head, body = self._exchange(connection, ask)
-            _judge(ask, self._id, head, body)
+            head, body = self._exchange(connection, kind)
+            _check(kind, self._id, head, body)
             if not meter.count_answer():
-                return meter.tally()
+                return meter.result()
 
-    def _exchange(self, connection: "Connection", ask: RequestKind) -> tuple[bytes, bytes]:
-        self._ask(connection, ask)
+    def _exchange(self, connection: "Connection", kind: RequestKind) -> tuple[bytes, bytes]:
+        self.send_request(connection, kind)
         return connection.receive()
 
-    def _ask(self, connection: "Connection", ask: RequestKind) -> int:
+    def send_request(self, connection: "Connection", kind: RequestKind) -> int:
+        """Send a request and return its id."""
         self._id += 1
-        connection.send(self._request(connection, ask.method, ask.name, ask.write(self._id, self._era)))
+        connection.send(self._request(connection, kind.method, kind.name, kind.write(self._id, self._era)))
         return self._id
 
     def _request(self, connection: "Connection", method: str, name: str, body: bytes) -> bytes:
@@ -223,7 +226,7 @@ class Web:
 
 
 class Connection:
-    """One kept-alive connection; the kernel keeps the time."""
+    """A kept-alive connection. The socket's own timeouts apply."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -232,63 +235,64 @@ class Connection:
         limit = struct.pack("ll", int(TIMEOUT_S), 0)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        self._held = bytearray()
-        self._wanted = 0
+        self._buffer = bytearray()
+        self._expected_size = 0
         self.session: bytes | None = None
         self.fileno = self._socket.fileno
         self.send = self._socket.sendall
+        self.recv = self._socket.recv
         self.close = self._socket.close
 
     def receive(self) -> tuple[bytes, bytes]:
-        """Wait for a response: its head and its body."""
+        """Wait for a response, and return its head and body."""
         while True:
-            found = self.feed()
-            if found is not None:
-                return found
+            response = self.feed()
+            if response is not None:
+                return response
 
     def feed(self) -> tuple[bytes, bytes] | None:
-        """Read once; the response, if that completed it."""
+        """Read once, and return the response if it is complete."""
         try:
             data = self._socket.recv(_CHUNK)
         except BlockingIOError:
             raise WrongAnswer(f"no answer within {TIMEOUT_S:g} s") from None
         if not data:
             raise WrongAnswer("the server closed the connection")
-        self._held += data
-        if len(self._held) < self._wanted:
+        self._buffer += data
+        if len(self._buffer) < self._expected_size:
             return None
-        held = bytes(self._held)
-        end = held.find(b"\r\n\r\n")
+        data = bytes(self._buffer)
+        end = data.find(b"\r\n\r\n")
         if end < 0:
             return None
-        head, start = held[: end + 2], end + 4
+        head, start = data[: end + 2], end + 4
         length = _header(head, b"content-length")
         if length is not None:
-            self._wanted = start + int(length)
-            if len(held) < self._wanted:
+            self._expected_size = start + int(length)
+            if len(data) < self._expected_size:
                 return None
-            body = held[start:]
-        elif not held.endswith(b"0\r\n\r\n"):
+            body = data[start:]
+        elif not data.endswith(b"0\r\n\r\n"):
             return None
         else:
-            body = _join_chunks(held, start)
-        self._held.clear()
-        self._wanted = 0
+            body = _join_chunks(data, start)
+        self._buffer.clear()
+        self._expected_size = 0
         return head, body
 
 
-def _judge(ask: RequestKind, id: int, head: bytes, body: bytes) -> None:
+def _check(kind: RequestKind, id: int, head: bytes, body: bytes) -> None:
     if head[9:12] != b"200":
         raise WrongAnswer(f"status {head[9:12]!r}: {body[:300]!r}")
-    message = body if body.startswith(b"{") else _event(body)
-    answer = request_kinds.read(message)
+    message = body if body.startswith(b"{") else _last_event(body)
+    answer = request_kinds.parse_message(message)
     if answer.id != id:
         raise WrongAnswer(f"id {answer.id} answers {id}")
-    ask.judge(id, answer.result)
+    kind.check(id, answer.result)
 
 
 def _header(head: bytes, name: bytes) -> bytes | None:
-    """The value of a header, wherever upper case is used."""
+    """Return the value of a header, in any case, or None."""
     at = head.lower().find(b"\r\n" + name + b":")
     if at < 0:
         return None
@@ -297,7 +301,7 @@ def _header(head: bytes, name: bytes) -> bytes | None:
 
 
 def _join_chunks(data: bytes, at: int) -> bytes:
-    """The chunks of a chunked body, put together."""
+    """Join the chunks of a chunked body."""
     pieces: list[bytes] = []
     while True:
         end = data.index(b"\r\n", at)
@@ -308,10 +312,10 @@ def _join_chunks(data: bytes, at: int) -> bytes:
         at = end + 4 + size
 
 
-def _event(body: bytes) -> bytes:
-    """The response in an event stream: the last event that carries anything."""
+def _last_event(body: bytes) -> bytes:
+    """Return the last event with data, which is the response."""
     for event in reversed(body.replace(b"\r\n", b"\n").split(b"\n\n")):
-        found = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
-        if found:
-            return found
+        message = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
+        if message:
+            return message
     raise WrongAnswer(f"no event: {body[:300]!r}")

@@ -1,10 +1,12 @@
-"""Playing scenes in turns: ours between two others, at once one after the other, so that the machine treats them alike.
+"""Run scenarios in pairs. Ours runs between two others without a pause, so that all of them see the same load on the
+machine.
 
-A ratio is the median of what the turns found. A turn in which the others on the machine took unequal shares of it is
-played again, a bounded number of times; the most even one counts.
+A ratio is the median of the ratios of the runs. If other programs used much more CPU in one part of a paired run than
+in another, it is repeated a few times, and the most even one counts.
 """
 
 import contextlib
+import functools
 import random
 from collections.abc import Callable, Generator
 from statistics import median
@@ -16,36 +18,36 @@ from scenarios import ERAS, Limit, Scenario
 from server_process import OURS, ServerProcess, ServerSettings, machine_cpu_seconds
 
 MAX_CALLS = 10_000_000
-MAX_UNEVENNESS = 0.3  # cores: more difference than that in the work of others, and a turn is played again
+MAX_UNEVENNESS = 0.3  # cores: a larger difference in the CPU use of other programs repeats the run
 MAX_TRIES = 3
 
 Results = dict[str, dict[str, dict[str, Any]]]
-Ratios = dict[str, dict[str, Any]]  # by "scene:other", ours over the other's
+Ratios = dict[str, dict[str, Any]]  # key "scenario:other", our cost divided by the other's
 
 
 class Participant(NamedTuple):
-    """Somebody in a scene."""
+    """An implementation in a scenario."""
 
-    scene: str
+    scenario: str
     name: str
 
 
 class PairedRun(NamedTuple):
-    """The middle one is compared with those before and after it."""
+    """Up to three runs in a row. The middle one is compared with the others."""
 
     middle: Participant
     others: tuple[Participant, ...]
 
-    def parts(self) -> list[Participant]:
-        """In an order of play; of two, either is first."""
-        found = [*self.others[:1], self.middle, *self.others[1:]]
-        return found if len(found) > 2 else random.sample(found, len(found))
+    def in_order(self) -> list[Participant]:
+        """Return the order of the runs. The order of two is random."""
+        participants = [*self.others[:1], self.middle, *self.others[1:]]
+        return participants if len(participants) > 2 else random.sample(participants, len(participants))
 
 
 class Plan(NamedTuple):
-    """How long, and who."""
+    """The implementations, and the number and duration of their runs."""
 
-    who: tuple[str, ...]
+    implementations: tuple[str, ...]
     rounds: int
     seconds: float
     warm: float
@@ -55,170 +57,178 @@ RunResults = dict[Participant, dict[str, Any]]
 
 
 class ServerPool:
-    """The servers of one block: each is started when first needed and stays up until the block is over."""
+    """The servers of one block. Each starts when it is first needed and runs until the end of the block."""
 
     def __init__(self) -> None:
         self._servers: dict[tuple[str, ServerSettings, str], ServerProcess] = {}
         self._pipes: dict[int, Pipes] = {}
 
-    def server(self, name: str, scene: Scenario) -> ServerProcess:
-        """The server for a scene. A stdio server speaks one era in its life, an HTTP server both."""
-        key = (name, scene.setting, scene.era if scene.setting.transport == "stdio" else "")
+    def server(self, name: str, scenario: Scenario) -> ServerProcess:
+        """Return the server for a scenario. A stdio server has one era for its lifetime, an HTTP server has both."""
+        key = (name, scenario.settings, scenario.era if scenario.settings.transport == "stdio" else "")
         if key not in self._servers:
-            self._servers[key] = ServerProcess(name, scene.setting)
+            self._servers[key] = ServerProcess(name, scenario.settings)
         return self._servers[key]
 
     @contextlib.contextmanager
-    def open_connection(self, server: ServerProcess, scene: Scenario) -> Generator[Callable[[Bounds], RunResult]]:
-        """Connected and past the handshake: what is given plays the scene, and nothing else."""
-        ask, era = scene.ask(), ERAS[scene.era]
-        if scene.setting.transport == "stdio":
+    def open_connection(self, server: ServerProcess, scenario: Scenario) -> Generator[Callable[[Bounds], RunResult]]:
+        """Connect and initialize, and yield a function that only runs the scenario."""
+        kind, era = scenario.request_kind(), ERAS[scenario.era]
+        if scenario.settings.transport == "stdio":
             pipes = self._pipes.get(server.process.pid)
             if pipes is None:
                 pipes = self._pipes[server.process.pid] = server.pipes(era)
                 pipes.open()
-            yield lambda bounds: pipes.run(ask, scene.width, bounds)
+            yield lambda bounds: pipes.run(kind, scenario.width, bounds)
         else:
-            # New connections each time: servers hang up on idle ones.
-            web = server.web(era, scene.width)
+            # New connections each time: servers close idle ones.
+            web = server.web(era, scenario.width)
             try:
                 web.open()
-                yield lambda bounds: web.run(ask, bounds)
+                yield lambda bounds: web.run(kind, bounds)
             finally:
                 web.close()
 
-    def run_scenario(self, name: str, scene: Scenario, seconds: float) -> dict[str, Any]:
-        """One run of somebody in a scene."""
-        server = self.server(name, scene)
-        with _add_server_to_errors(server, scene), self.open_connection(server, scene) as play:
-            return _sample(server, play, seconds)
+    def run_scenario(self, name: str, scenario: Scenario, seconds: float) -> dict[str, Any]:
+        """Run an implementation in a scenario once."""
+        server = self.server(name, scenario)
+        with _add_server_to_errors(server, scenario), self.open_connection(server, scenario) as run:
+            return _sample(server, run, seconds)
 
     def stop(self) -> None:
-        """Stop them all."""
+        """Stop all servers."""
         for server in self._servers.values():
             with contextlib.suppress(OSError):
                 server.stop()
 
 
 @contextlib.contextmanager
-def _add_server_to_errors(server: ServerProcess, scene: Scenario) -> Generator[None]:
+def _add_server_to_errors(server: ServerProcess, scenario: Scenario) -> Generator[None]:
     try:
         yield
     except (WrongAnswer, OSError) as exc:
         last = server.stderr_text()[-2000:].decode(errors="replace")
-        raise RuntimeError(f"{server.name} in {scene.name}: {exc}\n{last}") from exc
+        raise RuntimeError(f"{server.name} in {scenario.name}: {exc}\n{last}") from exc
 
 
-def _sample(server: ServerProcess, play: Callable[[Bounds], RunResult], seconds: float) -> dict[str, Any]:
+def _sample(server: ServerProcess, run: Callable[[Bounds], RunResult], seconds: float) -> dict[str, Any]:
     cpu, machine = server.cpu(), machine_cpu_seconds()
-    tally = play(Bounds(MAX_CALLS, seconds))
-    used = server.cpu() - cpu
-    foreign = max(0.0, machine_cpu_seconds() - machine - used - tally.cpu) / tally.seconds
+    result = run(Bounds(MAX_CALLS, seconds))
+    cpu_used = server.cpu() - cpu
+    foreign = max(0.0, machine_cpu_seconds() - machine - cpu_used - result.cpu) / result.seconds
     return {
-        "calls": tally.calls,
-        "cpu_us": used / tally.calls * 1e6,
-        "calls_s": tally.calls / tally.seconds,
-        "load_us": tally.cpu / tally.calls * 1e6,
-        "p50_us": None if tally.p50 is None else tally.p50 * 1e6,
+        "calls": result.calls,
+        "cpu_us": cpu_used / result.calls * 1e6,
+        "calls_s": result.calls / result.seconds,
+        "load_us": result.cpu / result.calls * 1e6,
+        "p50_us": None if result.p50 is None else result.p50 * 1e6,
         "foreign": foreign,
     }
 
 
 def measure(
-    block: list[Scenario], limits: list[Limit], plan: Plan, tell: Callable[[str], None]
+    block: list[Scenario], limits: list[Limit], plan: Plan, print_progress: Callable[[str], None]
 ) -> tuple[Results, Ratios]:
-    """All scenes of a block, in turns, in another order in every round."""
-    scenes = {scene.name: scene for scene in block}
+    """Run all scenarios of a block in pairs, in a new order each round."""
+    scenarios = {scenario.name: scenario for scenario in block}
     samples: dict[Participant, list[dict[str, Any]]] = {}
-    found: dict[tuple[Participant, Participant], list[tuple[float, float]]] = {}
-    troupe = ServerPool()
+    pairs: dict[tuple[Participant, Participant], list[tuple[float, float]]] = {}
+    pool = ServerPool()
     try:
-        for part in _all_participants(block, plan.who):
-            troupe.run_scenario(part.name, scenes[part.scene], plan.warm)
-            samples[part] = []
-        tell("  warm")
-        again = plan.rounds * len(samples) // 4  # turns that may be played once more, in all
+        for participant in _all_participants(block, plan.implementations):
+            pool.run_scenario(participant.name, scenarios[participant.scenario], plan.warm)
+            samples[participant] = []
+        print_progress("  warmed up")
+        retries_left = plan.rounds * len(samples) // 4  # repetitions allowed in the whole block
         for number in range(plan.rounds):
-            for turn in plan_turns(block, limits, plan.who):
-                played, again = play_evenly(lambda turn=turn: _run_pair(troupe, scenes, turn, plan.seconds), again)
-                for part, sample in played.items():
-                    samples[part].append(sample)
-                ours = played[turn.middle]
-                for other in turn.others:
-                    pair = ours["cpu_us"] / played[other]["cpu_us"], played[other]["foreign"] - ours["foreign"]
-                    found.setdefault((turn.middle, other), []).append(pair)
-            tell(f"  round {number + 1} of {plan.rounds}")
+            for paired_run in plan_runs(block, limits, plan.implementations):
+                run = functools.partial(_run_pair, pool, scenarios, paired_run, plan.seconds)
+                run_results, retries_left = run_evenly(run, retries_left)
+                for participant, sample in run_results.items():
+                    samples[participant].append(sample)
+                ours = run_results[paired_run.middle]
+                for other in paired_run.others:
+                    theirs = run_results[other]
+                    pair = ours["cpu_us"] / theirs["cpu_us"], theirs["foreign"] - ours["foreign"]
+                    pairs.setdefault((paired_run.middle, other), []).append(pair)
+            print_progress(f"  round {number + 1} of {plan.rounds}")
     finally:
-        troupe.stop()
-    results: Results = {scene: {} for scene in scenes}
-    for part, taken in samples.items():
-        results[part.scene][part.name] = _figures(taken)
-    return results, {_name(*pair): _ratio(taken) for pair, taken in found.items()}
+        pool.stop()
+    results: Results = {scenario: {} for scenario in scenarios}
+    for participant, participant_samples in samples.items():
+        results[participant.scenario][participant.name] = _figures(participant_samples)
+    return results, {_name(*participants): _ratio(values) for participants, values in pairs.items()}
 
 
-def _run_pair(troupe: ServerPool, scenes: dict[str, Scenario], turn: PairedRun, seconds: float) -> RunResults:
-    return {part: troupe.run_scenario(part.name, scenes[part.scene], seconds) for part in turn.parts()}
+def _run_pair(pool: ServerPool, scenarios: dict[str, Scenario], paired_run: PairedRun, seconds: float) -> RunResults:
+    return {
+        participant: pool.run_scenario(participant.name, scenarios[participant.scenario], seconds)
+        for participant in paired_run.in_order()
+    }
 
 
-def play_evenly(play: Callable[[], RunResults], again: int) -> tuple[RunResults, int]:
-    """A turn that is even, or the most even of a few; and how many more may be repeated."""
-    best = play()
+def run_evenly(run: Callable[[], RunResults], retries_left: int) -> tuple[RunResults, int]:
+    """Return an even run, or the most even of a few, and the number of repetitions left."""
+    best = run()
     for _ in range(MAX_TRIES - 1):
-        if _unevenness(best) <= MAX_UNEVENNESS or again <= 0:
+        if _unevenness(best) <= MAX_UNEVENNESS or retries_left <= 0:
             break
-        again -= 1
-        best = min(best, play(), key=_unevenness)
-    return best, again
+        retries_left -= 1
+        best = min(best, run(), key=_unevenness)
+    return best, retries_left
 
 
-def _unevenness(played: RunResults) -> float:
-    shares = [sample["foreign"] for sample in played.values()]
+def _unevenness(run_results: RunResults) -> float:
+    shares = [sample["foreign"] for sample in run_results.values()]
     return max(shares) - min(shares)
 
 
-def _all_participants(block: list[Scenario], who: tuple[str, ...]) -> list[Participant]:
-    return [Participant(scene.name, name) for scene in block for name in scene.participants(who)]
+def _all_participants(block: list[Scenario], implementations: tuple[str, ...]) -> list[Participant]:
+    return [Participant(scenario.name, name) for scenario in block for name in scenario.participants(implementations)]
 
 
-def plan_turns(block: list[Scenario], limits: list[Limit], who: tuple[str, ...]) -> list[PairedRun]:
-    """Everybody in a scene with ours, two by two, and a scene with the one a limit holds it against."""
-    parts = _all_participants(block, who)
+def plan_runs(block: list[Scenario], limits: list[Limit], implementations: tuple[str, ...]) -> list[PairedRun]:
+    """Pair ours with two others of the same scenario at a time, and each scenario with the one that a limit compares it
+    with.
+    """
+    participants = _all_participants(block, implementations)
     pairs = [
-        (Participant(limit.scene, name), Participant(limit.against, name))
+        (Participant(limit.scenario, name), Participant(limit.against, name))
         for limit in limits
         for name in (OURS, limit.beside)
     ]
-    found = [PairedRun(one, (other,)) for one, other in pairs if {one, other} <= {*parts}]
-    for scene in block:
-        others = [Participant(scene.name, name) for name in scene.participants(who) if name != OURS]
+    runs = [PairedRun(middle, (other,)) for middle, other in pairs if {middle, other} <= {*participants}]
+    for scenario in block:
+        others = [Participant(scenario.name, name) for name in scenario.participants(implementations) if name != OURS]
         random.shuffle(others)
-        if OURS in scene.participants(who):
-            found += [
-                PairedRun(Participant(scene.name, OURS), tuple(others[at : at + 2])) for at in range(0, len(others), 2)
-            ]
-    compared = {part for turn in found for part in turn.parts()}
-    found += [PairedRun(part, ()) for part in parts if part not in compared]
-    random.shuffle(found)
-    return found
+        if OURS in scenario.participants(implementations):
+            ours = Participant(scenario.name, OURS)
+            runs += [PairedRun(ours, tuple(others[start : start + 2])) for start in range(0, len(others), 2)]
+    compared = {participant for paired_run in runs for participant in paired_run.in_order()}
+    runs += [PairedRun(participant, ()) for participant in participants if participant not in compared]
+    random.shuffle(runs)
+    return runs
 
 
 def _name(middle: Participant, other: Participant) -> str:
-    """As limits are called: by a scene and an implementation, or by two scenes; with a floor's own name where it is."""
-    if middle.scene == other.scene:
-        return f"{middle.scene}:{other.name}"
-    return f"{middle.scene}:{other.scene}" + ("" if middle.name == OURS else f":{middle.name}")
+    """Return the name of the limit on this ratio, followed by the implementation if two scenarios of a floor are
+    compared.
+    """
+    if middle.scenario == other.scenario:
+        return f"{middle.scenario}:{other.name}"
+    return f"{middle.scenario}:{other.scenario}" + ("" if middle.name == OURS else f":{middle.name}")
 
 
 def _figures(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """The median of each figure, and all of the two that tell how far to trust it."""
-    middle = {key: None if samples[0][key] is None else median([one[key] for one in samples]) for key in samples[0]}
-    kept = {key: [round(one[key], 3) for one in samples] for key in ("cpu_us", "foreign")}
-    return middle | {"samples": kept}
+    """Return the median of each figure, and all samples of the CPU time and of the load by other programs."""
+    columns = {key: [sample[key] for sample in samples] for key in samples[0]}
+    medians = {key: None if values[0] is None else median(values) for key, values in columns.items()}
+    return medians | {"samples": {key: [round(value, 3) for value in columns[key]] for key in ("cpu_us", "foreign")}}
 
 
-def _ratio(taken: list[tuple[float, float]]) -> dict[str, Any]:
+def _ratio(pairs: list[tuple[float, float]]) -> dict[str, Any]:
     return {
-        "ratio": median(ratio for ratio, _ in taken),
-        "samples": [round(ratio, 6) for ratio, _ in taken],
-        "uneven": [round(difference, 2) for _, difference in taken],
+        "ratio": median(ratio for ratio, _ in pairs),
+        "samples": [round(ratio, 6) for ratio, _ in pairs],
+        "uneven": [round(difference, 2) for _, difference in pairs],
     }

@@ -1,4 +1,4 @@
-"""What the load generator asks for and how an answer is judged: the id, and all of the content, of every one."""
+"""The requests of the load generator, and the checks of their responses: the id and all of the content."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +17,12 @@ _META = msgspec.json.encode(
         "io.modelcontextprotocol/clientInfo": _CLIENT,
     }
 )
-_OPENING = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _CLIENT}
+_INITIALIZE_PARAMS = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _CLIENT}
 INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
 
 class WrongAnswer(Exception):
-    """An answer that is not the right one."""
+    """A response is wrong or missing."""
 
 
 class Text(msgspec.Struct):
@@ -38,7 +38,7 @@ class ListedTool(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct, rename="camel"):
-    """Any result that is asked for here."""
+    """The fields of all results that the load generator requests."""
 
     content: list[Text] = []
     contents: list[Text] = []
@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, rename="camel"):
 
 
 class Answer(msgspec.Struct):
-    """A response; or, with a method, something else the server says."""
+    """A response. With a method, it is a notification or a request of the server."""
 
     jsonrpc: str
     id: int | None = None
@@ -57,22 +57,22 @@ class Answer(msgspec.Struct):
     method: str | None = None
 
 
-_decode = msgspec.json.Decoder(Answer).decode
+_decode_answer = msgspec.json.Decoder(Answer).decode
 
 
 class RequestKind:
-    """One kind of request: `write` gives the message of an id, `right` says whether its result is the right one."""
+    """One kind of request. `params` returns the parameters for an id, `is_correct` checks the result."""
 
     def __init__(
-        self, method: str, name: str, params: Callable[[int], bytes], right: Callable[[int, Outcome], bool]
+        self, method: str, name: str, params: Callable[[int], bytes], is_correct: Callable[[int, Outcome], bool]
     ) -> None:
         self.method = method
         self.name = name
         self._params = params
-        self._is_correct = right
+        self._is_correct = is_correct
 
     def write(self, id: int, era: str) -> bytes:
-        """The message."""
+        """Return the encoded request."""
         meta = b',"_meta":' + _META if era == STATELESS else b""
         params = self._params(id) + meta
         return b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":{%s}}' % (
@@ -81,16 +81,16 @@ class RequestKind:
             params.removeprefix(b","),
         )
 
-    def judge(self, id: int, outcome: Outcome | None) -> None:
-        """Wrong, if the result is not what was asked for."""
+    def check(self, id: int, outcome: Outcome | None) -> None:
+        """Raise `WrongAnswer` if the result is not the expected one."""
         if outcome is None or outcome.is_error or not self._is_correct(id, outcome):
             raise WrongAnswer(f"{self.method} {self.name}, id {id}: {str(outcome)[:300]}")
 
 
-def read(data: bytes) -> Answer:
-    """A message of the server."""
+def parse_message(data: bytes) -> Answer:
+    """Parse a message of the server."""
     try:
-        answer = _decode(data)
+        answer = _decode_answer(data)
     except msgspec.MsgspecError as exc:
         raise WrongAnswer(f"{exc}: {data[:300]!r}") from None
     if answer.jsonrpc != "2.0":
@@ -99,50 +99,70 @@ def read(data: bytes) -> Answer:
 
 
 def echo(tool: str = "echo") -> RequestKind:
-    """A short text, another in every call."""
+    """Echo a short text, a different one in each call."""
     return RequestKind(
         "tools/call",
         tool,
         lambda id: b'"name":"%s","arguments":{"text":"call number %d"}' % (tool.encode(), id),
-        lambda id, got: len(got.content) == 1 and got.content[0].text == f"call number {id}",
+        lambda id, outcome: len(outcome.content) == 1 and outcome.content[0].text == f"call number {id}",
     )
 
 
 def echo_large(megabytes: float) -> RequestKind:
-    """A long text."""
-    long = text(megabytes)
-    params = b'"name":"echo","arguments":{"text":%s}' % msgspec.json.encode(long)
+    """Echo a large text."""
+    expected = text(megabytes)
+    params = b'"name":"echo","arguments":{"text":%s}' % msgspec.json.encode(expected)
     return RequestKind(
-        "tools/call", "echo", lambda _: params, lambda _, got: [one.text for one in got.content] == [long]
+        "tools/call",
+        "echo",
+        lambda _: params,
+        lambda _, outcome: [block.text for block in outcome.content] == [expected],
     )
 
 
 def add() -> RequestKind:
-    """Two numbers, and their sum as structured content."""
+    """Add two numbers. The result has structured content."""
+
+    def is_correct(id: int, outcome: Outcome) -> bool:
+        total = id + 7
+        return outcome.structured_content in (total, {"result": total}) and outcome.content[0].text == str(total)
+
     return RequestKind(
         "tools/call",
         "add",
         lambda id: b'"name":"add","arguments":{"a":%d,"b":7}' % id,
-        lambda id, got: got.structured_content in (id + 7, {"result": id + 7}) and got.content[0].text == str(id + 7),
+        is_correct,
     )
 
 
 def list_tools(extra: int) -> RequestKind:
-    """All tools, those that every server has and the extra ones."""
-    wanted = {"echo", "add", *(f"extra_{number}" for number in range(extra))}
-    return RequestKind("tools/list", "", lambda _: b"", lambda _, got: wanted <= {one.name for one in got.tools})
+    """List the common tools and the extra ones."""
+    expected = {"echo", "add", *(f"extra_{number}" for number in range(extra))}
+    return RequestKind(
+        "tools/list", "", lambda _: b"", lambda _, outcome: expected <= {tool.name for tool in outcome.tools}
+    )
 
 
 def read_resource(megabytes: float) -> RequestKind:
-    """A long text."""
-    long = text(megabytes)
+    """Read a large text."""
+    expected = text(megabytes)
     params = b'"uri":"%s"' % URI.encode()
     return RequestKind(
-        "resources/read", URI, lambda _: params, lambda _, got: [one.text for one in got.contents] == [long]
+        "resources/read",
+        URI,
+        lambda _: params,
+        lambda _, outcome: [contents.text for contents in outcome.contents] == [expected],
     )
 
 
 def initialize() -> RequestKind:
-    """The opening of a handshake session."""
-    params = msgspec.json.encode(_OPENING)[1:-1]
-    return RequestKind("initialize", "", lambda _: params, lambda _, got: got.protocol_version == HANDSHAKE)
+    """Initialize a handshake session."""
+    params = msgspec.json.encode(_INITIALIZE_PARAMS)[1:-1]
+    return RequestKind("initialize", "", lambda _: params, lambda _, outcome: outcome.protocol_version == HANDSHAKE)
+
+
+def listen() -> RequestKind:
+    """Subscribe to changes of the tool list. No result arrives."""
+    return RequestKind(
+        "subscriptions/listen", "", lambda _: b'"notifications":{"toolsListChanged":true}', lambda _, outcome: False
+    )

@@ -1,4 +1,4 @@
-"""Configures Sphinx, which builds the documentation site. The pages are plain Markdown, the navigation is below."""
+"""Configure Sphinx, which builds the documentation site. The pages are plain Markdown, the navigation is below."""
 
 import re
 from collections.abc import Iterator
@@ -10,25 +10,38 @@ from sphinx.builders.html import StandaloneHTMLBuilder
 
 # The navigation: each section of the sidebar with its pages. A page with pages of its own lists them in CHILDREN.
 SECTIONS: dict[str, list[str]] = {
+    "Tutorial": [
+        "tutorial/install",
+        "tutorial/first-server",
+        "tutorial/try-it",
+        "tutorial/test-it",
+        "tutorial/use-it-in-a-host",
+        "tutorial/ask-the-user",
+        "tutorial/deploy",
+    ],
     "Guide": [
         "guide/tools",
-        "guide/types",
-        "guide/schemas",
         "guide/resources",
         "guide/prompts",
-        "guide/injection",
+        "guide/types",
+        "guide/schemas",
+        "guide/dependencies",
         "guide/middleware",
-        "guide/composing",
-        "guide/importing",
-        "guide/asking",
+        "guide/elicitation-and-sampling",
         "guide/progress-and-logging",
-        "guide/listening",
-        "guide/transports",
-        "guide/deploying",
+        "guide/change-notices",
+        "guide/mounting",
+        "guide/openapi",
         "guide/developing",
         "guide/testing",
-        "guide/client",
+        "guide/desktop-hosts",
+        "guide/transports",
+        "guide/deploying",
+        "guide/docker",
         "guide/authorization",
+        "guide/troubleshooting",
+        "guide/client",
+        "guide/login",
         "guide/host",
         "guide/policy",
         "guide/agent",
@@ -37,6 +50,7 @@ SECTIONS: dict[str, list[str]] = {
     "Concepts": ["protocol", "schemas", "reliability", "performance", "stability", "rough-edges"],
     "Commands": ["commands/README"],
     "Reference": ["reference"],
+    "Compared": ["compared"],
     "Glossary": ["glossary"],
 }
 CHILDREN = {"commands/README": ["commands/*"], "reference": ["reference/dovetail", "reference/*"]}
@@ -134,8 +148,8 @@ def _format_entry(app: Sphinx, docname: str) -> str:
 
 def _summarize(app: Sphinx, docname: str) -> str:
     """Return the first sentence of a page, without links."""
-    found = _SUMMARY.match(_read_page(app, docname))
-    text = " ".join(found["paragraph"].split()) if found else ""
+    match = _SUMMARY.match(_read_page(app, docname))
+    text = " ".join(match["paragraph"].split()) if match else ""
     return re.split(r"(?<=\.) ", _LINK.sub(r"\1", text))[0].rstrip(":")
 
 

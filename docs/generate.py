@@ -1,4 +1,4 @@
-"""Writes the generated pages and tables from the code and from published measurements.
+"""Write the generated pages and tables from the code and from published measurements.
 
 - reference.md and reference/: every public name, from signatures, docstrings and comments (`reference_pages.py`)
 - protocol.md: tables of methods and error codes
@@ -8,7 +8,7 @@
 - commands/: the help of each command
 
 Run it after you change one of these. A test compares the result with the files. `--unexplained` lists the options of
-public functions and classes that have no explanation, and writes nothing.
+public functions and classes that have no explanation. It writes nothing.
 """
 
 import ast
@@ -40,7 +40,7 @@ PACKAGE = Path(dovetail.__file__).parent
 YES, NO, INLINE = "●", "", "○"
 HELP = ["-h", "--help"]
 
-# One of each error a server sends; `code` tells what it is called in each revision.
+# One of each error that a server sends.
 REFUSALS = (
     errors.ParseError(""),
     errors.InvalidRequest(""),
@@ -58,54 +58,54 @@ REFUSALS = (
 )
 
 RULE_LABELS = {
-    "name_pattern": "name of a tool",
-    "parameter_pattern": "name of a parameter",
-    "max_description_chars": "longest description",
-    "keywords": "keywords",
-    "formats": "formats",
-    "allows_references": "`$ref` is taken",
-    "allows_recursion": "a type may contain itself",
-    "needs_items": "arrays need `items`",
-    "needs_type": "every schema needs a type, every object properties",
-    "only_text_enums": "only texts are enumerated",
-    "requires_closed_objects": "every object is closed",
-    "requires_all_properties": "every property is required",
-    "limits_min_items": "`minItems` is 0 or 1",
+    "name_pattern": "tool name matches",
+    "parameter_pattern": "parameter name matches",
+    "max_description_chars": "maximum description length",
+    "keywords": "allowed keywords",
+    "formats": "allowed formats",
+    "allows_references": "`$ref` is allowed",
+    "allows_recursion": "recursive types are allowed",
+    "needs_items": "arrays must have `items`",
+    "needs_type": "schemas must have a type, objects must have properties",
+    "only_text_enums": "`enum` can contain only strings",
+    "requires_closed_objects": "objects must have `additionalProperties: false`",
+    "requires_all_properties": "all properties must be required",
+    "limits_min_items": "`minItems` must be 0 or 1",
 }
 
 
-def pages() -> dict[Path, str]:
-    """Every generated page, as it should be."""
+def create_pages() -> dict[Path, str]:
+    """Return the current text of every generated page."""
     protocol = DOCS / "protocol.md"
     text = protocol.read_text(encoding="utf-8")
-    for name, table in (("methods", methods()), ("codes", codes())):
-        text = _replaced(text, name, table)
+    for name, table in (("methods", create_methods_table()), ("codes", create_codes_table())):
+        text = _replace_table(text, name, table)
     return {
         protocol: text,
         **_import_neighbor("reference_pages").create_pages(DOCS),
-        DOCS / "guide" / "types.md": types(),
-        DOCS / "guide" / "client.md": client(),
-        DOCS / "schemas.md": schemas(),
-        DOCS / "performance.md": performance(),
-        **commands(),
+        DOCS / "guide" / "types.md": create_types_page(),
+        DOCS / "guide" / "client.md": create_client_page(),
+        DOCS / "schemas.md": create_schemas_page(),
+        DOCS / "performance.md": create_performance_page(),
+        **create_command_pages(),
     }
 
 
-def client() -> str:
-    """The page on clients, with every limit."""
+def create_client_page() -> str:
+    """Return the page on clients with the tables of limits."""
     text = (DOCS / "guide" / "client.md").read_text(encoding="utf-8")
     for name, kind, head in (
         ("timeouts", dovetail.Timeouts, ["limit", "seconds", ""]),
         ("limits", dovetail.ClientLimits, ["limit", "default", ""]),
     ):
-        text = _replaced(text, name, _table(head, list(_limits(kind))))
+        text = _replace_table(text, name, _table(head, list(_list_limits(kind))))
     return text
 
 
-def _limits(kind: type) -> Iterator[list[str]]:
-    """The fields of a struct of limits: each with its default and the comment beside it."""
+def _list_limits(kind: type) -> Iterator[list[str]]:
+    """Yield each field of a struct of limits with its default and its comment."""
     source = Path(str(importlib.import_module(kind.__module__).__file__)).read_text(encoding="utf-8").splitlines()
-    (node,) = [one for one in ast.parse("\n".join(source)).body if getattr(one, "name", "") == kind.__name__]
+    (node,) = [item for item in ast.parse("\n".join(source)).body if getattr(item, "name", "") == kind.__name__]
     assert isinstance(node, ast.ClassDef)
     for member in node.body:
         if isinstance(member, ast.AnnAssign) and member.value is not None:
@@ -114,8 +114,8 @@ def _limits(kind: type) -> Iterator[list[str]]:
             yield [f"`{ast.unparse(member.target)}`", f"{int(default):,}" if default.isdigit() else default, meaning]
 
 
-def commands() -> dict[Path, str]:
-    """The pages of the command line: each with its help, the first with all commands and what exits mean."""
+def create_command_pages() -> dict[Path, str]:
+    """Return the pages of the commands with their help, and the overview with all commands and exit codes."""
     folder = DOCS / "commands"
     first = (folder / "README.md").read_text(encoding="utf-8")
     groups = [
@@ -123,142 +123,152 @@ def commands() -> dict[Path, str]:
         for title, group in COMMAND_GROUPS.items()
     ]
     meanings = [[str(code), description] for code, description in EXIT_CODE_DESCRIPTIONS.items()]
-    first = _replaced(_replaced(first, "commands", "\n\n".join(groups)), "exits", _table(["code", "meaning"], meanings))
-    made = {folder / "README.md": first}
+    first = _replace_table(
+        _replace_table(first, "commands", "\n\n".join(groups)), "exits", _table(["code", "meaning"], meanings)
+    )
+    texts = {folder / "README.md": first}
     for name in COMMAND_SUMMARIES:
         page = folder / f"{name}.md"
         command = load_command(name)
         text = page.read_text(encoding="utf-8") if page.exists() else f"# dovetail {name}\n"
-        made[page] = _replaced(text, "help", "\n\n".join(f"```text\n{one}\n```" for one in _helps(name, command)))
-    return made
+        help_texts = "\n\n".join(f"```text\n{help_text}\n```" for help_text in _list_help_texts(name, command))
+        texts[page] = _replace_table(text, "help", help_texts)
+    return texts
 
 
-def _helps(name: str, command: click.Command) -> Iterator[str]:
+def _list_help_texts(name: str, command: click.Command) -> Iterator[str]:
     with click.Context(command, info_name=f"dovetail {name}", terminal_width=100, help_option_names=HELP) as ctx:
         yield command.get_help(ctx)
     if isinstance(command, click.Group):
-        for inner, one in command.commands.items():
-            yield from _helps(f"{name} {inner}", one)
+        for inner, subcommand in command.commands.items():
+            yield from _list_help_texts(f"{name} {inner}", subcommand)
 
 
-def performance() -> str:
-    """The page on performance, with the published results."""
+def create_performance_page() -> str:
+    """Return the page on performance with the published results."""
     results = DOCS.parent / "bench/results"
     published = json.loads((results / "published.json").read_text(encoding="utf-8"))
     clients = json.loads((results / "published-clients.json").read_text(encoding="utf-8"))
     text = (DOCS / "performance.md").read_text(encoding="utf-8")
     for name, table in (
-        ("versions", _versions(published)),
-        ("calls", _calls(published)),
-        ("still", _still(published["still"])),
-        ("limits", _verdicts(published["verdicts"])),
-        ("clients", _clients(clients)),
-        ("client-limits", _verdicts(clients["verdicts"])),
+        ("versions", _format_versions(published)),
+        ("calls", _format_calls(published)),
+        ("still", _format_startup(published["still"])),
+        ("limits", _format_verdicts(published["verdicts"])),
+        ("clients", _format_clients(clients)),
+        ("client-limits", _format_verdicts(clients["verdicts"])),
     ):
-        text = _replaced(text, name, table)
+        text = _replace_table(text, name, table)
     return text
 
 
-def _versions(published: dict[str, Any]) -> str:
+def _format_versions(published: dict[str, Any]) -> str:
     machine, plan = published["machine"], published["plan"]
-    foreign = median(one["foreign"] for cast in published["scenes"].values() for one in cast.values())
-    about = {
+    foreign = median(
+        figures["foreign"]
+        for by_implementation in published["scenes"].values()
+        for figures in by_implementation.values()
+    )
+    description = {
         "date": published["date"],
         "commit": published["commit"],
         "machine": f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}",
         "plan": f"{plan['rounds']} rounds of {plan['seconds']} s",
-        "other work on the machine": f"{foreign:.1f} of {machine['cores']} cores, in the median",
+        "load by other programs": f"{foreign:.1f} of {machine['cores']} cores (median)",
     }
     stacks = {f"{name} over HTTP": stack for name, stack in published["web"].items()}
-    rows = [[name, str(value)] for name, value in (about | published["versions"] | stacks).items()]
+    rows = [[name, str(value)] for name, value in (description | published["versions"] | stacks).items()]
     return _table(["", ""], rows)
 
 
-def _calls(published: dict[str, Any]) -> str:
-    """CPU microseconds per call: ours, the floor it is held against, each peer, and the load generator's own."""
+def _format_calls(published: dict[str, Any]) -> str:
+    """Return CPU microseconds per call: of dovetail, the floor, each peer and the load generator."""
     peers = ("mcp", "mcp-uvloop", "fastmcp", "ts1", "ts2")
     rows = [
         [
-            f"`{scene}`",
-            _micros(cast.get("dovetail")),
-            _floor(cast, published["floors"].get(scene)),
-            *(_micros(cast.get(name)) for name in peers),
-            f"{cast['dovetail']['load_us']:,.0f}",
+            f"`{scenario}`",
+            _format_micros(by_implementation.get("dovetail")),
+            _format_floor(by_implementation, published["floors"].get(scenario)),
+            *(_format_micros(by_implementation.get(name)) for name in peers),
+            f"{by_implementation['dovetail']['load_us']:,.0f}",
         ]
-        for scene, cast in published["scenes"].items()
+        for scenario, by_implementation in published["scenes"].items()
     ]
-    return _table(["scene", "dovetail", "floor", *peers, "generator"], rows)
+    return _table(["scenario", "dovetail", "floor", *peers, "generator"], rows)
 
 
-def _floor(cast: dict[str, Any], against: str | None) -> str:
-    """The floor a limit names, or else the best there is."""
-    floors = {name: one["cpu_us"] for name, one in cast.items() if name.startswith("floor")}
+def _format_floor(by_implementation: dict[str, Any], against: str | None) -> str:
+    """Return the floor that the limit names, or else the fastest floor."""
+    floors = {name: figures["cpu_us"] for name, figures in by_implementation.items() if name.startswith("floor")}
     if not floors:
         return ""
-    name = against or min(floors, key=lambda one: floors[one])
-    return f"{_micros(cast[name])} {name.removeprefix('floor-')}"
+    name = against or min(floors, key=lambda floor: floors[floor])
+    return f"{_format_micros(by_implementation[name])} {name.removeprefix('floor-')}"
 
 
-def _micros(figures: dict[str, Any] | None) -> str:
+def _format_micros(figures: dict[str, Any] | None) -> str:
     if figures is None:
         return ""
     return f"{figures['cpu_us']:.1f}" if figures["cpu_us"] < 100 else f"{figures['cpu_us']:,.0f}"
 
 
-def _clients(clients: dict[str, Any]) -> str:
-    """CPU microseconds per call: ours, the floor, and each peer."""
+def _format_clients(clients: dict[str, Any]) -> str:
+    """Return CPU microseconds per call: of dovetail, the floor and each peer."""
     names, plan = ("dovetail", "floor", "mcp", "fastmcp"), clients["plan"]
-    rows = [[f"`{scene}`", *(_micros(cast.get(name)) for name in names)] for scene, cast in clients["scenes"].items()]
+    rows = [
+        [f"`{scenario}`", *(_format_micros(by_implementation.get(name)) for name in names)]
+        for scenario, by_implementation in clients["scenes"].items()
+    ]
     commit = clients.get("commit", "unknown")
-    about = f"Measured {clients['date']}, commit {commit}, {plan['rounds']} rounds of {plan['seconds']} s."
-    return f"{_table(['scene', *names], rows)}\n\n{about}"
+    description = f"Measured {clients['date']}, commit {commit}, {plan['rounds']} rounds of {plan['seconds']} s."
+    return f"{_table(['scenario', *names], rows)}\n\n{description}"
 
 
-def _still(still: dict[str, Any]) -> str:
-    """What is measured at rest, a column for each implementation."""
-    names = [name for name in still["memory"] if name in still["spawn"]]
+def _format_startup(figures: dict[str, Any]) -> str:
+    """Return the figures without load, with a column for each implementation."""
+    names = [name for name in figures["memory"] if name in figures["spawn"]]
     fields = [("idle_stdio", "idle on stdio, MB", 2**20), ("idle_http", "idle on HTTP, MB", 2**20),
               ("per_session", "one idle session, KB", 2**10)]  # fmt: skip
-    rows = [["spawn to first answer, CPU ms", *(f"{still['spawn'][name]['cpu_ms']:.0f}" for name in names)]]
+    rows = [["start to first answer, CPU ms", *(f"{figures['spawn'][name]['cpu_ms']:.0f}" for name in names)]]
     for field, label, unit in fields:
-        found = [still["memory"][name].get(field) for name in names]
-        rows.append([label, *("" if size is None else f"{size / unit:.1f}" for size in found)])
-    imports = {name: one["cpu_ms"] for name, one in still["import"].items()}
+        sizes = [figures["memory"][name].get(field) for name in names]
+        rows.append([label, *("" if size is None else f"{size / unit:.1f}" for size in sizes)])
+    imports = {name: import_figures["cpu_ms"] for name, import_figures in figures["import"].items()}
     rows.append(["import, CPU ms", *(f"{imports[name]:.0f}" if name in imports else "" for name in names)])
     floor = f"`import asyncio, msgspec` takes {imports['floor']:.0f} ms, an empty Python {imports['python']:.0f}."
     return f"{_table(['', *names], rows)}\n\n{floor}"
 
 
-def _verdicts(verdicts: list[dict[str, Any]]) -> str:
+def _format_verdicts(verdicts: list[dict[str, Any]]) -> str:
     rows = [
         [
-            f"`{one['name']}`",
-            f"{one['ratio']:.2f}",
-            "" if one.get("low") is None else f"{one['low']:.2f} to {one['high']:.2f}",
-            "" if one.get("beside") is None else f"{one['beside']:.2f}",
-            f"at most {one['most']:g}" if one["most"] is not None else f"at least {one['least']:g}",
-            YES if one["good"] else "**missed**",
+            f"`{verdict['name']}`",
+            f"{verdict['ratio']:.2f}",
+            "" if verdict.get("low") is None else f"{verdict['low']:.2f} to {verdict['high']:.2f}",
+            "" if verdict.get("beside") is None else f"{verdict['beside']:.2f}",
+            f"at most {verdict['most']:g}" if verdict["most"] is not None else f"at least {verdict['least']:g}",
+            YES if verdict["good"] else "**missed**",
         ]
-        for one in verdicts
+        for verdict in verdicts
     ]
-    return _table(["ratio", "found", "in the turns", "floor's own", "wanted", ""], rows)
+    return _table(["ratio", "median", "range", "floor", "limit", "met"], rows)
 
 
-def schemas() -> str:
-    """The page on schemas, with the rules as the code has them."""
+def create_schemas_page() -> str:
+    """Return the page on schemas with the rules of the model providers."""
     text = (DOCS / "schemas.md").read_text(encoding="utf-8")
     head = ["", *(f"`{name}`" for name in PROVIDER_RULES)]
     rows = [
-        [label, *(_rule(getattr(rule, field)) for rule in PROVIDER_RULES.values())]
+        [label, *(_format_rule(getattr(rule, field)) for rule in PROVIDER_RULES.values())]
         for field, label in RULE_LABELS.items()
     ]
-    return _replaced(text, "rules", _table(head, rows))
+    return _replace_table(text, "rules", _table(head, rows))
 
 
-def _rule(value: object) -> str:
+def _format_rule(value: object) -> str:
     match value:
         case frozenset():
-            return ", ".join(f"`{one}`" for one in sorted(value))
+            return ", ".join(f"`{item}`" for item in sorted(value))
         case bool():
             return YES if value else NO
         case None:
@@ -269,13 +279,13 @@ def _rule(value: object) -> str:
             return f"`{value}`"
 
 
-def types() -> str:
-    """The page on types, with its tables."""
+def create_types_page() -> str:
+    """Return the page on types with its tables."""
     text = (DOCS / "guide" / "types.md").read_text(encoding="utf-8")
     tables = _import_neighbor("type_tables")
-    text = _replaced(text, "parameters", _table(["annotation", "schema"], tables.parameters()))
+    text = _replace_table(text, "parameters", _table(["annotation", "schema"], tables.list_parameter_rows()))
     head = ["annotation", "returned", "content", "structured content", "output schema"]
-    return _replaced(text, "results", _table(head, tables.results()))
+    return _replace_table(text, "results", _table(head, tables.list_result_rows()))
 
 
 def _import_neighbor(name: str) -> ModuleType:
@@ -286,7 +296,7 @@ def _import_neighbor(name: str) -> ModuleType:
         sys.path.remove(str(DOCS))
 
 
-def _replaced(text: str, name: str, table: str) -> str:
+def _replace_table(text: str, name: str, table: str) -> str:
     start, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
     before, _, rest = text.partition(start)
     _, _, after = rest.partition(end)
@@ -296,15 +306,15 @@ def _replaced(text: str, name: str, table: str) -> str:
 # Tables
 
 
-def methods() -> str:
-    """The support matrix: one row a method, one column a revision."""
+def create_methods_table() -> str:
+    """Return a table with a row for each method and a column for each protocol version."""
     head = ["method", "sent by", *REVISIONS, "notes"]
     rows = [
         [f"`{row.name}`", _sender(row), *(_mark(row, revision) for revision in REVISIONS), _notes(row)]
         for row in METHODS.values()
     ]
     batches = [
-        "*several messages in one array*",
+        "*batches: several messages in one array*",
         "both",
         *(YES if revision in BATCH_REVISIONS else NO for revision in REVISIONS),
         "",
@@ -329,22 +339,22 @@ def _notes(row: Method) -> str:
     if row.is_cacheable:
         notes.append("lifetime")
     if row.name_parameter is not None:
-        notes.append(f"`Mcp-Name` is its `{row.name_parameter}`")
+        notes.append(f"`Mcp-Name` contains `{row.name_parameter}`")
     return ", ".join(notes)
 
 
-def codes() -> str:
-    """What each error is called in each revision, and its HTTP status."""
+def create_codes_table() -> str:
+    """Return the code of each error in each protocol version, and its HTTP status."""
     head = ["error", *REVISIONS, "HTTP, stateless"]
-    rows = [[_name(exc), *(_code(exc, one) for one in REVISIONS), _status(exc)] for exc in REFUSALS]
+    rows = [[_name(exc), *(_code(exc, revision) for revision in REVISIONS), _status(exc)] for exc in REFUSALS]
     rows.append(_draft_only("a cancelled request", downgrade.DRAFT_CANCELLED, "no answer"))
-    rows.append(_draft_only("an id already in flight", downgrade.DRAFT_DUPLICATE_ID, str(errors.InvalidRequest.code)))
+    rows.append(_draft_only("a duplicate request id", downgrade.DRAFT_DUPLICATE_ID, str(errors.InvalidRequest.code)))
     return _table(head, rows)
 
 
 def _name(exc: errors.ProtocolError) -> str:
     name = f"`{type(exc).__name__}`"
-    return f"{name}, the caller's own share" if isinstance(exc, CallerBusy) else name
+    return f"{name} (limit of one caller)" if isinstance(exc, CallerBusy) else name
 
 
 def _code(exc: errors.ProtocolError, revision: str) -> str:
@@ -357,8 +367,8 @@ def _status(exc: errors.ProtocolError) -> str:
     return str(get_http_status(exc))
 
 
-def _draft_only(what: str, code: int, elsewhere: str) -> list[str]:
-    return [what, *(str(code) if one == "draft" else elsewhere for one in REVISIONS), ""]
+def _draft_only(label: str, code: int, other: str) -> list[str]:
+    return [label, *(str(code) if revision == "draft" else other for revision in REVISIONS), ""]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -367,12 +377,12 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def main() -> int:
-    """Write the pages that differ, or list the options without an explanation."""
+    """Write the pages that changed, or list the options without an explanation."""
     unexplained: list[str] = _import_neighbor("reference_pages").list_unexplained_options()
     if "--unexplained" in sys.argv[1:]:
         sys.stdout.write("".join(f"{option}\n" for option in unexplained))
         return 0
-    texts = pages()
+    texts = create_pages()
     stale = {
         page: text for page, text in texts.items() if not page.exists() or page.read_text(encoding="utf-8") != text
     }

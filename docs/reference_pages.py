@@ -1,4 +1,4 @@
-"""Writes the reference: a page for each public module, with the signature, the docstring and the options of every name.
+"""Write the reference: a page for each public module, with the signature, the docstring and the options of every name.
 
 Explanations of options come from the sources:
 
@@ -35,14 +35,31 @@ HOMES = ("dovetail.errors", *(module for module in MODULES if module not in ("do
 PROVISIONAL = {"dovetail.agent"}
 # These come first on their page. All others follow in alphabetical order.
 FIRST = ("Server", "Context", "Client", "SyncClient", "Host", "Policy", "Guard", "Agent")
-# Users receive these objects and do not create them.
-NOT_CONSTRUCTED = {"Context", "ManagedServer", "PendingRequest", "Subscription", "Catalog"}
 # The specification explains the fields of its types, and an error explains itself.
 SPECIFIED = ("dovetail.wire.", "dovetail.errors")
+
+# Options that are the same as those of another class or function, which explains them.
+EXPLAINED_BY = {
+    "ClientOptions": "Client",
+    "Context.debug": "Context.log",
+    "Context.error": "Context.log",
+    "Context.info": "Context.log",
+    "Context.sample": "Sample",
+    "Context.warning": "Context.log",
+    "Faults.corrupt": "Faults.drop",
+    "Faults.delay": "Faults.drop",
+    "Faults.kill": "Faults.drop",
+    "Server.from_asgi": "Server.from_openapi",
+    "ServerOptions": "Server",
+    "SyncClient": "Client",
+    "connect_sync": "connect",
+}
+EXPLAINED_BY_CLASS = {"AnthropicModel": "Model", "OpenAIModel": "Model", "SyncClient": "Client"}  # method by method
 
 MAX_LINE_CHARS = 88
 RUFF_LINE_CHARS = 120
 MAX_DEFAULT_CHARS = 18
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 CONTEXT_MANAGERS = {"contextmanager": "with ", "asynccontextmanager": "async with "}
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):\s*")
 EXPLANATION = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*): (?P<text>.+)")
@@ -112,7 +129,7 @@ def list_unexplained_options() -> list[str]:
         if _find_home(definition) == module and not definition.module.startswith(SPECIFIED)
         for where, parameters, docstring in _list_options(definition)
         for parameter in parameters
-        if parameter.name not in docstring.explanations and not parameter.stars
+        if parameter.name not in _add_explanations(where, docstring).explanations and not parameter.stars
     ]
 
 
@@ -169,7 +186,7 @@ def _create_entry(definition: Definition) -> Iterator[str]:
     if isinstance(statement, ast.ClassDef):
         yield from _create_class_entry(definition)
     elif isinstance(statement, Function):
-        yield from _create_function_entry(definition.name, definition.statements)
+        yield from _create_function_entry(definition.name, definition.statements, definition.name)
     else:
         yield _code(_fold_alias(definition.name, _get_assigned_value(statement)))
         yield _read_comment(_read_source(definition.module), statement)
@@ -177,25 +194,25 @@ def _create_entry(definition: Definition) -> Iterator[str]:
 
 def _create_class_entry(definition: Definition) -> Iterator[str]:
     docstring, fields = _read_class_docstring(definition)
-    is_constructed = definition.name not in NOT_CONSTRUCTED and not _is_error(definition)
+    is_constructed = _is_constructed(definition)
     parameters = _list_constructor_parameters(definition) if is_constructed else []
-    if is_constructed and not getattr(definition.value, "_is_protocol", False):
+    if is_constructed:
         yield _code(_fold(f"{definition.name}(", parameters, ")"))
     if bases := _link_bases(definition.value):
         yield f"Subclass of {' and '.join(bases)}."
     yield docstring.prose
-    yield _create_option_table(parameters, docstring, fields)
+    yield _create_option_table(parameters, _add_explanations(definition.name, docstring), fields)
     for name, functions in _list_methods(definition):
         yield f"### {definition.name}.{name}"
-        yield from _create_function_entry(name, functions)
+        yield from _create_function_entry(name, functions, f"{definition.name}.{name}")
 
 
-def _create_function_entry(name: str, statements: Sequence[ast.stmt]) -> Iterator[str]:
+def _create_function_entry(name: str, statements: Sequence[ast.stmt], where: str) -> Iterator[str]:
     functions = [statement for statement in statements if isinstance(statement, Function)]
-    shown = [function for function in functions if _has_decorator(function, "overload")] or functions[-1:]
-    yield _code("\n".join(_format_function(name, function) for function in shown))
+    signatures = [function for function in functions if _has_decorator(function, "overload")] or functions[-1:]
+    yield _code("\n".join(_format_function(name, function) for function in signatures))
     parameters = _list_parameters(functions[-1])
-    docstring = _read_function_docstring(functions, parameters)
+    docstring = _add_explanations(where, _read_function_docstring(functions, parameters))
     yield docstring.prose
     yield _create_option_table(parameters, docstring, "parameter")
 
@@ -220,7 +237,7 @@ def _list_options(definition: Definition) -> Iterator[tuple[str, list[Parameter]
     """Yield the options of a name and of its methods, with the docstring that explains them."""
     statement = definition.statements[-1]
     if isinstance(statement, ast.ClassDef):
-        if definition.name not in NOT_CONSTRUCTED:
+        if _is_constructed(definition) or _is_error(definition):
             yield definition.name, _list_constructor_parameters(definition), _read_class_docstring(definition)[0]
         for name, functions in _list_methods(definition):
             parameters = _list_parameters(functions[-1])
@@ -230,6 +247,25 @@ def _list_options(definition: Definition) -> Iterator[tuple[str, list[Parameter]
         parameters = _list_parameters(statement)
         functions = [function for function in definition.statements if isinstance(function, Function)]
         yield definition.name, parameters, _read_function_docstring(functions, parameters)
+
+
+def _add_explanations(where: str, docstring: Docstring) -> Docstring:
+    """Add the explanations of the class or function that has the same options."""
+    name, _, member = where.partition(".")
+    other = EXPLAINED_BY.get(where) or (f"{EXPLAINED_BY_CLASS[name]}.{member}" if name in EXPLAINED_BY_CLASS else "")
+    return Docstring(docstring.prose, {**_explain_options().get(other, {}), **docstring.explanations})
+
+
+@functools.cache
+def _explain_options() -> dict[str, dict[str, str]]:
+    """Return the explanations of all options, by class, function or method."""
+    return {
+        where: docstring.explanations
+        for module in MODULES
+        for definition in _list_definitions(module)
+        if _find_home(definition) == module
+        for where, _, docstring in _list_options(definition)
+    }
 
 
 # Definitions
@@ -331,10 +367,12 @@ def _list_classes(definition: Definition) -> Iterator[tuple[Source, ast.ClassDef
 
 def _get_mro(kind: type) -> list[type]:
     """Return the classes that a class inherits from. The bases of a TypedDict are not in its __mro__."""
-    bases = [base for base in getattr(kind, "__orig_bases__", ()) if isinstance(base, type)]
-    if dict in kind.__mro__ and bases:
-        return [kind, *(parent for base in bases for parent in _get_mro(base))]
-    return [*kind.__mro__]
+    if dict not in kind.__mro__ or not kind.__module__.startswith("dovetail"):
+        return [*kind.__mro__]
+    module = importlib.import_module(kind.__module__)
+    nodes = [node for node in _read_source(kind.__module__).body if kind.__name__ in _list_bound_names(node)]
+    bases = [vars(module)[ast.unparse(base)] for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases]
+    return [kind, *(parent for base in bases if isinstance(base, type) for parent in _get_mro(base))]
 
 
 def _is_error(definition: Definition) -> bool:
@@ -376,16 +414,31 @@ def _list_methods(definition: Definition) -> Iterator[tuple[str, list[Function]]
     for _, node in _list_classes(definition):
         if node in explained:
             continue
-        found: dict[str, list[Function]] = {}
+        methods: dict[str, list[Function]] = {}
         for member in node.body:
             if isinstance(member, Function) and member.name not in seen and not _is_hidden(member):
-                found.setdefault(member.name, []).append(member)
-        seen.update(found)
-        yield from found.items()
+                methods.setdefault(member.name, []).append(member)
+        seen.update(methods)
+        yield from methods.items()
 
 
 def _is_hidden(function: Function) -> bool:
-    return function.name.startswith("_") or any(ast.unparse(one).endswith(".setter") for one in function.decorator_list)
+    return function.name.startswith("_") or any(
+        ast.unparse(decorator).endswith(".setter") for decorator in function.decorator_list
+    )
+
+
+def _is_constructed(definition: Definition) -> bool:
+    """Return whether users create objects of a class: not of a protocol, nor if a required parameter is internal."""
+    if _is_error(definition) or getattr(definition.value, "_is_protocol", False):
+        return False
+    if dict in definition.value.__mro__:
+        return True
+    parameters = inspect.signature(definition.value).parameters.values()
+    return not any(
+        parameter.name.startswith("_") and parameter.default is parameter.empty and parameter.kind in _POSITIONAL
+        for parameter in parameters
+    )
 
 
 def _list_constructor_parameters(definition: Definition) -> list[Parameter]:
@@ -403,13 +456,19 @@ def _list_fields(definition: Definition) -> list[Parameter]:
         for member in node.body:
             if isinstance(member, ast.AnnAssign) and "ClassVar" not in ast.unparse(member.annotation):
                 name = ast.unparse(member.target)
+                if name.startswith("_"):
+                    continue
                 default = _format_default(member.value) if member.value is not None else ""
                 fields[name] = Parameter(name, _format_annotation(member.annotation), default, is_keyword=True)
     if hasattr(definition.value, "__struct_fields__") or hasattr(definition.value, "__dataclass_fields__"):
-        known = inspect.signature(definition.value).parameters.values()
-        order = [_mark_keyword(fields[one.name], one.kind is one.KEYWORD_ONLY) for one in known if one.name in fields]
+        signature = inspect.signature(definition.value).parameters.values()
+        parameters = [
+            _mark_keyword(fields[parameter.name], parameter.kind is parameter.KEYWORD_ONLY)
+            for parameter in signature
+            if parameter.name in fields
+        ]
         return sorted(
-            order, key=lambda parameter: (parameter.is_keyword, parameter.is_keyword and bool(parameter.default))
+            parameters, key=lambda parameter: (parameter.is_keyword, parameter.is_keyword and bool(parameter.default))
         )
     is_typed_dict = dict in getattr(definition.value, "__mro__", ())
     return [*fields.values()] if is_typed_dict else []
@@ -458,14 +517,14 @@ def _format_function(name: str, function: Function) -> str:
 
 def _fold(before: str, parameters: Sequence[Parameter], after: str) -> str:
     """Return a call on one line, or with one parameter on each line if that is too long."""
-    shown = [str(parameter) for parameter in parameters]
+    texts = [str(parameter) for parameter in parameters]
     keywords = [index for index, parameter in enumerate(parameters) if parameter.is_keyword]
     if keywords and not any(parameter.stars == "*" for parameter in parameters):
-        shown.insert(keywords[0], "*")
-    line = f"{before}{', '.join(shown)}{after}"
+        texts.insert(keywords[0], "*")
+    line = f"{before}{', '.join(texts)}{after}"
     if len(line) <= MAX_LINE_CHARS:
         return line
-    return before + "".join(f"\n    {parameter}," for parameter in shown) + f"\n{after}"
+    return before + "".join(f"\n    {parameter}," for parameter in texts) + f"\n{after}"
 
 
 def _format_default(value: ast.expr) -> str:
@@ -499,7 +558,9 @@ class _Unquote(ast.NodeTransformer):
 
 
 def _has_decorator(function: Function, name: str) -> bool:
-    return any(ast.unparse(one).partition("(")[0].rpartition(".")[2] == name for one in function.decorator_list)
+    return any(
+        ast.unparse(decorator).partition("(")[0].rpartition(".")[2] == name for decorator in function.decorator_list
+    )
 
 
 def _get_assigned_value(statement: ast.stmt) -> ast.expr:
@@ -534,13 +595,13 @@ def _code(text: str) -> str:
 
 
 def _read_class_docstring(definition: Definition) -> tuple[Docstring, str]:
-    """Return the docstring with explanations of all parameters, and what the parameters are called."""
+    """Return the docstring with explanations of all parameters, and the label of its table of parameters."""
     names = {parameter.name for parameter in _list_constructor_parameters(definition)}
     docstring, label = Docstring(), "parameter"
     for source, node in reversed([*_list_classes(definition)]):
-        found = parse_docstring(ast.get_docstring(node) or "", names)
-        docstring.prose = found.prose or docstring.prose
-        docstring.explanations |= found.explanations
+        parsed = parse_docstring(ast.get_docstring(node) or "", names)
+        docstring.prose = parsed.prose or docstring.prose
+        docstring.explanations |= parsed.explanations
         for member in node.body:
             if isinstance(member, ast.FunctionDef) and member.name == "__init__":
                 docstring.explanations |= parse_docstring(ast.get_docstring(member) or "", names).explanations
@@ -576,8 +637,8 @@ def parse_docstring(text: str, parameters: set[str]) -> Docstring:
     section, current = "", list[str]()
     for line in text.splitlines():
         stripped = line.partition(" spec: ")[0].strip()
-        if found := SECTION.fullmatch(line):
-            section, current = found[1], []
+        if match := SECTION.fullmatch(line):
+            section, current = match[1], []
             if section not in ("Args", "Attributes"):
                 prose += ["", f"{section}:", ""]
         elif not stripped:
@@ -587,9 +648,9 @@ def parse_docstring(text: str, parameters: set[str]) -> Docstring:
             prose.append("")
         elif section in ("Raises", "Returns", "Yields") and line.startswith("    "):
             prose.append(_format_section_line(section, line))
-        elif (found := EXPLANATION.fullmatch(stripped)) and _names_parameters(found["names"], parameters):
-            current = [name.lstrip("*") for name in found["names"].split(", ")]
-            explanations |= dict.fromkeys(current, found["text"])
+        elif (match := EXPLANATION.fullmatch(stripped)) and _names_parameters(match["names"], parameters):
+            current = [name.lstrip("*") for name in match["names"].split(", ")]
+            explanations |= dict.fromkeys(current, match["text"])
         elif current:
             explanations |= {name: f"{explanations[name]} {stripped}" for name in current}
         else:

@@ -1,4 +1,4 @@
-"""The rows of the tables in guide/types.md: what each annotation and each returned value becomes, asked of the code."""
+"""Build the tables in guide/types.md: the schema of each annotation, and the result of each returned value."""
 
 import json
 from collections.abc import AsyncIterator
@@ -103,7 +103,7 @@ PARAMETERS: dict[str, Any] = {
 PNG = b"\x89PNG\r\n\x1a\n"
 LINK = ResourceLink(uri="shop://a", name="a")
 
-# The annotation, what is returned, and the value.
+# The label of the annotation, the annotation, the label of the value, and the value.
 RESULTS: list[tuple[str, Any, str, Any]] = [
     ("str", str, '"hi"', "hi"),
     ("None", None, "None", None),
@@ -133,21 +133,21 @@ RESULTS: list[tuple[str, Any, str, Any]] = [
 ]
 
 
-def parameters() -> list[list[str]]:
-    """Annotation and schema."""
+def list_parameter_rows() -> list[list[str]]:
+    """Return rows with annotation and schema."""
     return [[_code(label), _code(json.dumps(_schema(kind), ensure_ascii=False))] for label, kind in PARAMETERS.items()]
 
 
-def results() -> list[list[str]]:
-    """Annotation, value, content, structured content, output schema."""
+def list_result_rows() -> list[list[str]]:
+    """Return rows with annotation, value, content, structured content and output schema."""
     rows: list[list[str]] = []
-    for label, annotation, shown, value in RESULTS:
+    for label, annotation, value_label, value in RESULTS:
         output = compile_output(annotation)
         result = to_plain(output.to_result(value))
         structured = _code(json.dumps(result["structuredContent"])) if "structuredContent" in result else ""
         blocks = ", ".join(_block(block) for block in result["content"]) or "*no block*"
         schema = "" if output.schema is None else _code(json.dumps(output.schema))
-        rows.append([label if label.startswith("*") else _code(label), _code(shown), blocks, structured, schema])
+        rows.append([label if label.startswith("*") else _code(label), _code(value_label), blocks, structured, schema])
     return rows
 
 

@@ -1,6 +1,6 @@
-"""A tool that asks: it reports progress, asks the user for a seat, and pays exactly once.
+"""A tool that asks the user: it reports progress, asks for a seat, and pays exactly once.
 
-Nothing here knows which revision of the protocol the client speaks. `make demo` runs it in two protocol versions.
+The code is the same for every protocol version. `make demo` runs it in two of them.
 """
 
 import itertools
@@ -15,7 +15,7 @@ receipts = itertools.count(1001)
 
 
 class Seat(Struct):
-    """What the user is asked for."""
+    """The form for the user."""
 
     row: Annotated[int, Meta(ge=1, le=40, description="Row, 1 to 40")]
     place: Annotated[Literal["window", "aisle"], Meta(description="Window or aisle")] = "window"
@@ -23,10 +23,10 @@ class Seat(Struct):
 
 @app.tool
 async def book(flight: Annotated[str, "Such as DY 814"], ctx: Context) -> str:
-    """Book a seat on a flight; the user chooses it."""
+    """Book a seat on a flight. The user chooses the seat."""
     await ctx.progress(1, total=3, message="holding a seat")
-    # Where the client cannot be asked directly, the call ends here and comes back with the answer: everything above
-    # runs again, so what must not happen twice goes through `once`.
+    # On 2026-07-28, the call ends at `elicit`, and the client calls again with the answer. The function then runs again
+    # from the top. Use `once` for steps that must not happen twice.
     hold = await ctx.once("hold", lambda: f"H{next(receipts)}")
     try:
         seat = await ctx.elicit(f"Which seat on {flight}?", Seat)

@@ -43,12 +43,12 @@ In each booking the server reports progress, asks the user for a seat, and annou
 Message = dict[str, Any]
 seen = 0
 
-# The same in every message, or too long for a line.
+# Values that are the same in every message, or too long for a line.
 USUAL = {"clientInfo", "serverInfo", "io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/clientCapabilities"}
 ELIDED = dict.fromkeys(("requestedSchema", "requestState", "instructions"), "…")
 
 
-# What is printed
+# Output
 
 
 def title(text: str) -> None:
@@ -68,7 +68,7 @@ def show(arrow: str, message: Message, where: str = "") -> None:
 
 
 def _short(value: Any) -> Any:
-    """The same with the long and the usual left out, so that a line holds what matters."""
+    """Return the value without long and repeated parts, so that it fits on a line."""
     if isinstance(value, list):
         return [_short(one) for one in value]
     if not isinstance(value, dict):
@@ -82,12 +82,12 @@ def expect(condition: Any, what: str) -> None:
         raise SystemExit(f"demo: this should not happen: {what}")
 
 
-# The server, twice
+# Server processes
 
 
 @contextlib.contextmanager
 def server(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of its own; whatever goes wrong, it ends."""
+    """Start a server process. It always ends, even after an error."""
     command = [sys.executable, *arguments]
     process = subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     limit = threading.Timer(4 * PATIENCE, process.kill)
@@ -95,7 +95,7 @@ def server(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
         assert process.stdin is not None
-        process.stdin.close()  # that ends a server on stdio; one on HTTP needs to be told
+        process.stdin.close()  # this ends a stdio server. An HTTP server needs a signal
         if "-c" in arguments:
             process.terminate()
         expect(process.wait(PATIENCE) == 0, f"the server ended with {process.returncode}")
@@ -105,7 +105,7 @@ def server(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-# stdio: one message a line, both ways
+# stdio: one message per line, in both directions
 
 
 class Pipe:
@@ -119,7 +119,7 @@ class Pipe:
         self._process.stdin.flush()
 
     def until(self, *wanted: Callable[[Message], bool]) -> list[Message]:
-        """Messages up to the one that completes what is wanted, each kind at least once."""
+        """Read messages until each of the wanted kinds has arrived."""
         found: list[Message] = []
         while not all(any(map(one, found)) for one in wanted):
             assert self._process.stdout is not None
@@ -171,12 +171,12 @@ def stdio_stateless(pipe: Pipe) -> None:
     expect(asked["resultType"] == "input_required", "stdio, stateless: a question")
     again = {"requestState": asked["requestState"], "inputResponses": dict.fromkeys(asked["inputRequests"], ANSWER)}
     pipe.send({"id": 4, "method": "tools/call", "params": CALL | again | meta})
-    # The session of act 1 is on the same pipe and hears of it too; the notice with a subscription id is ours.
+    # The session of part 1 uses the same pipe and is notified, too. Our notification has a subscription id.
     ours = pipe.until(answers(4), lambda one: is_method(CHANGED)(one) and "_meta" in one.get("params", {}))
     check(ours, 4, "stdio, stateless")
 
 
-# HTTP: a POST for every message; what the server says comes as JSON or as an event stream
+# HTTP: a POST for every message. The response is JSON or an event stream
 
 
 class Web:
@@ -200,7 +200,7 @@ class Web:
 
 
 def said(reply: http.client.HTTPResponse) -> Iterator[Message]:
-    """Everything a reply says, as it comes."""
+    """Yield the messages of a response as they arrive."""
     if reply.headers.get_content_type() == "application/json":
         message = json.loads(reply.read())
         show("←", message)
@@ -254,7 +254,7 @@ def http_stateless(web: Web) -> None:
 
 
 def port_of(process: subprocess.Popen[bytes]) -> int:
-    """Where the server says it is."""
+    """Return the port that the server prints."""
     assert process.stderr is not None
     found = re.search(rb"http://127\.0\.0\.1:(\d+)/mcp", process.stderr.readline())
     expect(found, "the HTTP server did not start")

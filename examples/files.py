@@ -1,7 +1,7 @@
-"""A folder, read only, as resources: `python examples/files.py FOLDER`.
+"""A read-only folder as resources: `python examples/files.py FOLDER`.
 
-The template refuses `..`, absolute paths and their spellings before `read` runs. Links inside the folder may still lead
-out of it, so the real path is what is checked.
+The template refuses `..` and absolute paths, in any spelling, before `read` runs. Links inside the folder can still
+lead out of it, so the server checks the real path.
 """
 
 import mimetypes
@@ -18,7 +18,7 @@ app = Server("files", instructions="Lists and reads the files of one folder.")
 
 
 def _inside(path: str) -> Path:
-    """The file, if it really is in the folder."""
+    """Return the path of a file that is really in the folder."""
     found = (FOLDER / path).resolve()
     if not found.is_relative_to(FOLDER) or not found.is_file() or found.stat().st_size > MOST:
         raise ResourceNotFound(f"folder:///{path}")
@@ -38,14 +38,14 @@ def read(path: str) -> ResourceContents | str | bytes:
 
 @app.tool
 def find(pattern: str = "*") -> list[ResourceLink]:
-    """Files of the folder whose names match a pattern such as `*.md`; at most fifty."""
+    """Find files of the folder by a pattern such as `*.md`. Returns at most fifty."""
     names = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob(pattern) if path.is_file())
     return [ResourceLink(uri=f"folder:///{name}", name=name) for name in names[:50]]
 
 
 @app.completion("folder:///{+path}", "path")
 def paths(value: str) -> list[str]:
-    """Paths that begin with what was typed."""
+    """Return the paths that begin with the typed text."""
     found = (path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
     return sorted(path for path in found if path.startswith(value))
 

@@ -1,4 +1,4 @@
-"""Several servers behind one: two of this process, and one that runs as a process of its own, each changed a little."""
+"""Several servers as one: two in this process and one in another process, each with small changes."""
 
 import sys
 from pathlib import Path

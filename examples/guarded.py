@@ -1,7 +1,7 @@
-"""A server that wants a login, and the authorization server beside it: `python examples/guarded.py`.
+"""A server that requires a login, with its authorization server: `python examples/guarded.py`.
 
-Then `dovetail auth login http://127.0.0.1:8000/mcp` opens the page on which you agree, and `dovetail call
-http://127.0.0.1:8000/mcp whoami` is served. `write` takes a scope of its own, which the client asks you for.
+Then log in with `dovetail auth login http://127.0.0.1:8000/mcp`, which opens a consent page, and run `dovetail call
+http://127.0.0.1:8000/mcp whoami`. `write` requires another scope, and the client asks you for it.
 """
 
 import argparse
@@ -11,20 +11,20 @@ from dovetail.auth import AuthorizationServer, Guard
 
 
 def make(here: str) -> tuple[Server, AuthorizationServer]:
-    """The two of them, at this address."""
+    """Create both servers for this address."""
     authority = AuthorizationServer(issuer=here, resources=f"{here}/mcp", scopes_supported="notes:read notes:write")
     app = Server("guarded", auth=Guard(authority.verifier(), required_scopes=["notes:read"], list_restricted=True))
     notes: dict[str, list[str]] = {}
 
     @app.tool
     def whoami(ctx: Context) -> str:
-        """Who the caller proved to be."""
+        """Show the authenticated caller."""
         assert ctx.principal is not None
         return f"{ctx.principal.subject}, who may {', '.join(sorted(ctx.principal.scopes))}"
 
     @app.tool(scopes=["notes:write"])
     def write(text: str, ctx: Context) -> str:
-        """Keep a note; everyone has their own."""
+        """Save a note. Each caller has separate notes."""
         notes.setdefault(str(ctx.principal), []).append(text)
         return f"{len(notes[str(ctx.principal)])} kept"
 

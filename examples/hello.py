@@ -1,4 +1,4 @@
-"""The smallest server: one function. Run it with `python examples/hello.py`, or let a host start it."""
+"""The smallest server: one function. Run it with `python examples/hello.py`, or configure it in a host."""
 
 from dovetail import Server
 

@@ -1,8 +1,8 @@
-"""One host, three servers of different make, one user in charge; then the same servers as one, for any client.
+"""One host with three servers of different kinds. The user decides which calls are allowed.
 
-`dovetail run examples/booking.py --http` in another terminal, then `python examples/host.py examples/host.json`: it
-lists what all of them offer. With `--model ollama:qwen3 --prompt "…"` a model uses it, and you are asked; with `--port
-8484` it is served as one.
+Run `dovetail run examples/booking.py --http` in another terminal, then `python examples/host.py examples/host.json`. It
+lists the tools of all servers. With `--model ollama:qwen3 --prompt "…"`, a model uses the tools, and you are asked for
+consent. With `--port 8484`, the host serves all servers as one.
 """
 
 import argparse
@@ -26,7 +26,7 @@ POLICY = Policy(
 
 
 async def converse(agent: Agent, prompt: str) -> None:
-    """Every call goes by the policy; what that does not decide, the person at the terminal does."""
+    """Answer a prompt. The policy decides about each call, or else the user at the terminal."""
     async for event in agent.run(prompt):
         match event.type:
             case "text":
@@ -42,7 +42,7 @@ async def converse(agent: Agent, prompt: str) -> None:
 
 
 async def main(args: argparse.Namespace) -> None:
-    """Nothing is started before it is needed; all of it ends with the block."""
+    """Open the host. It starts a server when it is needed, and stops all of them at the end of the block."""
     model = load_model(args.model) if args.model else None
     async with Host.from_config(args.config, policy=POLICY, consent=TerminalConsent(), model=model) as host:
         for tool in await host.list_tools():

@@ -1,6 +1,6 @@
-"""Tools from an OpenAPI document: a weather service, here faked on loopback so that this needs no network.
+"""Tools from an OpenAPI document. The weather service is a fake on loopback, so the example needs no network.
 
-A real one needs only its document: `Server.from_openapi(document, headers={"Authorization": ...})`.
+For a real service, you need only its document: `Server.from_openapi(document, headers={"Authorization": ...})`.
 """
 
 import json
@@ -38,7 +38,7 @@ DOCUMENT = {
 
 
 class Service(BaseHTTPRequestHandler):
-    """The service on the other side."""
+    """The fake weather service."""
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -59,7 +59,7 @@ class Service(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 service = ThreadingHTTPServer(("127.0.0.1", 0), Service)

@@ -1,6 +1,6 @@
-"""A server mounted in a FastAPI application, beside its own pages, and one made of its pages. Needs `fastapi`.
+"""Two servers in a FastAPI application: a mounted one, and one made from its routes. Needs `fastapi`.
 
-`python examples/in_fastapi.py`, then http://127.0.0.1:8000/notes/mcp and http://127.0.0.1:8000/shelf/mcp.
+Run `python examples/in_fastapi.py`, then use http://127.0.0.1:8000/notes/mcp and http://127.0.0.1:8000/shelf/mcp.
 """
 
 import argparse
@@ -17,14 +17,14 @@ BOOKS = {"Emma": 1815, "Dracula": 1897}
 
 @web.get("/books/{title}", operation_id="book")
 async def book(title: str) -> dict[str, int]:
-    """The year a book came out."""
+    """Get the year in which a book was published."""
     if title not in BOOKS:
         raise HTTPException(404, f"no book called {title}")
     return {"year": BOOKS[title]}
 
 
-web.mount("/notes", notes.app.asgi())  # a server of its own
-web.mount("/shelf", Server.from_asgi(web, lifespan=None).asgi())  # the pages above, as tools
+web.mount("/notes", notes.app.asgi())  # a separate server
+web.mount("/shelf", Server.from_asgi(web, lifespan=None).asgi())  # the routes above, as tools
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

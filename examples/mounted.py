@@ -1,6 +1,6 @@
-"""Two servers inside one Starlette application, each under a path of its own. Needs `pip install starlette`.
+"""Two servers in one Starlette application, each under its own path. Needs `pip install starlette`.
 
-`python examples/mounted.py`, then http://127.0.0.1:8000/weather/mcp and http://127.0.0.1:8000/notes/mcp.
+Run `python examples/mounted.py`, then use http://127.0.0.1:8000/weather/mcp and http://127.0.0.1:8000/notes/mcp.
 """
 
 import argparse
@@ -19,13 +19,13 @@ SERVERS = {"weather": weather.app, "notes": notes.app}
 
 
 async def home(_: Request) -> PlainTextResponse:
-    """A page of the application itself."""
+    """Return a page of the application itself."""
     return PlainTextResponse("\n".join(f"/{name}/mcp" for name in SERVERS))
 
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[None]:
-    """A mounted application is not told of start and stop, so the outer one tells it."""
+    """Start and stop the servers, because Starlette does not run the lifespan of a mounted application."""
     for server in SERVERS.values():
         await server.start()
     yield

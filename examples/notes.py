@@ -1,7 +1,7 @@
-"""Notes in a SQLite database: every note is a resource, and clients that listen hear of new ones and of new contents.
+"""Notes in a SQLite database. Every note is a resource, and subscribed clients are notified of changes.
 
-`add_resource` notifies clients of a new note, and `notify_resource_updated` of new contents, in both eras. The database
-is the file named by NOTES, or only in memory.
+`add_resource` notifies clients of a new note, and `notify_resource_updated` of new contents, in both eras. The variable
+NOTES names the database file. Without it, the database is in memory.
 """
 
 import os
@@ -18,7 +18,7 @@ lock = threading.Lock()  # plain functions run in threads
 
 
 def run(statement: str, *values: str) -> list[tuple[str, ...]]:
-    """Do something in the database."""
+    """Run a statement in the database and return its rows."""
     with lock, database:
         return database.execute(statement, values).fetchall()
 
@@ -34,7 +34,7 @@ def offer(name: str) -> None:
 
 @app.tool
 def write(name: Annotated[str, "One word"], text: str) -> str:
-    """Write a note, new or not."""
+    """Create or update a note."""
     if not name.isidentifier():
         raise ToolError("The name of a note is one word.")
     is_new = not run("select 1 from notes where name = ?", name)
@@ -48,7 +48,7 @@ def write(name: Annotated[str, "One word"], text: str) -> str:
 
 @app.tool(read_only=True)
 def search(words: str) -> list[str]:
-    """Names of the notes that contain these words."""
+    """List the names of the notes that contain these words."""
     return [name for (name,) in run("select name from notes where instr(lower(text), lower(?)) order by name", words)]
 
 

@@ -1,6 +1,6 @@
-"""A server over HTTP: `python examples/over_http.py`, then any client at http://127.0.0.1:8000/mcp.
+"""A server over HTTP. Run `python examples/over_http.py` and connect any client to http://127.0.0.1:8000/mcp.
 
-Callers prove who they are with a token; a tool finds the name in its context.
+Callers authenticate with a token. A tool finds their name in its context.
 """
 
 import argparse
@@ -13,7 +13,7 @@ TOKENS = {b"Bearer let-me-in": "ada"}
 
 
 async def authenticate(headers: Mapping[bytes, bytes]) -> str:
-    """The principal a token belongs to."""
+    """Return the principal of a token."""
     principal = TOKENS.get(headers.get(b"authorization", b""))
     if principal is None:
         raise Unauthorized("A token is needed")
@@ -30,7 +30,7 @@ app = Server(
 
 @app.tool
 async def whoami(ctx: Context) -> str:
-    """Who the caller proved to be."""
+    """Show the authenticated caller."""
     return f"You are {ctx.principal}, speaking {ctx.protocol_version}."
 
 

@@ -1,6 +1,6 @@
-"""Forecasts from a web service: a tool, resources, a prompt and completion from plain annotated functions.
+"""Forecasts from a web service: a tool, resources, a prompt and completion from annotated functions.
 
-The service is at WEATHER_URL. Without one it is faked on loopback, so that this needs no network.
+The variable WEATHER_URL names the service. Without it, the example uses a fake on loopback and needs no network.
 """
 
 import json
@@ -26,7 +26,7 @@ class Day(TypedDict):
 
 
 class Fake(BaseHTTPRequestHandler):
-    """What the service would say: a week for each city, made up from its name."""
+    """A fake service that returns a week for each city, computed from its name."""
 
     def do_GET(self) -> None:
         city = unquote(self.path).removeprefix("/forecast/")

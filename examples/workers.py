@@ -1,6 +1,6 @@
-"""Several processes on one port: any of them may serve any request, also the second round of a question.
+"""Several processes on one port. Any of them can serve any request, also the second round of a question.
 
-What makes that possible is a secret they share: the state of a call travels with the client, sealed. Run it with
+The state of a call travels with the client, encrypted with a secret that all processes share. Run it with
 `WORKERS_SECRET=... python examples/workers.py`.
 """
 
@@ -11,7 +11,7 @@ from typing import Annotated
 
 from dovetail import Context, Server
 
-# Made before the workers are started, so they all have it; with several machines it has to come from outside.
+# All workers get the same secret, because it is created before they start. With several machines, set the variable.
 SECRET = os.environ.get("WORKERS_SECRET") or secrets.token_urlsafe(32)
 
 app = Server("workers", version="1.0.0", secret_keys=[SECRET])
@@ -19,7 +19,7 @@ app = Server("workers", version="1.0.0", secret_keys=[SECRET])
 
 @app.tool
 async def rename(path: Annotated[str, "What to rename"], ctx: Context) -> str:
-    """Ask for a new name; the answer may reach another process than the question left."""
+    """Ask for a new name. Another process than the one that asked may get the answer."""
     asked_by = await ctx.once("asked by", os.getpid)
     name = await ctx.elicit(f"New name for {path}?", str)
     return f"{path} is now {name} (asked by process {asked_by}, answered in {os.getpid()})"

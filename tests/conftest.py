@@ -1,4 +1,4 @@
-"""What every test shares: where things stand, and the rule that under CI=true nothing may be skipped silently."""
+"""Fixtures and hooks of all tests. Under CI=true a skipped test fails."""
 
 import gc
 import os
@@ -13,15 +13,15 @@ from hypothesis import settings
 
 import official_schemas
 
-# A busy machine is not a wrong answer: how long an example takes is judged by the tests that measure.
-# Under CI the examples are the same each time, so that its verdict is about the change; other runs look further.
+# No deadline: examples may be slow on a busy machine, and other tests measure time. Under CI the examples are the same
+# each time, so that a failure is caused by the change. Other runs use new examples.
 settings.register_profile("dovetail", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.register_profile("quick", settings.get_profile("dovetail"), max_examples=10)  # for `make quick`
 settings.load_profile("dovetail")
 
 ROOT = Path(__file__).parents[1]
 
-TOLERATED_IN_CI = ("platform: ",)  # a platform cannot be installed
+ALLOWED_SKIPS_IN_CI = ("platform: ",)  # a skip because of the platform cannot be avoided
 
 _not_collected: Counter[str] = Counter()
 
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take the counts of a pytest-xdist worker. Every worker collects the same tests."""
+    """Store the counts of a pytest-xdist worker. Every worker collects the same tests."""
     for reason, count in getattr(node, "workeroutput", {}).get("not_collected", {}).items():
         _not_collected[reason] = count
 
@@ -49,9 +49,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_collected"] = dict(_not_collected)
     # Not earlier: this hook runs only in the processes that run tests, and workers of pytest-xdist must still inherit
-    # that hangups are ignored.
+    # ignored hangups.
     _restore_signals()
-    gc.freeze()  # thousands of tests are no garbage, and need not be looked through at each collection
+    gc.freeze()  # garbage collections need not look at thousands of test objects
 
 
 def _restore_signals() -> None:
@@ -69,8 +69,8 @@ def _restore_signals() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def collected() -> Generator[None]:
-    """What the tests of a file leave unclosed is found out in that file, not wherever a collection happens to come."""
+def collect_garbage() -> Generator[None]:
+    """Collect garbage after each file, so that a warning about an unclosed resource appears in its file."""
     yield
     gc.collect()
 
@@ -83,7 +83,7 @@ def root() -> Path:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    _refuse_skip(report)
+    _fail_skip(report)
     return report
 
 
@@ -91,15 +91,15 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
     _not_collected.update(official_schemas.remove_uncollectable(report.result or []))
-    _refuse_skip(report)
+    _fail_skip(report)
     return report
 
 
-def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+def _fail_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if os.environ.get("CI") != "true" or not report.skipped or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     reason = reason.removeprefix("Skipped: ")
-    if not any(text in reason for text in TOLERATED_IN_CI):
+    if not any(text in reason for text in ALLOWED_SKIPS_IN_CI):
         report.outcome = "failed"
         report.longrepr = f"skipped, which CI=true does not allow: {reason}"

@@ -1,40 +1,40 @@
-"""A neutral client for tests: it speaks raw messages over every transport and revision, and judges what comes back.
+"""A raw client for tests. It sends messages over every transport and protocol version, and validates the responses.
 
     async with connect(app, transport="http", revision="2025-11-25", capabilities={"roots": {}}, answer={...}) as peer:
         result = await peer.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, progress_token="t")
 
-`app`: a Server, or a function of no arguments that makes one. `transport`:
-    memory          `app.link`, no bytes leave the process
+`app` is a Server, or a function without arguments that creates one. `transport` is one of:
+    memory          `app.open_connection`, in this process
     pipe            the stdio connection over two operating system pipes, in this loop
-    stdio           a real process; `app` must be a function at the top of a module
-    unix, tcp       the socket transports, real sockets
-    http            `app.asgi(**options)` under uvicorn on a loopback socket; handshake revisions with a session
+    stdio           a real process. `app` must be a function at the top level of a module
+    unix, tcp       real sockets
+    http            `app.asgi(**options)` under uvicorn on a loopback socket. Handshake versions have a session
     http-stateless  the same with `sessions=False`
-    sse             the pair of addresses of 2024-11-05
-`revision`: a published one or "draft". A handshake revision is opened with initialize and initialized (and, over http,
-a GET stream) before the body runs, unless `handshake=False`. `answer`: for the server's questions, by method, a
-function from params to the result, plain or async; it may raise RemoteError. The same table serves the handshake's
-server-to-client requests and, through `peer.call`, the stateless era's rounds, so one body can run in both.
+    sse             the HTTP+SSE transport of 2024-11-05
+`revision` is a published one or "draft". For a handshake version, `connect` sends initialize and initialized (and opens
+a GET stream over http) before the body runs, unless `handshake=False`. `answer` maps methods of server requests to
+functions from params to the result, plain or async. They may raise RemoteError. The same functions answer the requests
+of handshake servers and, with `peer.call`, the rounds of the stateless era, so one test can run in both.
 
     await peer.request(method, params, meta=, headers=, progress_token=, log_level=, id=, revision=)   -> result
-    peer.start(...same...)                     -> Pending: awaitable; .id; .disconnect() drops an HTTP connection
-    await peer.call(...same...)                request, answering input_required until complete; peer.rounds counts
-    await peer.notify(method, params)          a notification; over HTTP the status, which should be 202
+    peer.start(...same...)                     -> Pending: awaitable, has .id, .disconnect() closes an HTTP connection
+    await peer.call(...same...)                request, and answer input_required until complete. peer.rounds counts
+    await peer.notify(method, params)          a notification. Returns the status over HTTP, which should be 202
     await peer.cancel(id)                      notifications/cancelled
-    peer.notices, await peer.next_notice(m)    all (method, params) so far; the next untaken one of a method
-    await peer.until(look, "what")             anything else that comes true when something comes in
-    peer.questions                             all (method, params) the server asked
-    peer.messages                              everything received, decoded, in order
-    await peer.raw(data, headers=)             bytes as they are -> Raw(status, headers, messages); where there is no
-                                               status it is None, and the next message nobody waited for is the answer
-    await peer.send_raw(data)                  bytes as they are on a duplex transport, no answer awaited
-    await peer.http(method, path, headers, body)   any HTTP request at all -> rawhttp.Response
-    await peer.heard(line), peer.stderr        what a process says on standard error
-    peer.opened                                the result of initialize (None in the stateless era)
+    peer.notifications                         all (method, params) so far
+    await peer.next_notification(method)       the next notification of a method
+    await peer.wait_until(look, "what")        wait until `look` returns a value, checked after each message
+    peer.server_requests                       all (method, params) of the server's requests
+    peer.messages                              all received messages, decoded, in order
+    await peer.raw(data, headers=)             send raw bytes -> Raw(status, headers, messages). On a duplex transport
+                                               the status is None, and the next unexpected message is the response
+    await peer.send_raw(data)                  send raw bytes on a duplex transport, without waiting
+    await peer.http(method, path, headers, body)   any HTTP request -> raw_http.Response
+    await peer.wait_for_stderr_line(line)      wait for a line in peer.stderr, the standard error of a process
+    peer.initialize_result                     the result of initialize (None in the stateless era)
 
-An error response raises RemoteError, with `.status_code` over HTTP and `.headers`. Everything waits at most
-PATIENCE seconds.
-Each message received is judged by `oracle`; a message that breaks the rules fails the test even if nobody looked at it.
+An error response raises RemoteError with `.headers`, and with `.status_code` over HTTP. Every wait ends after
+TIMEOUT_S. `oracle` checks each received message. An invalid message fails the test, even if the test does not read it.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ Answers = Mapping[str, Callable[[Any], Any]]
 
 
 class Pending:
-    """A request under way."""
+    """A request without a response yet."""
 
     def __init__(self, id: int | str, method: str, revision: str) -> None:
         self.id = id
@@ -85,12 +85,12 @@ class Pending:
         self.task: asyncio.Task[None] | None = None
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.future.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self.headed = asyncio.Event()
+        self.head_received = asyncio.Event()
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return self._bounded().__await__()
+        return self._wait().__await__()
 
-    async def _bounded(self) -> Any:
+    async def _wait(self) -> Any:
         async with asyncio.timeout(TIMEOUT_S):
             return await asyncio.shield(self.future)
 
@@ -99,24 +99,24 @@ class Pending:
         return self.future.done()
 
     async def streaming(self) -> Response:
-        """The HTTP answer, as soon as its head is there."""
+        """Wait for the head of the HTTP response, and return the response."""
         async with asyncio.timeout(TIMEOUT_S):
-            await self.headed.wait()
+            await self.head_received.wait()
         assert self.response is not None
         return self.response
 
     async def disconnect(self) -> None:
-        """Drop the HTTP connection this request is answered on."""
+        """Close the HTTP connection of this request."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.wait([self.task])
         if not self.future.done():
-            self.future.set_exception(ConnectionLost("the test dropped the connection"))
+            self.future.set_exception(ConnectionLost("the test closed the connection"))
 
 
 @dataclass
 class Raw:
-    """What came back for bytes sent as they are."""
+    """The response to raw bytes."""
 
     status: int | None
     headers: dict[str, str]
@@ -131,12 +131,12 @@ class Raw:
 
     @property
     def code(self) -> int:
-        """The code of the error it is."""
+        """The code of the error response."""
         return self.message["error"]["code"]
 
 
 class Peer:
-    """The client's end of one connection."""
+    """The client side of one connection."""
 
     def __init__(self, transport: str, revision: str, capabilities: dict[str, Any], answer: Answers) -> None:
         self.transport = transport
@@ -144,30 +144,30 @@ class Peer:
         self.capabilities = capabilities
         self.answer = answer
         self.messages: list[Any] = []
-        self.notices: list[tuple[str, Any]] = []
-        self.questions: list[tuple[str, Any]] = []
+        self.notifications: list[tuple[str, Any]] = []
+        self.server_requests: list[tuple[str, Any]] = []
         self.violations: list[BaseException] = []
-        self.opened: Any = None
+        self.initialize_result: Any = None
         self.session: str | None = None
         self.rounds = 0
         self.process: asyncio.subprocess.Process | None = None
-        self.stderr: list[str] = []  # what the process said there, line by line
+        self.stderr: list[str] = []  # lines of the process's standard error
         self.web: HttpServerAddress | None = None
         self.path = "/mcp"
         self.listening: Response | None = None
         self.extra_headers: dict[str, str] = {}
-        self.ended = asyncio.Event()  # a duplex connection was closed by the server
-        self.writer: asyncio.StreamWriter | None = None  # the sending half of a byte stream
+        self.ended = asyncio.Event()  # set when the server closes a duplex connection
+        self.writer: asyncio.StreamWriter | None = None  # for byte streams
         self.send_bytes: Callable[[bytes], Awaitable[None]] | None = None
         self._pending: dict[tuple[type, int | str], Pending] = {}
-        self._untaken: list[tuple[str, Any]] = []
-        self._strays: list[Any] = []
-        self.news = asyncio.Event()
-        self._next = 0
-        self._spoken: set[str] = set()
+        self._unread_notifications: list[tuple[str, Any]] = []
+        self._unmatched: list[Any] = []
+        self.activity = asyncio.Event()
+        self._last_id = 0
+        self._revisions_used: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # Talking
+    # Sending
 
     def start(
         self,
@@ -181,49 +181,49 @@ class Peer:
         id: int | str | None = None,
         revision: str | None = None,
     ) -> Pending:
-        """Send a request without waiting for its answer."""
+        """Send a request without waiting for its response."""
         if id is None:
-            self._next += 1
-            id = self._next
+            self._last_id += 1
+            id = self._last_id
         pending = Pending(id, method, revision or self.revision)
         message = self.message(
             method, params, meta=meta, progress_token=progress_token, log_level=log_level, revision=pending.revision
         )
         data = json.dumps({"jsonrpc": "2.0", "id": id} | message).encode()
-        self._spoken.add(pending.revision)
+        self._revisions_used.add(pending.revision)
         if self.send_bytes is not None:
             self._pending[type(id), id] = pending
             pending.task = self.spawn(self.send_bytes(data))
         else:
-            posted = self.headers(message, pending.revision) | dict(headers or {})
-            pending.task = self.spawn(self._post(pending, data, posted))
+            all_headers = self.headers(message, pending.revision) | dict(headers or {})
+            pending.task = self.spawn(self._post(pending, data, all_headers))
         return pending
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """The result of a request, or RemoteError."""
+        """Send a request, and return its result or raise RemoteError."""
         return await self.start(method, params, **options)
 
     async def call(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """The complete result of a request; questions on the way are answered from the table."""
-        asked: dict[str, Any] = dict(params or {})
+        """Send a request and answer its input requests until the result is complete."""
+        current_params: dict[str, Any] = dict(params or {})
         self.rounds = 0
         for _ in range(MAX_ROUNDS):
             self.rounds += 1
-            result = await self.request(method, asked, **options)
+            result = await self.request(method, current_params, **options)
             if not isinstance(result, dict) or result.get("resultType") != "input_required":
                 return result
-            asked = dict(params or {})
+            current_params = dict(params or {})
             if "requestState" in result:
-                asked["requestState"] = result["requestState"]
+                current_params["requestState"] = result["requestState"]
             if result.get("inputRequests"):
-                asked["inputResponses"] = {
-                    key: await self._answer_request(one["method"], one.get("params") or {})
-                    for key, one in result["inputRequests"].items()
+                current_params["inputResponses"] = {
+                    key: await self._answer_request(request["method"], request.get("params") or {})
+                    for key, request in result["inputRequests"].items()
                 }
-        raise AssertionError(f"{method} still asks after {MAX_ROUNDS} rounds")
+        raise AssertionError(f"{method} still requests input after {MAX_ROUNDS} rounds")
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> int | None:
-        """Send a notification; the HTTP status where there is one."""
+        """Send a notification, and return the HTTP status if there is one."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             message["params"] = dict(params)
@@ -234,38 +234,39 @@ class Peer:
         response = await self.http("POST", self.path, headers, json.dumps(message).encode())
         body = await response.read()
         if response.status == 202:
-            self.hold(body == b"", f"202 with a body: {body!r}")
+            self.check(body == b"", f"202 with a body: {body!r}")
         return response.status
 
     async def cancel(self, id: Any, reason: str | None = None) -> int | None:
-        """Send the notice that cancels a request."""
+        """Send notifications/cancelled for a request."""
         return await self.notify(
             "notifications/cancelled", {"requestId": id} | ({} if reason is None else {"reason": reason})
         )
 
     async def raw(self, data: bytes, *, headers: Mapping[str, str | None] | None = None) -> Raw:
-        """Send bytes as they are and wait for what comes back."""
+        """Send raw bytes, and wait for the response."""
         if self.send_bytes is not None:
             await self.send_bytes(data)
-            return Raw(None, {}, [await self.next_stray()])
-        given = {"content-type": "application/json", "accept": JSON_AND_STREAM} | self._session_headers(self.revision)
-        response = await self.http("POST", self.path, given | dict(headers or {}), data)
+            return Raw(None, {}, [await self.next_unmatched()])
+        default_headers: dict[str, str | None] = {"content-type": "application/json", "accept": JSON_AND_STREAM}
+        default_headers |= self._session_headers(self.revision)
+        response = await self.http("POST", self.path, default_headers | dict(headers or {}), data)
         return await self.collect(response)
 
     async def send_raw(self, data: bytes) -> None:
-        """Send bytes as they are on a duplex transport."""
-        assert self.send_bytes is not None, "over HTTP use raw"
+        """Send raw bytes on a duplex transport."""
+        assert self.send_bytes is not None, "use raw() over HTTP"
         await self.send_bytes(data)
 
     async def http(
         self, method: str, path: str | None = None, headers: Mapping[str, str | None] | Any = (), body: bytes = b""
     ) -> Response:
-        """Any HTTP request."""
+        """Send any HTTP request."""
         assert self.web is not None, f"{self.transport} is not HTTP"
         return await self.web.open(method, path or self.path, headers, body)
 
     async def collect(self, response: Response) -> Raw:
-        """Read an answer to its end, whatever it is."""
+        """Read a response to its end, JSON or event stream."""
         messages: list[Any] = []
         body = b""
         async with asyncio.timeout(TIMEOUT_S):
@@ -278,39 +279,39 @@ class Peer:
         self.messages += messages
         return Raw(response.status, response.headers, messages, response.events_seen, body)
 
-    # Listening
+    # Receiving
 
     async def next_notification(self, method: str) -> Any:
-        """The params of the next notification of this method that was not taken yet."""
+        """Wait for the next notification of this method, and return its params."""
         return await self.wait_until(lambda: self._take_notification(method), method)
 
     async def wait_for_stderr_line(self, line: str) -> None:
-        """Wait until the process has said this line on standard error."""
+        """Wait until the process has written this line to standard error."""
         await self.wait_until(lambda: True if line in self.stderr else None, line)
 
-    async def next_stray(self) -> Any:
-        """The next message that answers no request made here."""
-        return (await self.wait_until(lambda: [self._strays.pop(0)] if self._strays else None, "a message"))[0]
+    async def next_unmatched(self) -> Any:
+        """Wait for the next message that does not answer a pending request."""
+        return (await self.wait_until(lambda: [self._unmatched.pop(0)] if self._unmatched else None, "a message"))[0]
 
     async def wait_until(self, look: Callable[[], Any], what: str) -> Any:
-        """Look again whenever something came in, until there is something to see."""
+        """Call `look` after each received message until it returns a value."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                while (found := look()) is None:
-                    self.news.clear()
-                    await self.news.wait()
-                return found
+                while (value := look()) is None:
+                    self.activity.clear()
+                    await self.activity.wait()
+                return value
         except TimeoutError:
-            raise AssertionError(f"{what} did not come; received {self.messages[-20:]}") from None
+            raise AssertionError(f"{what} did not arrive. Received: {self.messages[-20:]}") from None
 
     def _take_notification(self, method: str) -> Any:
-        for place, (name, params) in enumerate(self._untaken):
+        for index, (name, params) in enumerate(self._unread_notifications):
             if name == method:
-                del self._untaken[place]
+                del self._unread_notifications[index]
                 return params if params is not None else {}
         return None
 
-    # Messages out
+    # Building messages
 
     def message(
         self,
@@ -322,7 +323,7 @@ class Peer:
         log_level: str | None = None,
         revision: str | None = None,
     ) -> dict[str, Any]:
-        """Method and params as a client of the revision would say them; a meta value of None leaves the key out."""
+        """Return method and params as a client of the version sends them. A meta value of None removes the key."""
         revision = revision or self.revision
         all_meta: dict[str, Any] = {}
         if revision not in (*HANDSHAKE, DRAFT):
@@ -339,7 +340,7 @@ class Peer:
         return {"method": method} | ({"params": filled} if filled or params is not None else {})
 
     def headers(self, message: Mapping[str, Any], revision: str) -> dict[str, str | None]:
-        """The HTTP headers a client of the revision sends with a message."""
+        """Return the HTTP headers that a client of the version sends with a message."""
         headers: dict[str, str | None] = {"content-type": "application/json", "accept": JSON_AND_STREAM}
         headers |= self.extra_headers
         if revision in (*HANDSHAKE, DRAFT):
@@ -358,140 +359,143 @@ class Peer:
         headers: dict[str, str | None] = dict(self.extra_headers)
         if self.session is not None:
             headers["mcp-session-id"] = self.session
-        if revision not in ("2024-11-05", "2025-03-26"):  # the header came with 2025-06-18
+        if revision not in ("2024-11-05", "2025-03-26"):  # 2025-06-18 introduced the header
             headers["mcp-protocol-version"] = revision
         return headers
 
     # The handshake
 
     async def initialize(self, revision: str | None = None, **changes: Any) -> Any:
-        """Open a session and take its revision; the result."""
+        """Initialize a session, use its version, and return the result."""
         params = {"protocolVersion": revision or self.revision, "capabilities": self.capabilities, "clientInfo": CLIENT}
-        pending = self.start("initialize", params | changes, revision=self._guess(revision or self.revision))
+        pending = self.start(
+            "initialize", params | changes, revision=self._revision_to_check(revision or self.revision)
+        )
         result = await pending
-        self.opened = result
+        self.initialize_result = result
         self.revision = result["protocolVersion"]
-        self._spoken = {self.revision}
-        self._judge(
-            lambda: oracle.judge_result(self.revision, "initialize", {"jsonrpc": "2.0", "id": 0, "result": result})
+        self._revisions_used = {self.revision}
+        self._run_check(
+            lambda: oracle.check_result(self.revision, "initialize", {"jsonrpc": "2.0", "id": 0, "result": result})
         )
         if pending.response is not None:
             self.session = pending.response.headers.get("mcp-session-id")
         return result
 
-    def _guess(self, revision: str) -> str:
-        # Until the answer is there nobody knows its revision; the dialect without a schema keeps the oracle silent.
+    def _revision_to_check(self, revision: str) -> str:
+        # The version is unknown until the response arrives. The draft has no schema, so the oracle checks nothing.
         return revision if revision in HANDSHAKE else DRAFT
 
     async def open(self, listen: bool = True) -> None:
-        """The whole handshake."""
+        """Do the complete handshake."""
         await self.initialize()
         await self.notify("notifications/initialized")
         if listen and self.transport == "http":
             await self.listen()
 
     async def listen(self, last_event_id: str | None = None) -> Response:
-        """Open the session's GET stream and follow it."""
+        """Open the session's GET stream and read it in a task."""
         headers: dict[str, str | None] = {"accept": "text/event-stream"} | self._session_headers(self.revision)
         if last_event_id is not None:
             headers["last-event-id"] = last_event_id
         response = await self.http("GET", self.path, headers)
         assert response.status == 200, (response.status, await response.read())
-        self.follow_listening(response)
+        self.read_stream(response)
         return response
 
-    def follow_listening(self, response: Response) -> None:
-        """Read a stream of what the server says unasked, in a task."""
+    def read_stream(self, response: Response) -> None:
+        """Read a stream of server messages in a task."""
         self.listening = response
-        self.spawn(self._follow_listening(response))
+        self.spawn(self._read_stream(response))
 
-    async def reading_ended(self) -> None:
-        """Wait until every stream that is read has ended."""
+    async def wait_streams_ended(self) -> None:
+        """Wait until all streams have ended."""
         await asyncio.gather(*self._tasks)
 
     def ignore(self, id: int) -> None:
-        """Do not take the next response with this id for the answer to the request that has it."""
+        """Do not match the next response with this id to its request."""
         del self._pending[int, id]
 
     def expect(self, pending: Pending) -> None:
-        """Wait for the answer to a request again."""
+        """Match the next response with this id to the request again."""
         self._pending[type(pending.id), pending.id] = pending
 
-    async def _follow_listening(self, response: Response) -> None:
+    async def _read_stream(self, response: Response) -> None:
         with contextlib.suppress(ConnectionError):
             async for event in response.events():
-                self.news.set()
+                self.activity.set()
                 if event.data:
                     self.receive(event.data.encode(), None)
 
-    # Messages in
+    # Processing messages
 
     def receive(self, data: bytes, pending: Pending | None, response: Response | None = None) -> None:
-        """Take one message, judge it, and hand it to whoever waits for it."""
+        """Check a message, and pass it to the request or the test that waits for it."""
         try:
-            message = json.loads(data, parse_constant=_no_constant)
+            message = json.loads(data, parse_constant=_reject_constant)
         except ValueError as exc:
             self.violations.append(AssertionError(f"not JSON: {data!r} ({exc})"))
             return
-        self.hold(b"\n" not in data, f"a message over several lines: {data!r}")
+        self.check(b"\n" not in data, f"message with a newline: {data!r}")
         self.messages.append(message)
         if isinstance(message, list):
-            self._strays.append(message)
+            self._unmatched.append(message)
         else:
-            self._sort(message, pending, response)
-        self.news.set()
+            self._dispatch(message, pending, response)
+        self.activity.set()
 
-    def _sort(self, message: dict[str, Any], pending: Pending | None, response: Response | None) -> None:
+    def _dispatch(self, message: dict[str, Any], pending: Pending | None, response: Response | None) -> None:
         revision = pending.revision if pending is not None else None
         if "method" in message and "id" in message:
-            self._judge(lambda: oracle.judge_server_request(revision or self.revision, message))
-            self.questions.append((message["method"], message.get("params")))
+            self._run_check(lambda: oracle.check_server_request(revision or self.revision, message))
+            self.server_requests.append((message["method"], message.get("params")))
             self.spawn(self._reply(message))
         elif "method" in message:
-            self._judge_notification(message, revision)
-            self.notices.append((message["method"], message.get("params")))
-            self._untaken.append(self.notices[-1])
+            self._check_notification(message, revision)
+            self.notifications.append((message["method"], message.get("params")))
+            self._unread_notifications.append(self.notifications[-1])
         else:
             self.settle(message, pending, response)
 
     def settle(self, message: dict[str, Any], pending: Pending | None, response: Response | None) -> None:
-        self.hold(("result" in message) != ("error" in message), f"not one of result and error: {message}")
+        self.check(("result" in message) != ("error" in message), f"needs either a result or an error: {message}")
         id = message.get("id")
-        found = pending or (self._pending.pop((type(id), id), None) if id is not None else None)
-        if found is None:
+        if pending is None and id is not None:
+            pending = self._pending.pop((type(id), id), None)
+        if pending is None:
             if "error" in message:
-                self._judge(lambda: oracle.judge_error(self.revision, message))
-            self._strays.append(message)
+                self._run_check(lambda: oracle.check_error(self.revision, message))
+            self._unmatched.append(message)
             return
         if response is None or "id" in message:
-            same = id == found.id and type(id) is type(found.id)
-            self.hold(same, f"the answer to {found.id!r} carries another id: {message}")
-        before = len(self.violations)
+            same = id == pending.id and type(id) is type(pending.id)
+            self.check(same, f"the response to {pending.id!r} has another id: {message}")
+        request, violations = pending, len(self.violations)
         if "error" in message:
-            self._judge(lambda: oracle.judge_error(found.revision, message))
-        elif found.method != "initialize":
-            self._judge(lambda: oracle.judge_result(found.revision, found.method, message))
-        self.hold(not found.future.done(), f"answered twice: {message}")
-        if found.future.done():
+            self._run_check(lambda: oracle.check_error(request.revision, message))
+        elif request.method != "initialize":
+            self._run_check(lambda: oracle.check_result(request.revision, request.method, message))
+        self.check(not pending.future.done(), f"second response: {message}")
+        if pending.future.done():
             return
-        if len(self.violations) > before:
-            found.future.set_exception(self.violations[-1])
+        if len(self.violations) > violations:
+            pending.future.set_exception(self.violations[-1])
         elif "error" in message:
-            found.future.set_exception(peer_error(message["error"], response))
+            pending.future.set_exception(peer_error(message["error"], response))
         else:
-            found.future.set_result(message["result"])
+            pending.future.set_result(message["result"])
 
-    def _judge_notification(self, message: dict[str, Any], revision: str | None) -> None:
-        """On a duplex connection a notice may belong to any revision spoken there."""
-        spoken = [revision] if revision else sorted(self._spoken) or [self.revision]
-        verdicts: list[BaseException] = []
-        for one in spoken:
+    def _check_notification(self, message: dict[str, Any], revision: str | None) -> None:
+        """Check a notification. On a duplex connection it may belong to any version in use."""
+        revisions = [revision] if revision else sorted(self._revisions_used) or [self.revision]
+        errors: list[BaseException] = []
+        for candidate in revisions:
             try:
-                oracle.judge_notification(one, message)
+                oracle.check_notification(candidate, message)
                 return
             except Exception as exc:
-                verdicts.append(exc)
-        self.violations.append(verdicts[0])
+                errors.append(exc)
+        self.violations.append(errors[0])
 
     async def _reply(self, message: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
@@ -505,7 +509,7 @@ class Peer:
             return
         response = await self.http("POST", self.path, self.headers(answer, self.revision), data)
         body = await response.read()
-        self.hold(response.status == 202 and not body, f"a response was answered {response.status} {body!r}")
+        self.check(response.status == 202 and not body, f"a response was answered with {response.status} {body!r}")
 
     async def _answer_request(self, method: str, params: Any) -> Any:
         name = "elicitation/create" if method == "elicitation/createDialog" and method not in self.answer else method
@@ -517,16 +521,16 @@ class Peer:
     async def _post(self, pending: Pending, data: bytes, headers: Mapping[str, str | None]) -> None:
         try:
             response = pending.response = await self.http("POST", self.path, headers, data)
-            pending.headed.set()
+            pending.head_received.set()
             try:
                 if response.media_type == "text/event-stream":
                     async for event in response.events():
-                        self.news.set()
+                        self.activity.set()
                         if event.data:
                             self.receive(event.data.encode(), pending, response)
                 else:
                     body = await response.read()
-                    self.hold(response.media_type == "application/json", f"answered {response.status} {body!r}")
+                    self.check(response.media_type == "application/json", f"answered {response.status} {body!r}")
                     self.receive(body, pending, response)
             finally:
                 response.abort()
@@ -534,17 +538,17 @@ class Peer:
             if not pending.future.done():
                 pending.future.set_exception(exc)
         if not pending.future.done():
-            pending.future.set_exception(ConnectionLost("the answer ended without a result"))
+            pending.future.set_exception(ConnectionLost("the response ended without a result"))
 
-    # Judging
+    # Checking
 
-    def hold(self, true: bool, otherwise: str) -> None:
-        if not true:
-            self.violations.append(AssertionError(otherwise))
+    def check(self, condition: bool, message: str) -> None:
+        if not condition:
+            self.violations.append(AssertionError(message))
 
-    def _judge(self, verdict: Callable[[], None]) -> None:
+    def _run_check(self, check: Callable[[], None]) -> None:
         try:
-            verdict()
+            check()
         except Exception as exc:
             self.violations.append(exc)
 
@@ -558,10 +562,10 @@ class Peer:
         self._tasks.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None:
             self.violations.append(exc)
-            self.news.set()
+            self.activity.set()
 
-    async def hang_up(self) -> None:
-        """Stop everything of ours."""
+    async def stop(self) -> None:
+        """Stop all tasks and streams of this peer."""
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
@@ -578,12 +582,12 @@ def peer_error(error: dict[str, Any], response: Response | None = None) -> Remot
 
 
 def header_value(text: str) -> str:
-    """A value as an Mcp header carries it: plain where that is safe, else base64 between marks."""
+    """Encode a value for an Mcp header: plain if that is safe, else base64."""
     safe = text.isascii() and text.isprintable() and text.strip() == text and not text.startswith("=?base64?")
     return text if safe else f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
 
-def _no_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -600,7 +604,7 @@ async def connect(
     options: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Peer]:
-    """A connection to the server, as told at the top. `options` go to `asgi`, `headers` with every HTTP request."""
+    """Connect to the server, as described above. `options` go to `asgi`, `headers` to every HTTP request."""
     peer = Peer(transport, revision, dict(capabilities or {}), answer or {})
     peer.extra_headers = dict(headers or {})
     async with _open_transport(app, transport, peer, dict(options or {})):
@@ -609,21 +613,21 @@ async def connect(
                 await peer.open(listen)
             yield peer
         finally:
-            await peer.hang_up()
+            await peer.stop()
     if peer.violations:
         raise peer.violations[0]
 
 
 @asynccontextmanager
 async def serve(app: Server, **options: Any) -> AsyncIterator[HttpServerAddress]:
-    """The server's ASGI application under uvicorn with our limits, on a free port, in this loop."""
+    """Serve the ASGI app under uvicorn with our limits, on a free port, in this event loop."""
     async with serve_asgi(app.asgi(**options), get_dispatcher(app).limits) as web:
         yield web
 
 
 @asynccontextmanager
 async def serve_asgi(application: Any, limits: Any, port: int = 0) -> AsyncIterator[HttpServerAddress]:
-    """Any ASGI application, the same way."""
+    """Serve any ASGI app in the same way."""
     import uvicorn
 
     from dovetail.transports.http_server.uvicorn_server import bind_socket, create_uvicorn_config
@@ -632,7 +636,7 @@ async def serve_asgi(application: Any, limits: Any, port: int = 0) -> AsyncItera
     server = uvicorn.Server(create_uvicorn_config(application, limits))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
-    # What serve() does, without its signals and without its tenths of a second.
+    # Do what serve() does, without its signal handlers and its delay of a tenth of a second.
     await server.startup([listener])
     assert not server.should_exit, "the application did not start"
     web = HttpServerAddress(listener.getsockname()[1])
@@ -641,8 +645,8 @@ async def serve_asgi(application: Any, limits: Any, port: int = 0) -> AsyncItera
         yield web
     finally:
         web.close_connections()
-        for each in server.servers:
-            each.close()
+        for listening_server in server.servers:
+            listening_server.close()
         for connection in tuple(server.server_state.connections):
             connection.shutdown()
         await server.lifespan.shutdown()
@@ -653,7 +657,7 @@ async def serve_asgi(application: Any, limits: Any, port: int = 0) -> AsyncItera
 
 @asynccontextmanager
 async def connect_again(peer: Peer, revision: str | None = None, **options: Any) -> AsyncIterator[Peer]:
-    """A second client of the HTTP server a peer is connected to."""
+    """Connect a second client to the HTTP server of a peer."""
     other = Peer(peer.transport, revision or peer.revision, options.pop("capabilities", {}), options.pop("answer", {}))
     other.web, other.path, other.extra_headers = peer.web, peer.path, dict(options.pop("headers", {}))
     try:
@@ -661,7 +665,7 @@ async def connect_again(peer: Peer, revision: str | None = None, **options: Any)
             await other.open(options.pop("listen", True))
         yield other
     finally:
-        await other.hang_up()
+        await other.stop()
     if other.violations:
         raise other.violations[0]
 
@@ -687,8 +691,8 @@ async def _open_transport(app: Any, transport: str, peer: Peer, options: dict[st
         return
     await server.start()
     try:
-        carrier = {"memory": _memory, "pipe": _pipe, "unix": _socket, "tcp": _socket}[transport]
-        async with carrier(server, peer):
+        open_connection = {"memory": _memory, "pipe": _pipe, "unix": _socket, "tcp": _socket}[transport]
+        async with open_connection(server, peer):
             yield
     finally:
         await server.stop()
@@ -744,11 +748,11 @@ async def _socket(server: Server, peer: Peer) -> AsyncIterator[None]:
 
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         path = str(Path(folder) / "s") if peer.transport == "unix" else None
-        async with serve_socket(get_dispatcher(server), path=path) as door:
+        async with serve_socket(get_dispatcher(server), path=path) as socket_server:
             if path is not None:
                 reader, writer = await asyncio.open_unix_connection(path, limit=64 * 1024 * 1024)
             else:
-                port = door.sockets[0].getsockname()[1]
+                port = socket_server.sockets[0].getsockname()[1]
                 reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=64 * 1024 * 1024)
             async with _lines(reader, writer, peer):
                 yield
@@ -756,7 +760,7 @@ async def _socket(server: Server, peer: Peer) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> AsyncIterator[None]:
-    """Newline-delimited messages both ways."""
+    """Send and receive newline-delimited messages."""
 
     async def send(data: bytes) -> None:
         writer.write(data + b"\n")
@@ -765,7 +769,7 @@ async def _lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pee
     async def read() -> None:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
-                peer.hold(line.endswith(b"\n"), f"the last line is not ended: {line[-80:]!r}")
+                peer.check(line.endswith(b"\n"), f"the last line has no newline: {line[-80:]!r}")
                 peer.receive(line.rstrip(b"\n"), None)
         peer.ended.set()
 
@@ -788,7 +792,7 @@ async def _process(app: Any, peer: Peer) -> AsyncIterator[None]:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    listening = asyncio.get_running_loop().create_task(_read_stderr(process.stderr, peer))
+    stderr_task = asyncio.get_running_loop().create_task(_read_stderr(process.stderr, peer))
     try:
         async with _lines(process.stdout, process.stdin, peer):
             yield
@@ -797,17 +801,17 @@ async def _process(app: Any, peer: Peer) -> AsyncIterator[None]:
     finally:
         _kill_process_tree(process)
         await process.wait()
-        await listening
+        await stderr_task
 
 
 def _kill_process_tree(process: asyncio.subprocess.Process) -> None:
-    """Whatever a process of `spawn` and its children left running."""
+    """Kill a process of `spawn` and its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 async def stop_process(process: asyncio.subprocess.Process) -> None:
-    """End a process of `spawn`: politely, and if that does not help, with everything it started."""
+    """Terminate a process of `spawn`, then kill it and its children."""
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
     try:
@@ -820,12 +824,12 @@ async def stop_process(process: asyncio.subprocess.Process) -> None:
 async def _read_stderr(stderr: asyncio.StreamReader, peer: Peer) -> None:
     while line := await stderr.readline():
         peer.stderr.append(line.decode().rstrip("\n"))
-        peer.news.set()
+        peer.activity.set()
 
 
 async def spawn(factory: Callable[[], Server], transport: str = "stdio", **options: Any) -> asyncio.subprocess.Process:
-    """A process that runs what the factory makes, its standard streams piped; what it says on stderr must be read."""
-    assert "<locals>" not in factory.__qualname__, "a process can only run a function at the top of a module"
+    """Start a process that runs the server of the factory, with piped streams. The caller must read stderr."""
+    assert "<locals>" not in factory.__qualname__, "the factory must be a function at the top level of a module"
     command = [
         sys.executable,
         str(Path(__file__).with_name("run_server.py")),
@@ -847,7 +851,7 @@ async def spawn(factory: Callable[[], Server], transport: str = "stdio", **optio
 
 @asynccontextmanager
 async def _sse_2024(peer: Peer) -> AsyncIterator[None]:
-    """The pair of 2024-11-05: the first event of the stream names the address to post to."""
+    """Connect over HTTP+SSE. The first event of the stream names the address to post to."""
     assert peer.web is not None
     response = await peer.web.open("GET", "/sse", {"accept": "text/event-stream"} | peer.extra_headers)
     assert response.status == 200, await response.read()
@@ -864,7 +868,7 @@ async def _sse_2024(peer: Peer) -> AsyncIterator[None]:
         with contextlib.suppress(ConnectionError):
             async for event in events:
                 if event.data:
-                    peer.hold(event.name == "message", f"an event of another name: {event}")
+                    peer.check(event.name == "message", f"unexpected event name: {event}")
                     peer.receive(event.data.encode(), None)
         peer.ended.set()
 
@@ -872,11 +876,11 @@ async def _sse_2024(peer: Peer) -> AsyncIterator[None]:
         headers = {"content-type": "application/json"} | peer.extra_headers
         posted = await peer.http("POST", address, headers, data)
         body = await posted.read()
-        peer.hold(posted.status == 202, f"a message was answered {posted.status} {body!r}")
+        peer.check(posted.status == 202, f"a message was answered with {posted.status} {body!r}")
 
     peer.send_bytes = send
     peer.spawn(read())
     try:
         yield
     finally:
-        await peer.hang_up()
+        await peer.stop()

@@ -23,7 +23,7 @@ _TOKEN = re.compile(rf"{_STRING}|[{{}}]", re.DOTALL)
 
 
 class ExtractionError(Exception):
-    """The bundle does not hold what it should."""
+    """The bundle does not contain the expected table or schemas."""
 
 
 def extract(bundle: str) -> dict[str, dict[str, Any]]:

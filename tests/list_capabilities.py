@@ -1,4 +1,4 @@
-"""Capabilities of servers that offer lists before anything is registered."""
+"""Capabilities for servers that declare lists before anything is registered."""
 
 from dovetail.types import ListChangedCapability, ResourcesCapability, ServerCapabilities
 

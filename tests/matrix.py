@@ -50,8 +50,8 @@ def find_python(version: str) -> Path | None:
     """Return an interpreter of this version from the PATH, pyenv or uv."""
     for path in candidates(version):
         command = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        if found.returncode == 0 and found.stdout.strip() == version:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode == 0 and result.stdout.strip() == version:
             return path
     return None
 

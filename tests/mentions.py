@@ -1,4 +1,4 @@
-"""What a message must mention, whatever its sentences are."""
+"""Check which values a message mentions, without comparing its sentences."""
 
 import re
 
@@ -9,5 +9,5 @@ def values(*mentioned: object) -> str:
 
 
 def mentions(text: object, *mentioned: object) -> bool:
-    """Whether a text, or the text of an error, mentions these values in this order."""
+    """Return whether a text, or the text of an error, mentions these values in this order."""
     return re.search(values(*mentioned), str(text)) is not None

@@ -1,12 +1,12 @@
-"""Where the official schemas and examples come from. Nothing else decides that.
+"""Find the official schemas and examples. No other module does that.
 
 - `make setup` extracts the schemas of four revisions from the pinned conformance suite into `.spec`. They are used even
   if `MCP_SPEC_DIR` has them too, so that every clone checks against the same files.
 - The suite has neither the schema of 2024-11-05 nor the official examples. They come from the folder that
   `MCP_SPEC_DIR` names.
 
-A test says what it needs with `needs_schema`, `each_schema` or `needs_examples`. A test whose source is missing is not
-collected. The terminal summary counts these tests and gives the reason.
+A test declares what it needs with `needs_schema`, `each_schema` or `needs_examples`. A test whose source is missing is
+not collected. The terminal summary counts these tests and gives the reason.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Judges every message a server sends: by the official schema of its revision, and by the types of the official SDK.
+"""Check every message of a server against the official schema of its version and the types of the official SDK.
 
-Without the schema of a revision, only the rules that need no schema apply (see `official_schemas`). The draft dialect
-has no schema and is exempt.
+Without the schema of a version, only the rules that need no schema apply (see `official_schemas`). The draft dialect
+has no schema and is not checked.
 """
 
 import functools
@@ -17,7 +17,8 @@ STATELESS = "2026-07-28"
 PUBLISHED = (*HANDSHAKE, STATELESS)
 SDK_CHECKED_REVISIONS = ("2025-11-25", STATELESS)
 
-# What modern servers may send: JSON-RPC's own codes, the three allocated ones, or anything outside JSON-RPC's range.
+# Codes of stateless servers: those of JSON-RPC and the three of the specification. Codes outside of JSON-RPC's range
+# are also valid.
 STATELESS_ERROR_CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
 STATELESS_ERROR_NAMES = {
     -32700: "ParseError",
@@ -29,13 +30,13 @@ STATELESS_ERROR_NAMES = {
     -32021: "MissingRequiredClientCapabilityError",
     -32022: "UnsupportedProtocolVersionError",
 }
-# Before 2025-11-25 the schemas ask every error for an id, even one that answers something without a readable id.
-ID_ALWAYS = ("2024-11-05", "2025-03-26", "2025-06-18")
+# Before 2025-11-25 the schemas require an id in every error, even if the request has no readable id.
+ID_REQUIRED_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18")
 
 
 @functools.cache
 def schema(revision: str) -> dict[str, Any]:
-    """A revision's schema, as published; NumberSchema's limits are numbers, whatever the file says."""
+    """Return the published schema of a version. The limits in NumberSchema may be any number."""
     loaded = load_schema(revision)
     number = definitions(loaded).get("NumberSchema", {}).get("properties", {})
     for name in ("minimum", "maximum", "default"):
@@ -51,30 +52,30 @@ def definitions(loaded: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def validator(revision: str, name: str) -> Any:
     loaded = schema(revision)
-    home = "$defs" if "$defs" in loaded else "definitions"
-    return jsonschema_rs.validator_for({**loaded, "$ref": f"#/{home}/{name}"})
+    section = "$defs" if "$defs" in loaded else "definitions"
+    return jsonschema_rs.validator_for({**loaded, "$ref": f"#/{section}/{name}"})
 
 
 @functools.cache
 def by_method(revision: str, union: str) -> dict[str, str]:
-    """The definitions a union such as ServerNotification is made of, by the method each stands for."""
-    known = definitions(schema(revision))
-    members = [one["$ref"].rsplit("/", 1)[1] for one in known.get(union, {}).get("anyOf", [])]
-    return {known[name]["properties"]["method"]["const"]: name for name in members}
+    """Map methods to the definitions in a union such as ServerNotification."""
+    all_definitions = definitions(schema(revision))
+    members = [member["$ref"].rsplit("/", 1)[1] for member in all_definitions.get(union, {}).get("anyOf", [])]
+    return {all_definitions[name]["properties"]["method"]["const"]: name for name in members}
 
 
 def result_name(revision: str, method: str, result: Any) -> str:
     if isinstance(result, dict) and result.get("resultType") == "input_required":
         return "InputRequiredResult"
     request = by_method(revision, "ClientRequest").get(method)
-    assert request is not None, f"{revision} has no method {method}, yet it was answered: {result}"
+    assert request is not None, f"{revision} has no method {method}, but it has a result: {result}"
     name = request.removesuffix("Request") + "Result"
     return name if name in definitions(schema(revision)) else "EmptyResult"
 
 
-def judge_result(revision: str, method: str, message: dict[str, Any]) -> None:
-    """A successful response to a request of this method."""
-    if revision not in PUBLISHED or method == "shutdown":  # shutdown is the house's own
+def check_result(revision: str, method: str, message: dict[str, Any]) -> None:
+    """Check a successful response to a request of this method."""
+    if revision not in PUBLISHED or method == "shutdown":  # shutdown is a dovetail extension
         return
     result = message["result"]
     if has_schema(revision):
@@ -87,31 +88,31 @@ def judge_result(revision: str, method: str, message: dict[str, Any]) -> None:
         sdk.parse_server_result(method, revision, result)
 
 
-def judge_error(revision: str, message: dict[str, Any]) -> None:
-    """An error response."""
+def check_error(revision: str, message: dict[str, Any]) -> None:
+    """Check an error response."""
     if revision not in PUBLISHED:
         return
     code = message["error"]["code"]
-    assert type(code) is int, f"the code {code!r} is no integer"
+    assert type(code) is int, f"the code must be an integer, not {code!r}"
     if revision == STATELESS:
         assert code in STATELESS_ERROR_CODES or not -32768 <= code <= -32000, f"{code} is not a code of {revision}"
     if not has_schema(revision):
         return
-    if revision in ID_ALWAYS:
+    if revision in ID_REQUIRED_REVISIONS:
         _check(revision, "JSONRPCError", {"id": 0} | message)
     else:
         _check(revision, "JSONRPCErrorResponse", message)
     if revision == STATELESS and code in STATELESS_ERROR_NAMES:
-        wanted = definitions(schema(revision))[STATELESS_ERROR_NAMES[code]]
+        error_definition = definitions(schema(revision))[STATELESS_ERROR_NAMES[code]]
         _check(
             revision,
             STATELESS_ERROR_NAMES[code],
-            message if "error" in wanted.get("properties", {}) else message["error"],
+            message if "error" in error_definition.get("properties", {}) else message["error"],
         )
 
 
-def judge_notification(revision: str, message: dict[str, Any]) -> None:
-    """A notification from the server."""
+def check_notification(revision: str, message: dict[str, Any]) -> None:
+    """Check a notification of the server."""
     if revision not in PUBLISHED:
         return
     method = message["method"]
@@ -124,15 +125,15 @@ def judge_notification(revision: str, message: dict[str, Any]) -> None:
         sdk.parse_server_notification(method, revision, message.get("params"))
 
 
-def judge_server_request(revision: str, message: dict[str, Any]) -> None:
-    """A request from the server."""
+def check_server_request(revision: str, message: dict[str, Any]) -> None:
+    """Check a request of the server."""
     if revision not in PUBLISHED:
         return
     assert revision != STATELESS, f"a server of {revision} sends no requests: {message}"
     method = message["method"]
     if has_schema(revision):
         name = by_method(revision, "ServerRequest").get(method)
-        assert name is not None, f"a server of {revision} does not ask {method}"
+        assert name is not None, f"a server of {revision} does not request {method}"
         _check(revision, "JSONRPCRequest", message)
         _check(revision, name, message)
     if revision in SDK_CHECKED_REVISIONS:

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 client for tests: one connection per request, every byte under the test's control.
+"""A small HTTP/1.1 client for tests: one connection per request, with control over every byte.
 
-`Web(port).open(...)` returns when the head of the answer is there; the body is read on demand, whole or event by event.
-The event stream parser is deliberately not the project's own.
+`HttpServerAddress(port).open(...)` returns when the head of the response has arrived. Read the body as a whole or event
+by event. The event stream parser is intentionally independent of the project's.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ TIMEOUT_S = 10.0
 
 @dataclass
 class Event:
-    """One block of an event stream; a comment has no data and no id, only `comment`."""
+    """One block of an event stream. A comment has only `comment`, no data and no id."""
 
     data: str | None = None
     name: str | None = None
@@ -34,7 +34,7 @@ class Event:
 
 @dataclass
 class Response:
-    """An answer whose head has arrived."""
+    """A response whose head has arrived."""
 
     status: int
     raw_headers: list[tuple[bytes, bytes]]
@@ -53,14 +53,14 @@ class Response:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while True:
-            event = await _next(self._connection, self._reader)
+            event = await _next_event(self._connection, self._reader)
             if isinstance(event, h11.Data):
                 yield bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
                 await self.close()
                 return
             else:
-                raise ConnectionResetError(f"the answer broke off: {event}")
+                raise ConnectionResetError(f"incomplete response: {event}")
 
     async def read(self) -> bytes:
         async with asyncio.timeout(TIMEOUT_S):
@@ -70,32 +70,32 @@ class Response:
         return json.loads(await self.read())
 
     async def events(self) -> AsyncIterator[Event]:
-        """The blocks of an event stream, comments included."""
-        held = b""
+        """Yield the blocks of an event stream, including comments."""
+        buffer = b""
         async for chunk in self.chunks():
-            held += chunk
-            *blocks, held = held.split(b"\n\n")
+            buffer += chunk
+            *blocks, buffer = buffer.split(b"\n\n")
             for block in blocks:
-                event = _event(block)
+                event = _parse_event(block)
                 self.events_seen.append(event)
                 yield event
-        assert held == b"", f"the stream ended inside an event: {held!r}"
+        assert buffer == b"", f"the stream ended inside an event: {buffer!r}"
 
     async def close(self) -> None:
-        """Drop the connection, whatever is still to come."""
+        """Close the connection without reading the rest."""
         self._writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._writer.wait_closed()
 
     def abort(self) -> None:
-        """Drop the connection at once, as a client that died."""
+        """Close the connection at once, as a crashed client does."""
         self._writer.transport.abort()
 
 
 @dataclass
 class HttpServerAddress:
-    """Where a server listens."""
+    """The address of a server, and the responses of requests to it."""
 
     port: int
     host: str = "127.0.0.1"
@@ -103,7 +103,7 @@ class HttpServerAddress:
     responses: list[Response] = field(default_factory=list)
 
     def close_connections(self) -> None:
-        """Drop every connection a test may have left open."""
+        """Close all connections that a test left open."""
         for response in self.responses:
             response.abort()
 
@@ -114,12 +114,12 @@ class HttpServerAddress:
         headers: Mapping[str, str | None] | Iterable[tuple[str, str | None]] = (),
         body: bytes = b"",
     ) -> Response:
-        """Send a request; the answer's head. A header of None is left out, so is a default one."""
+        """Send a request, and return the response. A header of None is left out, also a default one."""
         pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
-        given = {name.lower() for name, _ in pairs}
-        if "host" not in given:
+        names = {name.lower() for name, _ in pairs}
+        if "host" not in names:
             pairs.append(("host", f"{self.host}:{self.port}"))
-        if "content-length" not in given and (body or method == "POST"):
+        if "content-length" not in names and (body or method == "POST"):
             pairs.append(("content-length", str(len(body))))
         async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self.tls)
@@ -127,7 +127,7 @@ class HttpServerAddress:
             encoded = [(name.encode(), value.encode("latin-1")) for name, value in pairs if value is not None]
             try:
                 head = connection.send(h11.Request(method=method, target=path, headers=encoded))
-                # A server may answer before it has read everything, so trouble in writing is no verdict.
+                # A server may respond before it has read everything, so ignore errors while writing.
                 with contextlib.suppress(ConnectionError):
                     writer.write(head or b"")
                     if body:
@@ -135,27 +135,27 @@ class HttpServerAddress:
                     writer.write(connection.send(h11.EndOfMessage()) or b"")
                     await writer.drain()
                 while True:
-                    event = await _next(connection, reader)
+                    event = await _next_event(connection, reader)
                     if isinstance(event, h11.Response):
                         response = Response(event.status_code, list(event.headers), connection, reader, writer)
                         self.responses.append(response)
                         return response
-                    assert isinstance(event, h11.InformationalResponse), f"no answer but {event}"
+                    assert isinstance(event, h11.InformationalResponse), f"not a response: {event}"
             except BaseException:
                 writer.transport.abort()
                 raise
 
 
-async def _next(connection: h11.Connection, reader: asyncio.StreamReader) -> Any:
+async def _next_event(connection: h11.Connection, reader: asyncio.StreamReader) -> Any:
     try:
         while (event := connection.next_event()) is h11.NEED_DATA:
             connection.receive_data(await reader.read(65536))
     except h11.RemoteProtocolError as exc:
-        raise ConnectionResetError(f"the answer broke off: {exc}") from None
+        raise ConnectionResetError(f"incomplete response: {exc}") from None
     return event
 
 
-def _event(block: bytes) -> Event:
+def _parse_event(block: bytes) -> Event:
     event, data = Event(), []
     for line in block.decode().split("\n"):
         name, _, value = line.partition(":")
@@ -172,7 +172,7 @@ def _event(block: bytes) -> Event:
             case "retry":
                 event.retry = int(value)
             case _:
-                raise AssertionError(f"not a field of an event: {line!r}")
+                raise AssertionError(f"unknown event field: {line!r}")
     if data:
         event.data, event.comment = "\n".join(data), False
     return event

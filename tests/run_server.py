@@ -1,4 +1,4 @@
-"""Runs a server in a process of its own: `python run_server.py <file> <factory> <transport> [<options as JSON>]`."""
+"""Run a server in its own process: `python run_server.py <file> <factory> <transport> [<options as JSON>]`."""
 
 import importlib.util
 import json

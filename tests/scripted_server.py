@@ -1,19 +1,18 @@
-"""Servers that do what a test says, byte for byte: messages as lines on a socket, or HTTP. Nothing of the project's is
-used to make them.
+"""Scripted servers with exact bytes: messages as lines on a socket, or HTTP. They use no code of the project.
 
-    play = Play("handshake", {"tools/call": lambda message: [{"a": "notification"}, RESULT]})
-    async with on_socket(play) as target: ...     # "tcp://127.0.0.1:4711"
-    async with on_web(play) as url: ...           # "http://127.0.0.1:4711/mcp"
+    script = ScriptedServer("handshake", {"tools/call": lambda message: Messages([NOTIFICATION, RESULT])})
+    async with serve_on_socket(script) as target: ...     # "tcp://127.0.0.1:4711"
+    async with serve_over_http(script) as url: ...        # "http://127.0.0.1:4711/mcp"
 
 A reaction is a value, or a function of the message that returns or awaits one:
     dict        the result of the request
-    Failure     an error response
-    bytes       written as they are (over HTTP: the whole reply, head included)
-    generator   an asynchronous one, over HTTP: the pieces of the whole reply, after which the connection is closed
-    Messages    several messages in order; over HTTP an event stream
-    SILENCE     nothing at all
-    CLOSE, RST  the connection is closed, or reset
-What no reaction is given for is answered as a decent server of the era would.
+    ErrorReply  an error response
+    bytes       raw bytes (over HTTP the whole response with its head)
+    generator   an asynchronous one, over HTTP: the pieces of the whole response. Then the connection is closed
+    Messages    several messages in order, over HTTP an event stream
+    SILENCE     no response
+    CLOSE, RST  close or reset the connection
+Methods without a reaction get the default response of the era.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ class ErrorReply:
 
 
 class Messages(list[Any]):
-    """Several messages: dicts with a method are notifications or questions, bytes go as they are, others results."""
+    """Several messages: dicts with a method are notifications or requests, bytes are raw, all others are results."""
 
 
 def tool_definition(name: str = "echo", **more: Any) -> dict[str, Any]:
@@ -67,7 +66,7 @@ CAPABILITIES = {
 
 
 def _default_reactions(era: str) -> dict[str, Any]:
-    opened: dict[str, Any] = {
+    common: dict[str, Any] = {
         "tools/list": {"tools": [tool_definition()], "resultType": "complete"},
         "tools/call": text_result(),
         "resources/list": {"resources": [], "resultType": "complete"},
@@ -76,24 +75,24 @@ def _default_reactions(era: str) -> dict[str, Any]:
     }
     if era == "stateless":
         discovered = {"supportedVersions": [STATELESS], "capabilities": CAPABILITIES, "resultType": "complete"}
-        return opened | {
+        return common | {
             "server/discover": discovered,
             "initialize": ErrorReply(-32022, "older", {"supported": [STATELESS]}),
         }
     info = {"name": "stand-in", "version": "1"}
-    quiet = ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe")
-    empty: dict[str, Any] = {method: {} for method in quiet}
+    methods = ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe")
+    empty: dict[str, Any] = {method: {} for method in methods}
     initialized = {"protocolVersion": LATEST_HANDSHAKE, "capabilities": CAPABILITIES, "serverInfo": info}
-    return opened | empty | {"initialize": initialized, "server/discover": ErrorReply(-32601, "what?")}
+    return common | empty | {"initialize": initialized, "server/discover": ErrorReply(-32601, "what?")}
 
 
 @dataclass
 class ScriptedServer:
-    """How a server reacts, and what it has seen."""
+    """The reactions of a server, and the messages it received."""
 
     era: str = "stateless"
     reactions: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    session: str | None = None  # over HTTP, given out with initialize
+    session: str | None = None  # over HTTP, the session id in the response to initialize
     http_get_reaction: Any = None  # over HTTP, the reaction to a GET
     http_delete_reaction: Any = b"HTTP/1.1 204 Said\r\ncontent-length: 0\r\n\r\n"  # over HTTP, the reaction to a DELETE
     received: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -103,21 +102,21 @@ class ScriptedServer:
     async def react(self, message: dict[str, Any]) -> Any:
         self.received.append(message)
         method = message.get("method", "")
-        found = self.reactions.get(method, _default_reactions(self.era).get(method, ErrorReply(-32601, "unknown")))
-        return await resolve_reaction(found, message)
+        reaction = self.reactions.get(method, _default_reactions(self.era).get(method, ErrorReply(-32601, "unknown")))
+        return await resolve_reaction(reaction, message)
 
     def count(self, method: str) -> int:
-        """How often a method came."""
+        """Return how many messages of a method arrived."""
         return sum(message.get("method") == method for message in self.received)
 
 
 async def resolve_reaction(reaction: Any, *args: Any) -> Any:
-    made = reaction(*args) if callable(reaction) else reaction
-    return await made if inspect.isawaitable(made) else made
+    value = reaction(*args) if callable(reaction) else reaction
+    return await value if inspect.isawaitable(value) else value
 
 
 def create_response(message: Mapping[str, Any], reaction: Any) -> Any:
-    """The message a reaction stands for."""
+    """Return the response for a reaction."""
     if (
         isinstance(reaction, bytes)
         or "method" in get_reaction_keys(reaction)
@@ -150,33 +149,33 @@ def create_notification(method: str, **params: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serve_on_socket(play: ScriptedServer) -> AsyncIterator[str]:
-    """The play on a TCP socket."""
-    async with _listen(lambda reader, writer: _serve_lines(play, reader, writer)) as port:
+async def serve_on_socket(script: ScriptedServer) -> AsyncIterator[str]:
+    """Serve the script on a TCP socket."""
+    async with _listen(lambda reader, writer: _serve_lines(script, reader, writer)) as port:
         yield f"tcp://127.0.0.1:{port}"
 
 
-async def _serve_lines(play: ScriptedServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    play.connections += 1
+async def _serve_lines(script: ScriptedServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    script.connections += 1
     running: set[asyncio.Task[None]] = set()
     async with asyncio.TaskGroup() as group:
         while line := await reader.readline():
-            task = group.create_task(_answer_line(play, json.loads(line), writer))
+            task = group.create_task(_answer_line(script, json.loads(line), writer))
             running.add(task)
             task.add_done_callback(running.discard)
         for task in tuple(running):
             task.cancel()
 
 
-async def _answer_line(play: ScriptedServer, message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-    reaction = await play.react(message)
+async def _answer_line(script: ScriptedServer, message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    reaction = await script.react(message)
     if "id" not in message or "method" not in message or reaction is SILENCE:
         return
     if reaction in (CLOSE, RST):
         close_connection(writer, reset=reaction is RST)
         return
-    for one in reaction if isinstance(reaction, Messages) else [reaction]:
-        writer.write(one if isinstance(one, bytes) else encode_message(create_response(message, one)) + b"\n")
+    for item in reaction if isinstance(reaction, Messages) else [reaction]:
+        writer.write(item if isinstance(item, bytes) else encode_message(create_response(message, item)) + b"\n")
         with contextlib.suppress(ConnectionError):
             await writer.drain()
 
@@ -185,19 +184,19 @@ async def _answer_line(play: ScriptedServer, message: dict[str, Any], writer: as
 
 
 @asynccontextmanager
-async def serve_over_http(play: ScriptedServer) -> AsyncIterator[str]:
-    """The play as a web server; one URL for everything."""
-    async with _listen(lambda reader, writer: _serve_http(play, reader, writer)) as port:
+async def serve_over_http(script: ScriptedServer) -> AsyncIterator[str]:
+    """Serve the script over HTTP, with one URL for everything."""
+    async with _listen(lambda reader, writer: _serve_http(script, reader, writer)) as port:
         yield f"http://127.0.0.1:{port}/mcp"
 
 
-async def _serve_http(play: ScriptedServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    play.connections += 1
+async def _serve_http(script: ScriptedServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    script.connections += 1
     while (head := await _read_head(reader)) is not None:
         method, headers = head
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        play.heads.append((method, headers))
-        reply = await _create_reply(play, method, body)
+        script.heads.append((method, headers))
+        reply = await _create_reply(script, method, body)
         if reply is SILENCE:
             await reader.read()
             return
@@ -226,33 +225,33 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]
     return first.split()[0], {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-async def _create_reply(play: ScriptedServer, method: str, body: bytes) -> Any:
+async def _create_reply(script: ScriptedServer, method: str, body: bytes) -> Any:
     if method == "DELETE":
-        return await resolve_reaction(play.http_delete_reaction, {})
+        return await resolve_reaction(script.http_delete_reaction, {})
     if method == "GET":
         reaction = (
-            await resolve_reaction(play.http_get_reaction)
-            if play.http_get_reaction is not None
+            await resolve_reaction(script.http_get_reaction)
+            if script.http_get_reaction is not None
             else encode_http_reply(b"", status=405)
         )
         return encode_event_stream(reaction, {}) if isinstance(reaction, Messages) else reaction
     message = json.loads(body)
-    reaction = await play.react(message)
-    if isinstance(reaction, bytes | AsyncIterator) or any(reaction is one for one in (SILENCE, CLOSE, RST)):
+    reaction = await script.react(message)
+    if isinstance(reaction, bytes | AsyncIterator) or any(reaction is marker for marker in (SILENCE, CLOSE, RST)):
         return reaction
     if "id" not in message or "method" not in message:
         return encode_http_reply(b"", status=202)
     if isinstance(reaction, Messages):
         return encode_event_stream(reaction, message)
-    extra = {"mcp-session-id": play.session} if play.session and message["method"] == "initialize" else {}
+    extra = {"mcp-session-id": script.session} if script.session and message["method"] == "initialize" else {}
     status = reaction.status if isinstance(reaction, ErrorReply) else 200
     return encode_http_reply(encode_message(create_response(message, reaction)), status=status, **extra)
 
 
 def encode_http_reply(body: bytes, *, status: int = 200, kind: str = "application/json", **headers: str) -> bytes:
-    """A whole reply; underscores in the names of headers stand for hyphens."""
-    own = {"content-type": kind, "content-length": str(len(body))} | headers
-    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in own.items())
+    """Encode a whole response. Underscores in header names become hyphens."""
+    all_headers = {"content-type": kind, "content-length": str(len(body))} | headers
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in all_headers.items())
     return f"HTTP/1.1 {status} Said\r\n{lines}\r\n".encode() + body
 
 
@@ -262,17 +261,17 @@ STREAM_HEAD = (
 
 
 def encode_event_stream(messages: Messages, request: Mapping[str, Any]) -> list[bytes]:
-    """An event stream that ends with the connection."""
+    """Encode an event stream that ends with the connection."""
     events = [
-        one if isinstance(one, bytes) else encode_event(encode_message(create_response(request, one)))
-        for one in messages
+        item if isinstance(item, bytes) else encode_event(encode_message(create_response(request, item)))
+        for item in messages
     ]
     return [STREAM_HEAD, *events]
 
 
 def encode_event(data: bytes, **fields: str) -> bytes:
-    own = "".join(f"{name}: {value}\n" for name, value in fields.items()).encode()
-    return own + b"data: " + data + b"\n\n"
+    lines = "".join(f"{name}: {value}\n" for name, value in fields.items()).encode()
+    return lines + b"data: " + data + b"\n\n"
 
 
 # Sockets
@@ -309,7 +308,7 @@ async def _listen(
 
 
 def close_connection(writer: asyncio.StreamWriter, *, reset: bool = False) -> None:
-    """Close a connection, politely or not."""
+    """Close or reset a connection."""
     if reset:
         raw = writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

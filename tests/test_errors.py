@@ -1,4 +1,4 @@
-"""The tree of exceptions: codes, texts that are safe to send, and what never travels."""
+"""Test the exception classes: codes, messages that are safe to send, and what stays private."""
 
 import inspect
 
@@ -147,9 +147,7 @@ def test_a_busy_server_says_when_to_try_again() -> None:
         (Unauthorized(challenge='Bearer realm="x"'), (401, 'Bearer realm="x"')),
     ],
 )
-def test_who_is_turned_away_is_told_what_is_missing(
-    denied: Unauthorized | Forbidden, expected: tuple[int, str]
-) -> None:
+def test_a_refusal_has_a_status_and_a_challenge(denied: Unauthorized | Forbidden, expected: tuple[int, str]) -> None:
     assert str(denied)
     assert (denied.status_code, denied.challenge) == expected
 

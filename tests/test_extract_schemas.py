@@ -1,4 +1,4 @@
-"""The extraction of the official schemas from a minified bundle."""
+"""Test extracting the official schemas from a minified bundle."""
 
 import json
 import subprocess

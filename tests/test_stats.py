@@ -1,4 +1,4 @@
-"""`stats()` of servers, clients and hosts counts what is open, and is all zeros when nothing is left."""
+"""Test that `stats()` of servers, clients and hosts counts open things, and is zero after closing."""
 
 import asyncio
 from pathlib import Path

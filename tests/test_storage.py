@@ -1,4 +1,4 @@
-"""A shared document: whole at any time, changed by one process at a time, its user's alone."""
+"""Test shared documents: always complete, changed by one process at a time, readable only by their user."""
 
 import json
 import stat
@@ -98,7 +98,7 @@ def test_a_damaged_one_is_empty_and_is_kept_beside(
     ledger = SharedDocument(path)
     assert ledger.read() == {}
     ledger.change(lambda document: document.update(a=1))
-    assert json.loads(path.read_bytes()) == {"a": 1}
+    assert json.loads(path.read_bytes()) == {"version": 1, "a": 1}
     assert (tmp_path / "ledger.json.damaged").read_bytes() == damage
     assert str(path) in caplog.text
 
@@ -111,7 +111,7 @@ def test_without_a_path_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.Monk
     assert not [*tmp_path.iterdir()]
 
 
-def test_who_waits_too_long_for_another_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_wait_for_another_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch, 100)
     with lock_path(tmp_path / "l"), pytest.raises(TimeoutError, match=str(tmp_path / "l")):
         SharedDocument(tmp_path / "l").change(lambda document: None)
@@ -143,6 +143,8 @@ def test_directories_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert get_data_dir() == Path("/data/dovetail")
     assert get_cache_dir() == Path("/cache/dovetail")
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    assert get_data_dir() == Path.home() / ".local" / "share" / "dovetail"
     monkeypatch.setenv("DOVETAIL_HOME", "~/mine")
     assert get_data_dir() == get_cache_dir() == Path.home() / "mine"
 

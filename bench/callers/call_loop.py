@@ -1,7 +1,8 @@
-"""What all callers of the benchmark do: `caller.py transport era ask width seconds target...`, one JSON object out.
+"""The loop of all client programs: `with_NAME.py transport era request width seconds target...`. It prints a JSON
+object.
 
-The target is a URL or a command; in memory there is none, and the caller brings a server of its own make. Only the time
-between the first call and the last is counted, and only the processor time of this process.
+The target is a URL or a command. In memory there is no target, and the program creates the server itself. The figures
+contain only the time from the first call to the last, and only the CPU time of this process.
 """
 
 import asyncio
@@ -16,55 +17,56 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "servers"))
 
 import workload
 
-WARM_UP_S = 0.15  # of the time, before anything is counted
+WARM_UP_SHARE = 0.15  # part of the duration that runs first and does not count
 
 
-class Job:
-    """The command line."""
+class CallerOptions:
+    """The command line options of a client program."""
 
     def __init__(self) -> None:
-        self.transport, self.era, self.ask, width, seconds, *self.target = sys.argv[1:]
+        self.transport, self.era, self.request, width, seconds, *self.target = sys.argv[1:]
         self.width, self.seconds = int(width), float(seconds)
 
     @property
     def is_handshake(self) -> bool:
-        """Whether to speak the handshake era."""
+        """Whether to use the handshake era."""
         return self.era == "handshake"
 
 
 Call = Callable[[str], Awaitable[str]]
 
 
-async def drive(job: Job, echo: Call, read: Callable[[], Awaitable[str]]) -> None:
-    """Call as often as time allows, and say what it took."""
-    long = workload.text(float(job.ask.removeprefix("read-"))) if job.ask.startswith("read-") else ""
+async def run_calls(options: CallerOptions, echo: Call, read: Callable[[], Awaitable[str]]) -> None:
+    """Call for the given time, and print the number of calls and their cost."""
+    kind, _, megabytes = options.request.partition("-")
+    expected = workload.text(float(megabytes)) if kind == "read" else ""
 
-    async def once(number: int) -> None:
+    async def call_once(number: int) -> None:
         text = f"call number {number}"
-        if (await read() != long) if long else (await echo(text) != text):
-            raise RuntimeError("a wrong answer")
+        if (await read() != expected) if expected else (await echo(text) != text):
+            raise RuntimeError("wrong answer")
 
-    await _run(once, job.width, job.seconds * WARM_UP_S)
-    cpu, began = time.process_time(), time.perf_counter()
-    calls = await _run(once, job.width, job.seconds)
-    found = {"calls": calls, "seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu}
-    sys.stdout.write(json.dumps(found) + "\n")
+    await _run(call_once, options.width, options.seconds * WARM_UP_SHARE)
+    cpu, started = time.process_time(), time.perf_counter()
+    calls = await _run(call_once, options.width, options.seconds)
+    result = {"calls": calls, "seconds": time.perf_counter() - started, "cpu": time.process_time() - cpu}
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
-async def _run(once: Callable[[int], Awaitable[None]], width: int, seconds: float) -> int:
-    until = time.perf_counter() + seconds
+async def _run(call_once: Callable[[int], Awaitable[None]], width: int, seconds: float) -> int:
+    deadline = time.perf_counter() + seconds
     calls = 0
 
     async def caller() -> None:
         nonlocal calls
-        while time.perf_counter() < until or not calls:
+        while time.perf_counter() < deadline or not calls:
             calls += 1
-            await once(calls)
+            await call_once(calls)
 
     await asyncio.gather(*(caller() for _ in range(width)))
     return calls
 
 
-def run(main: Callable[[Job], Any]) -> None:
-    """Run on the loop of the standard library, as most programs do."""
-    asyncio.run(main(Job()))
+def run(main: Callable[[CallerOptions], Any]) -> None:
+    """Run on asyncio's default event loop, as most programs do."""
+    asyncio.run(main(CallerOptions()))

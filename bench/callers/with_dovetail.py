@@ -1,4 +1,4 @@
-"""dovetail's client."""
+"""Call a server with dovetail's client."""
 
 from typing import Any
 
@@ -16,12 +16,14 @@ async def echo(text: str) -> str:
     return text
 
 
-async def main(job: call_loop.Job) -> None:
+async def main(options: call_loop.CallerOptions) -> None:
     """Connect and call."""
-    target: Any = {"memory": app, "http": job.target[0] if job.target else ""}.get(job.transport, job.target)
-    if isinstance(target, list):
-        target = CommandTarget(target, inherit_env="all")
-    async with Client(target, protocol_version="handshake" if job.is_handshake else "stateless") as client:
+    target: Any = app
+    if options.transport == "http":
+        target = options.target[0]
+    elif options.transport == "stdio":
+        target = CommandTarget(options.target, inherit_env="all")
+    async with Client(target, protocol_version="handshake" if options.is_handshake else "stateless") as client:
 
         async def call(text: str) -> str:
             return (await client.call_tool("echo", {"text": text})).content[0].text  # type: ignore[union-attr]
@@ -29,7 +31,7 @@ async def main(job: call_loop.Job) -> None:
         async def read() -> str:
             return (await client.read_resource(workload.URI)).contents[0].text or ""
 
-        await call_loop.drive(job, call, read)
+        await call_loop.run_calls(options, call, read)
 
 
 call_loop.run(main)

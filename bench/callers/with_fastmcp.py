@@ -1,4 +1,4 @@
-"""FastMCP's client."""
+"""Call a server with FastMCP's client."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ async def echo(text: str) -> str:
     return text
 
 
-async def main(job: call_loop.Job) -> None:
+async def main(options: call_loop.CallerOptions) -> None:
     """Connect and call."""
     target: Any = app
-    if job.transport == "http":
-        target = StreamableHttpTransport(job.target[0])
-    elif job.transport == "stdio":
-        target = StdioTransport(job.target[0], job.target[1:], keep_alive=False)
-    async with Client(target, mode="legacy" if job.is_handshake else "auto") as client:
+    if options.transport == "http":
+        target = StreamableHttpTransport(options.target[0])
+    elif options.transport == "stdio":
+        target = StdioTransport(options.target[0], options.target[1:], keep_alive=False)
+    async with Client(target, mode="legacy" if options.is_handshake else "auto") as client:
 
         async def call(text: str) -> str:
             return (await client.call_tool("echo", {"text": text})).content[0].text
@@ -31,7 +31,7 @@ async def main(job: call_loop.Job) -> None:
         async def read() -> str:
             return (await client.read_resource(workload.URI))[0].text
 
-        await call_loop.drive(job, call, read)
+        await call_loop.run_calls(options, call, read)
 
 
 call_loop.run(main)

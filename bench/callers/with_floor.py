@@ -1,6 +1,7 @@
-"""The least a client on asyncio's own loop could do: one write, one future, one read, two small decodings.
+"""Call a stdio server with the least code that works on asyncio: one write, one future, one read and two small
+decodings.
 
-Nothing is validated, timed or cancelled; a physical limit, not a competitor. On standard streams only.
+Nothing is validated, timed or cancelled. This is a lower bound, not a competitor.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ class Text(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """What is asked for here."""
+    """The results that are requested here."""
 
     content: list[Text] = []
     contents: list[Text] = []
@@ -42,58 +43,59 @@ _decode = msgspec.json.Decoder(Answer).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Pipe(asyncio.Protocol):
-    """What the server writes: lines, each for whoever waits for it."""
+class ResponseReader(asyncio.Protocol):
+    """Reads the lines of the server, and sets the result of each pending request."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, asyncio.Future[Outcome]] = {}
-        self._held: list[bytes] = []
+        self.pending: dict[int, asyncio.Future[Outcome]] = {}
+        self._buffer: list[bytes] = []
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came in."""
+        """Process the lines that are complete."""
         if b"\n" not in data:
-            self._held.append(data)
+            self._buffer.append(data)
             return
         *lines, rest = data.split(b"\n")
-        if self._held:
-            lines[0] = b"".join([*self._held, lines[0]])
-            self._held.clear()
+        if self._buffer:
+            lines[0] = b"".join([*self._buffer, lines[0]])
+            self._buffer.clear()
         for line in lines:
             answer = _decode(line)
-            self.waiting.pop(answer.id).set_result(answer.result)
+            self.pending.pop(answer.id).set_result(answer.result)
         if rest:
-            self._held.append(rest)
+            self._buffer.append(rest)
 
 
-def _started(command: list[str]) -> subprocess.Popen[bytes]:
+def _start_server(command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
 
-async def main(job: call_loop.Job) -> None:
+async def main(options: call_loop.CallerOptions) -> None:
     """Connect and call."""
     loop = asyncio.get_running_loop()
-    server = _started(job.target)
-    pipe, number = Pipe(), 0
+    server = _start_server(options.target)
+    responses, number = ResponseReader(), 0
     writer: Any
     writer, _ = await loop.connect_write_pipe(asyncio.Protocol, server.stdin)
-    reader, _ = await loop.connect_read_pipe(lambda: pipe, server.stdout)
+    reader, _ = await loop.connect_read_pipe(lambda: responses, server.stdout)
 
-    def ask(method: bytes, params: bytes) -> asyncio.Future[Outcome]:
+    def send_request(method: bytes, params: bytes) -> asyncio.Future[Outcome]:
         nonlocal number
         number += 1
-        waiting = pipe.waiting[number] = loop.create_future()
-        meta = b"" if job.is_handshake else _META
+        future = responses.pending[number] = loop.create_future()
+        meta = b"" if options.is_handshake else _META
         writer.write(b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":{%s%s}}\n' % (number, method, params, meta))
-        return waiting
+        return future
 
     async def call(text: str) -> str:
-        return (await ask(b"tools/call", b'"name":"echo","arguments":' + _encode({"text": text}))).content[0].text
+        params = b'"name":"echo","arguments":' + _encode({"text": text})
+        return (await send_request(b"tools/call", params)).content[0].text
 
     async def read() -> str:
-        return (await ask(b"resources/read", b'"uri":"%s"' % workload.URI.encode())).contents[0].text
+        return (await send_request(b"resources/read", b'"uri":"%s"' % workload.URI.encode())).contents[0].text
 
     try:
-        await call_loop.drive(job, call, read)
+        await call_loop.run_calls(options, call, read)
     finally:
         reader.close()
         writer.close()

@@ -1,4 +1,4 @@
-"""The official SDK's client."""
+"""Call a server with the client of the official SDK."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ async def echo(text: str) -> str:
     return text
 
 
-async def main(job: call_loop.Job) -> None:
+async def main(options: call_loop.CallerOptions) -> None:
     """Connect and call."""
     target: Any = app
-    if job.transport == "http":
-        target = job.target[0]
-    elif job.transport == "stdio":
-        target = StdioServerParameters(command=job.target[0], args=job.target[1:])
-    async with Client(target, mode="legacy" if job.is_handshake else "auto") as client:
+    if options.transport == "http":
+        target = options.target[0]
+    elif options.transport == "stdio":
+        target = StdioServerParameters(command=options.target[0], args=options.target[1:])
+    async with Client(target, mode="legacy" if options.is_handshake else "auto") as client:
 
         async def call(text: str) -> str:
             return (await client.call_tool("echo", {"text": text})).content[0].text
@@ -31,7 +31,7 @@ async def main(job: call_loop.Job) -> None:
         async def read() -> str:
             return (await client.read_resource(workload.URI)).contents[0].text
 
-        await call_loop.drive(job, call, read)
+        await call_loop.run_calls(options, call, read)
 
 
 call_loop.run(main)

@@ -1,6 +1,8 @@
-"""The least Python that could answer: an envelope, its parameters, the arguments and a typed result, by msgspec.
+"""The least Python that can answer: decode the message, its parameters and the arguments with msgspec, and encode the
+result.
 
-No header is checked, no session kept, nothing cancelled, timed or limited: a bound for small messages, no competitor.
+It checks no headers, keeps no sessions, and does not cancel, time or limit anything. This is a lower bound for small
+messages, not a competitor.
 """
 
 from typing import Any
@@ -10,7 +12,7 @@ from workload import URI, ServerOptions
 
 
 class Envelope(msgspec.Struct):
-    """A message."""
+    """A JSON-RPC message."""
 
     method: str
     id: int | str | None = None
@@ -58,7 +60,7 @@ class CallResult(msgspec.Struct, omit_defaults=True):
 
 
 class Contents(msgspec.Struct):
-    """What a resource holds."""
+    """The contents of a resource."""
 
     uri: str
     text: str
@@ -79,12 +81,12 @@ _read = msgspec.json.Decoder(ReadParams)
 _encode = msgspec.json.Encoder().encode
 
 _SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-_OPENED = {
+_INITIALIZE_RESULT = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"tools": {}, "resources": {}},
     "serverInfo": {"name": "floor", "version": "1"},
 }
-_DISCOVERED = {
+_DISCOVER_RESULT = {
     "resultType": "complete",
     "supportedVersions": ["2026-07-28"],
     "capabilities": {"tools": {}, "resources": {}},
@@ -103,21 +105,21 @@ async def _add_tool(a: int, b: int) -> int:
 
 
 class Floor:
-    """Answers one message after another."""
+    """Answers requests one at a time."""
 
-    def __init__(self, order: ServerOptions) -> None:
-        names = ["echo", "add", *(f"extra_{number}" for number in range(order.tools))]
+    def __init__(self, options: ServerOptions) -> None:
+        names = ["echo", "add", *(f"extra_{number}" for number in range(options.tools))]
         self._list = _encode({"tools": [{"name": name, "inputSchema": _SCHEMA} for name in names]})
-        self._contents = order.contents
+        self._contents = options.contents
 
     async def answer(self, data: bytes) -> bytes | None:
-        """The response to a message; None for a notification."""
+        """Return the response to a message, or None for a notification."""
         message = _envelope.decode(data)
         if message.id is None:
             return None
         match message.method:
             case "tools/call":
-                body = _encode(await self._called(_call.decode(message.params)))
+                body = _encode(await self._call_tool(_call.decode(message.params)))
             case "tools/list":
                 body = self._list
             case "resources/read":
@@ -125,12 +127,12 @@ class Floor:
                 assert uri == URI
                 body = _encode(ReadResult([Contents(uri, self._contents)]))
             case "server/discover":
-                body = _encode(_DISCOVERED)
+                body = _encode(_DISCOVER_RESULT)
             case _:
-                body = _encode(_OPENED)
+                body = _encode(_INITIALIZE_RESULT)
         return b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (_encode(message.id), body)
 
-    async def _called(self, call: CallParams) -> CallResult:
+    async def _call_tool(self, call: CallParams) -> CallResult:
         if call.name == "add":
             numbers = _add.decode(call.arguments)
             total = await _add_tool(numbers.a, numbers.b)
@@ -139,16 +141,16 @@ class Floor:
 
 
 class StampedFloor(Floor):
-    """The same for clients, who insist on what the newest revision stamps on its results."""
+    """A floor for clients, which require the result fields of the newest protocol version."""
 
     async def answer(self, data: bytes) -> bytes | None:
-        """The response, stamped."""
+        """Return the response with the required fields."""
         answer = await super().answer(data)
         return answer and answer.replace(
             b'"result":{', b'"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private",', 1
         )
 
 
-def create_floor(order: ServerOptions) -> Floor:
-    """The floor that was ordered."""
-    return StampedFloor(order) if order.stamped else Floor(order)
+def create_floor(options: ServerOptions) -> Floor:
+    """Create the floor that the options ask for."""
+    return StampedFloor(options) if options.stamped else Floor(options)

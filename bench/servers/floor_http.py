@@ -1,4 +1,4 @@
-"""The HTTP floor: a raw ASGI function on uvicorn with uvloop and httptools, answering JSON or one event."""
+"""The HTTP floor: an ASGI function on uvicorn with uvloop and httptools. It answers with JSON or with one event."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import uvicorn
 from floor import create_floor
 from workload import ServerOptions, open_socket
 
-order = ServerOptions()
-floor = create_floor(order)
-streaming = order.responses == "sse"
+options = ServerOptions()
+floor = create_floor(options)
+streaming = options.responses == "sse"
 session = (b"mcp-session-id", b"floor")
-head = {
+sse_head = {
     "type": "http.response.start",
     "status": 200,
     "headers": [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), session],
@@ -18,8 +18,8 @@ head = {
 
 
 async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Answer a POST, whatever its path and headers."""
-    if scope["method"] != "POST":  # a client wants to listen, or takes its leave
+    """Answer a POST with any path and headers."""
+    if scope["method"] != "POST":  # a client opens a stream or ends its session
         await send({"type": "http.response.start", "status": 405, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
         return
@@ -36,7 +36,7 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
     elif streaming:
-        await send(head)
+        await send(sse_head)
         await send({"type": "http.response.body", "body": b"event: message\ndata: %s\n\n" % answer})
     else:
         length = (b"content-length", b"%d" % len(answer))

@@ -1,4 +1,4 @@
-// The TypeScript SDK 2.x, on node's own HTTP server, with the guards its guide puts in front.
+// The TypeScript SDK 2.x, on Node's HTTP server, with the Host and Origin checks of its guide.
 import { randomUUID } from 'node:crypto';
 import {
     localhostHostValidation, localhostOriginValidation, NodeStreamableHTTPServerTransport, toNodeHandler,
@@ -6,33 +6,33 @@ import {
 import { createMcpHandler, McpServer } from '@modelcontextprotocol/server';
 import { serveStdio } from '@modelcontextprotocol/server/stdio';
 import * as z from 'zod';
-import { large, listen, order, register, sessions } from './workload.mjs';
+import { large, listen, options, register, sessions } from './workload.mjs';
 
 const make = () => register(new McpServer({ name: 'bench', version: '1' }), z, shape => z.object(shape));
-const limits = order.large ? { maxRequestBodySize: large } : {};
+const limits = options.large ? { maxRequestBodySize: large } : {};
 
-async function open(known) {
+async function open(transports) {
     const transport = new NodeStreamableHTTPServerTransport({
         sessionIdGenerator: () => randomUUID(),
-        enableJsonResponse: order.json,
-        onsessioninitialized: id => known.set(id, transport),
+        enableJsonResponse: options.json,
+        onsessioninitialized: id => transports.set(id, transport),
         ...limits,
     });
     await make().connect(transport);
     return transport;
 }
 
-if (order.transport === 'stdio') {
+if (options.transport === 'stdio') {
     serveStdio(make);
 } else {
     const hostOf = localhostHostValidation();
     const originOf = localhostOriginValidation();
-    const modern = toNodeHandler(
-        createMcpHandler(make, { legacy: 'reject', responseMode: order.json ? 'json' : 'sse', ...limits }), limits);
+    const stateless = toNodeHandler(
+        createMcpHandler(make, { legacy: 'reject', responseMode: options.json ? 'json' : 'sse', ...limits }), limits);
     const handshake = sessions(open);
     listen(async (request, response) => {
         if (!hostOf(request, response) || !originOf(request, response)) return;
-        const isModern = request.headers['mcp-protocol-version'] === '2026-07-28';
-        await (isModern ? modern : handshake)(request, response);
+        const isStateless = request.headers['mcp-protocol-version'] === '2026-07-28';
+        await (isStateless ? stateless : handshake)(request, response);
     });
 }

@@ -1,13 +1,14 @@
-"""dovetail, as its guide tells users to write and run a server; nothing is switched off."""
+"""A dovetail server as the guide shows it, with all defaults."""
 
 from workload import LARGE, URI, ServerOptions
 
 from dovetail import Server, ServerLimits
 
-order = ServerOptions()
+options = ServerOptions()
+large_limits = ServerLimits(max_body_bytes=LARGE, max_message_bytes=LARGE, max_result_bytes=LARGE)
 app = Server(
     "bench",
-    limits=ServerLimits(max_body_bytes=LARGE, max_message_bytes=LARGE, max_result_bytes=LARGE) if order.large else None,
+    limits=large_limits if options.large else None,
 )
 
 
@@ -35,10 +36,17 @@ def echo_inline(text: str) -> str:
     return text
 
 
+@app.tool
+async def announce(text: str) -> str:
+    """Notify every listener that the tools have changed, and give the text back."""
+    app.notify_tools_changed()
+    return text
+
+
 @app.resource(URI, mime_type="text/plain")
 async def contents() -> str:
     """A long text."""
-    return order.contents
+    return options.contents
 
 
 async def extra(text: str, count: int = 1, strict: bool = False) -> str:
@@ -46,12 +54,12 @@ async def extra(text: str, count: int = 1, strict: bool = False) -> str:
     return text
 
 
-for number in range(order.tools):
+for number in range(options.tools):
     app.add_tool(extra, name=f"extra_{number}")
-if order.filtered:
-    app.add_tool(extra, name="locked", scopes=["nobody"])
+if options.filtered:
+    app.add_tool(extra, name="locked", scopes=["hidden"])
 
-if order.transport == "stdio":
+if options.transport == "stdio":
     app.run()
 else:
-    app.run("http", port=0, response_mode="sse" if order.responses == "sse" else "auto")
+    app.run("http", port=0, response_mode="sse" if options.responses == "sse" else "auto")

@@ -1,11 +1,11 @@
-"""FastMCP, on the asyncio and h11 it brings along itself, without banner and access log."""
+"""A FastMCP server on its default asyncio and h11, without banner and access log."""
 
 import asyncio
 
 from fastmcp import FastMCP
 from workload import URI, ServerOptions, open_socket
 
-order = ServerOptions()
+options = ServerOptions()
 app = FastMCP("bench")
 
 
@@ -30,7 +30,7 @@ def echo_sync(text: str) -> str:
 @app.resource(URI, mime_type="text/plain")
 async def contents() -> str:
     """A long text."""
-    return order.contents
+    return options.contents
 
 
 async def extra(text: str, count: int = 1, strict: bool = False) -> str:
@@ -38,26 +38,26 @@ async def extra(text: str, count: int = 1, strict: bool = False) -> str:
     return text
 
 
-for number in range(order.tools):
+for number in range(options.tools):
     app.tool(extra, name=f"extra_{number}")
 
 
 def serve_http() -> None:
-    """On a free port."""
+    """Serve on a free port."""
     settings = {"loop": "asyncio", "http": "h11", "access_log": False}
     asyncio.run(
         app.run_http_async(
             show_banner=False,
             log_level="WARNING",
             path="/mcp",
-            json_response=order.responses == "json",
+            json_response=options.responses == "json",
             uvicorn_config=settings,
             sockets=[open_socket()],
         )
     )
 
 
-if order.transport == "stdio":
+if options.transport == "stdio":
     asyncio.run(app.run_stdio_async(show_banner=False, log_level="WARNING"))
 else:
     serve_http()

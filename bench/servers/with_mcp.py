@@ -1,6 +1,6 @@
-"""The official SDK's high level server. style=fast: on uvloop and httptools, else on what it brings along itself.
+"""A server of the official SDK's high level API. style=fast runs it on uvloop and httptools instead of its defaults.
 
-The log is set to warnings and uvicorn's access log is off, which is to its advantage.
+It logs only warnings, and uvicorn's access log is off. Both make it faster.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from mcp.server.mcpserver import MCPServer
 from workload import LARGE, URI, ServerOptions, open_socket
 
-order = ServerOptions()
+options = ServerOptions()
 app = MCPServer("bench", log_level="WARNING")
 
 
@@ -33,7 +33,7 @@ def echo_sync(text: str) -> str:
 @app.resource(URI, mime_type="text/plain")
 async def contents() -> str:
     """A long text."""
-    return order.contents
+    return options.contents
 
 
 async def extra(text: str, count: int = 1, strict: bool = False) -> str:
@@ -41,17 +41,17 @@ async def extra(text: str, count: int = 1, strict: bool = False) -> str:
     return text
 
 
-for number in range(order.tools):
+for number in range(options.tools):
     app.add_tool(extra, name=f"extra_{number}")
 
 
 def serve_http() -> None:
-    """On a free port."""
+    """Serve on a free port."""
     import uvicorn
 
-    limits: dict[str, Any] = {"max_request_body_size": LARGE} if order.large else {}
-    web = app.streamable_http_app(json_response=order.responses == "json", **limits)
-    fast = order.style == "fast"
+    limits: dict[str, Any] = {"max_request_body_size": LARGE} if options.large else {}
+    web = app.streamable_http_app(json_response=options.responses == "json", **limits)
+    fast = options.style == "fast"
     config = uvicorn.Config(
         web,
         loop="uvloop" if fast else "asyncio",
@@ -62,7 +62,7 @@ def serve_http() -> None:
     uvicorn.Server(config).run([open_socket()])
 
 
-if order.transport == "stdio":
+if options.transport == "stdio":
     app.run()
 else:
     serve_http()

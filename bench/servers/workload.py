@@ -1,9 +1,14 @@
-"""What all servers of the benchmark offer, and how they are told: `server.py stdio|http name=value ...`.
+"""The command line and the contents of all benchmark servers: `with_NAME.py stdio|http name=value ...`.
 
-Options: responses=json|sse, tools=N extra tools, megabytes=size of the resource, large=1 for limits of 64 MB,
-stamped=1 for results as clients of the newest revision want them, filtered=1 for one more tool that nobody may see.
-Every `echo` answers with a text alone and no structured content; `add` has both.
-Imports nothing heavy, so that it adds nothing to anybody's cold start.
+- responses=json|sse
+- tools=N adds N extra tools
+- megabytes=N is the size of the resource
+- large=1 raises the limits to 64 MB
+- stamped=1 adds the result fields that clients of the newest protocol version require
+- filtered=1 adds a tool that no client may see
+
+Every `echo` returns only text. `add` also returns structured content. This module imports nothing heavy, because that
+would slow down the start of all servers.
 """
 
 import sys
@@ -16,31 +21,32 @@ _LINE = 'The quick brown fox jumps over the lazy dog, "twice".\n'
 
 
 def text(megabytes: float) -> str:
-    """A text of this size, with quotes and line ends to escape as any text has them."""
+    """Return a text of this size, with quotes and newlines to escape."""
     size = int(megabytes * MEGABYTE)
     return (_LINE * (size // len(_LINE) + 1))[:size]
 
 
 class ServerOptions:
-    """The command line."""
+    """The command line options of a server."""
 
     def __init__(self) -> None:
         self.transport = sys.argv[1]
-        given = dict(one.split("=") for one in sys.argv[2:])
-        self.responses = given.get("responses", "json")
-        self.tools = int(given.get("tools", "0"))
-        self.large = given.get("large") == "1"
-        self.stamped = given.get("stamped") == "1"
-        self.filtered = given.get("filtered") == "1"
-        self.style = given.get("style", "")
-        self.contents = text(float(given.get("megabytes", "5")))
+        values = dict(argument.split("=") for argument in sys.argv[2:])
+        self.responses = values.get("responses", "json")
+        self.tools = int(values.get("tools", "0"))
+        self.large = values.get("large") == "1"
+        self.stamped = values.get("stamped") == "1"
+        self.filtered = values.get("filtered") == "1"
+        self.style = values.get("style", "")
+        self.contents = text(float(values.get("megabytes", "5")))
 
 
 def open_socket() -> Any:
-    """A socket on a free loopback port; the harness is told which."""
+    """Open a socket on a free loopback port, and print the port to standard error."""
     import socket
 
-    # asyncio turns Nagle's algorithm off only for a socket that says it is TCP; without that, 40 ms for every answer.
+    # asyncio turns off Nagle's algorithm only for a socket with IPPROTO_TCP. Otherwise every response takes 40 ms
+    # longer.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""`python -m dovetail`: the same as the installed command."""
+"""Run the `dovetail` command with `python -m dovetail`."""
 
 from dovetail.cli.main import main
 

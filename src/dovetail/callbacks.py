@@ -1,8 +1,4 @@
-"""Call a function of the user. A plain function runs in a thread, so that the event loop goes on.
-
-What is declared to the server is exactly what there are handlers for. An answer is checked against the schema it was
-asked with before it leaves; a URL is never opened here, and only handed on if it is one a browser should open.
-"""
+"""Call a user's function. A synchronous function runs in a thread, so it does not block the event loop."""
 
 import asyncio
 import contextlib
@@ -19,7 +15,7 @@ from dovetail.errors import (
 
 
 async def run_callback(handler: Callable[..., Any], *args: Any) -> Any:
-    """Call a handler; a plain function may wait for the user, so it has a thread of its own."""
+    """Call a handler. A synchronous handler runs in a new thread, because it may wait for the user."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await handler(*args)
     result = await _run_in_thread(handler, *args)
@@ -27,7 +23,9 @@ async def run_callback(handler: Callable[..., Any], *args: Any) -> Any:
 
 
 async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
-    """In a thread of its own that keeps no program alive: one that waits for a key must not outlast an interrupt."""
+    """Run a synchronous function in a daemon thread, because a handler that waits for a key must not keep the program
+    alive.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -41,11 +39,12 @@ async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
             value = context.run(handler, *args)
         except BaseException as exc:
             error = exc if isinstance(exc, Exception) else InputRequestError(f"the handler ended with {type_name(exc)}")
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, so no task waits for the result
             loop.call_soon_threadsafe(resolve, value, error)
 
     context = contextvars.copy_context()
-    # It holds on to stdin: an interpreter that ends while input() reads there would else try to close it, and abort.
+    # The thread keeps a reference to stdin. Without it, the interpreter would close stdin and abort if it exits while
+    # input() reads.
     threading.Thread(target=call_handler, args=(sys.stdin,), name="dovetail-handler", daemon=True).start()
     return await future
 

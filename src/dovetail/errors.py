@@ -39,7 +39,8 @@ MCPError
 ├── ModelError                     the language model failed
 ├── NotSupported                   the server lacks a capability
 ├── InputRequestError              an input request could not be answered
-└── InvalidResult                  a result violates the method or the tool's schema
+├── InvalidResult                  a result violates the method or the tool's schema
+└── UnsupportedFileVersion         a newer dovetail wrote this file, also a ValueError
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,6 +88,7 @@ __all__ = [
     "ToolNotFound",
     "TransportError",
     "Unauthorized",
+    "UnsupportedFileVersion",
     "UnsupportedProtocolVersion",
     "VersionNegotiationError",
 ]
@@ -95,10 +97,10 @@ _MAX_STDERR_CHARS: Final = 1200
 
 
 class MCPError(Exception):
-    """Base of all errors of dovetail.
+    """Base class of all errors of dovetail.
 
-    Errors of a client say where they happened: `server`, `step` and `protocol_version`, and if known the HTTP
-    `status_code`, the `exit_code` and the last `stderr` of the process, and a `hint` what to try next.
+    Errors of a client have the attributes `server`, `step` and `protocol_version`. If known, they also have the HTTP
+    `status_code`, the `exit_code` and the last `stderr` of the process, and a `hint` about what to try next.
     """
 
     server: str | None = None
@@ -112,7 +114,7 @@ class MCPError(Exception):
     def __str__(self) -> str:
         lines = [": ".join([*self._location_parts(), super().__str__()])]
         if self.stderr:
-            lines.append("the last lines of the server on stderr:")
+            lines.append("the last lines of the server's stderr:")
             lines += [f"  {line}" for line in _last_lines(self.stderr, _MAX_STDERR_CHARS)]
         if self.hint:
             lines.append(f"try: {self.hint}")
@@ -124,30 +126,30 @@ class MCPError(Exception):
 
 
 class ProtocolError(MCPError):
-    """A JSON-RPC error that this side sends. Raise it to refuse a request with `code`, `message` and `data`."""
+    """A JSON-RPC error that this side sends. Raise it to reject a request with `code`, `message` and `data`."""
 
     code: int = -32603
 
-    def __init__(self, message: str, data: Any = None) -> None:
+    def __init__(self, message: str, data: object = None) -> None:
         super().__init__(message)
         self.message = message
-        self.data = data
+        self.data: Any = data
 
 
 class ParseError(ProtocolError):
-    """The bytes are not unambiguous JSON."""
+    """The bytes are not valid JSON, or are ambiguous."""
 
     code = -32700
 
 
 class InvalidRequest(ProtocolError):
-    """JSON, but not a message this protocol knows."""
+    """The JSON is not a valid message of the protocol."""
 
     code = -32600
 
 
 class MethodNotFound(ProtocolError):
-    """No such method in the revision being spoken."""
+    """The protocol version does not have this method."""
 
     code = -32601
 
@@ -156,73 +158,73 @@ class MethodNotFound(ProtocolError):
 
 
 class InvalidParams(ProtocolError):
-    """The method exists, its parameters do not fit."""
+    """The parameters of a method are invalid."""
 
     code = -32602
 
 
 class ResourceNotFound(InvalidParams):
-    """Nothing is served under this URI."""
+    """The server has no resource with this URI."""
 
     def __init__(self, uri: str) -> None:
         super().__init__("Resource not found", {"uri": uri})
 
 
 class ToolNotFound(InvalidParams):
-    """No tool of this name is offered to this caller."""
+    """The server has no tool with this name for this caller."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown tool: {_clip(name)}")
 
 
 class PromptNotFound(InvalidParams):
-    """No prompt of this name is offered to this caller."""
+    """The server has no prompt with this name for this caller."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown prompt: {_clip(name)}")
 
 
 class InternalError(ProtocolError):
-    """An internal error. The message reveals nothing, the log has the details."""
+    """An internal error. The message reveals no details. The server's log contains the details."""
 
     code = -32603
 
 
 class HeaderMismatch(ProtocolError):
-    """An HTTP header is missing, malformed, or disagrees with the body it mirrors."""
+    """An HTTP header is missing, malformed, or differs from the body."""
 
     code = -32020
 
 
 class MissingClientCapability(ProtocolError):
-    """The request needs something the client did not declare."""
+    """The request needs a capability that the client did not declare."""
 
     code = -32021
 
-    def __init__(self, required: Mapping[str, Any], message: str | None = None) -> None:
+    def __init__(self, required: Mapping[str, Mapping[str, object]], message: str | None = None) -> None:
         names = ", ".join(f"{name}.{'/'.join(inner)}" if inner else name for name, inner in required.items())
         super().__init__(
-            message or f"The client did not declare what this request needs: {names}",
+            message or f"The client did not declare a required capability: {names}",
             {"requiredCapabilities": dict(required)},
         )
 
 
 class UnsupportedProtocolVersion(ProtocolError):
-    """The protocol version asked for is not served here."""
+    """The server does not support the requested protocol version."""
 
     code = -32022
 
     def __init__(self, requested: str, supported: Sequence[str]) -> None:
         super().__init__(
-            f"Unsupported protocol version {_clip(requested)}; this server speaks {', '.join(supported)}",
+            f"Unsupported protocol version {_clip(requested)}. Supported: {', '.join(supported)}",
             {"supported": list(supported), "requested": requested[:64]},
         )
 
 
 class ServerBusy(ProtocolError):
-    """A limit of the server is reached. The same request may succeed later."""
+    """The server has reached one of its limits. The same request may succeed later."""
 
-    # Outside the range JSON-RPC reserves, as the error code policy asks. spec: basic#error-codes
+    # This code is outside the range that JSON-RPC reserves. spec: basic#error-codes
     code = 429
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
@@ -231,24 +233,24 @@ class ServerBusy(ProtocolError):
 
 
 class InsufficientScope(ProtocolError):
-    """The caller's token lacks scopes. Over HTTP, the response is a 403 that names them."""
+    """The caller's token lacks scopes. Over HTTP, the response has status 403 and contains the missing scopes."""
 
-    # Outside the range JSON-RPC reserves, as the error code policy asks. spec: basic#error-codes
+    # This code is outside the range that JSON-RPC reserves. spec: basic#error-codes
     code = 403
 
     def __init__(self, scopes: Sequence[str]) -> None:
-        super().__init__(f"This takes the scope {' '.join(scopes)}", {"requiredScopes": list(scopes)})
+        super().__init__(f"This request requires the scope {' '.join(scopes)}", {"requiredScopes": list(scopes)})
         self.scopes = tuple(scopes)
 
 
 class RemoteError(MCPError):
-    """An error response received from the other side."""
+    """An error response from the other side of the connection."""
 
-    def __init__(self, code: int, message: str, data: Any = None) -> None:
+    def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(f"{message} ({code})")
         self.code = code
         self.message = message
-        self.data = data
+        self.data: Any = data
 
 
 class NotFound(RemoteError):
@@ -256,11 +258,11 @@ class NotFound(RemoteError):
 
 
 class RateLimited(RemoteError):
-    """The server limits requests. Try again later, after `retry_after` seconds if the server sent them."""
+    """The server limits the number of requests. Try again after `retry_after` seconds."""
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds to wait, if the server sent them."""
+        """The number of seconds to wait, or None if the server did not send it."""
         delay_ms = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
         return min(delay_ms, 1e12) / 1000 if isinstance(delay_ms, int | float) else None
 
@@ -270,7 +272,7 @@ class TransportError(MCPError):
 
 
 class ProcessStartError(TransportError):
-    """The server's process could not be started, or ended before it could be used."""
+    """The server's process could not be started, or exited before the client could use it."""
 
 
 class ScriptNotFound(ProcessStartError, FileNotFoundError):
@@ -278,7 +280,7 @@ class ScriptNotFound(ProcessStartError, FileNotFoundError):
 
 
 class ConnectError(TransportError):
-    """The server could not be reached. Nothing was sent."""
+    """The client could not connect to the server. Nothing was sent."""
 
 
 class HTTPStatusError(TransportError):
@@ -289,7 +291,7 @@ class HTTPStatusError(TransportError):
 
 
 class NotMCPServer(TransportError):
-    """Something answers at the address, but it is not an MCP server."""
+    """A program responds at this address, but it is not an MCP server."""
 
 
 class VersionNegotiationError(TransportError):
@@ -301,24 +303,25 @@ class RequestTimeout(TransportError, TimeoutError):
 
 
 class ConnectionLost(TransportError):
-    """The connection was lost. `maybe_sent` says whether the request may have reached the server."""
+    """The connection was lost. `maybe_sent` is True if the request may have reached the server."""
 
     maybe_sent: bool = True
 
 
 class OutcomeUnknown(ConnectionLost):
-    """The connection was lost while the request may have been running. It was not repeated."""
+    """The connection was lost while the request may have been running. The client did not repeat the request."""
 
 
 class AuthError(MCPError):
-    """Base of the errors about credentials."""
+    """Base class of the errors about credentials."""
 
 
 class Unauthorized(AuthError):
-    """Credentials are missing or invalid: HTTP 401, or an error of the server that says so.
+    """Credentials are missing or invalid: HTTP 401, or an error of the server with this meaning.
 
-    Raise it from the function given as `auth=` to ask a caller for credentials. `challenge` is the value of the header
-    WWW-Authenticate, received or to be sent. `dpop_nonce` is a nonce that the next DPoP proof must contain.
+    Raise this exception from the function passed as `auth=` to ask a caller for credentials. `challenge` is the value
+    of the WWW-Authenticate header, received or to be sent. `dpop_nonce` is a nonce that the next DPoP proof must
+    contain.
     """
 
     status_code: int | None = 401
@@ -332,10 +335,10 @@ class Unauthorized(AuthError):
 
 
 class Forbidden(AuthError):
-    """The credentials do not allow this: HTTP 403.
+    """The credentials do not allow this request: HTTP 403.
 
-    Raise it from the function given as `auth=` to reject a caller. `challenge` is the value of the header
-    WWW-Authenticate, received or to be sent.
+    Raise this exception from the function passed as `auth=` to reject a caller. `challenge` is the value of the
+    WWW-Authenticate header, received or to be sent.
     """
 
     status_code: int | None = 403
@@ -346,13 +349,13 @@ class Forbidden(AuthError):
 
 
 class LoginFailed(AuthError):
-    """A login ended without a token. `oauth_error` is the error code of the authorization server, if it sent one."""
+    """A login ended without a token. `oauth_error` is the error code of the authorization server, or None."""
 
     oauth_error: str | None = None
 
 
 class PolicyError(MCPError):
-    """The policy or the user refused. `action` is what they decided, `rule` the rule that matched, if one did."""
+    """The policy or the user denied a call. `action` is the decision, and `rule` is the rule that matched, or None."""
 
     def __init__(self, message: str, *, action: str = "deny", rule: Any = None) -> None:
         super().__init__(message)
@@ -361,31 +364,55 @@ class PolicyError(MCPError):
 
 
 class ModelError(MCPError):
-    """The language model failed or returned something unusable."""
+    """The language model failed or returned an unusable reply."""
 
 
 class NotSupported(MCPError):
-    """The server lacks a capability that this needs."""
+    """The server lacks a capability that the client needs."""
 
 
 class InputRequestError(MCPError):
-    """An input request of the server could not be answered: no handler, or its answer is invalid."""
+    """The client could not answer an input request of the server, because it has no handler or the handler's answer is
+    invalid.
+    """
 
 
 class InvalidResult(MCPError):
-    """A result violates the method or the schema of the tool."""
+    """A result does not match its method or the output schema of its tool."""
+
+
+class UnsupportedFileVersion(MCPError, ValueError):
+    """A stored file has a newer format than this version of dovetail supports. The file is left unchanged.
+
+    `path` is the file, `version` its format version, and `supported_version` the newest supported format version.
+    """
+
+    hint: str | None = (
+        "upgrade dovetail (pip install --upgrade dovetail-mcp), or move the file to another directory to "
+        "start with an empty file"
+    )
+
+    def __init__(self, path: object, version: object, supported_version: int) -> None:
+        super().__init__(
+            f"{path} has format {_clip(str(version))}, but this version of dovetail supports formats up to "
+            f"{supported_version}"
+        )
+        self.path = str(path)
+        self.version = version
+        self.supported_version = supported_version
 
 
 class ToolError(MCPError):
-    """Raise it from a tool to report a failure to the model.
+    """A tool failed. Raise this exception in a tool to report a failure to the model.
 
-    A client raises it when a tool failed. `result` is then the whole result.
+    When a tool fails, `client.call` raises this exception with the whole result as `result`.
     """
 
     result: Any = None
 
     def _location_parts(self) -> list[str]:
-        return [part for part in (self.server, self.step) if part]  # what a tool says holds in every revision
+        # The protocol version is left out, because the error of a tool does not depend on it.
+        return [part for part in (self.server, self.step) if part]
 
 
 class ElicitationDeclined(ToolError):
@@ -403,7 +430,7 @@ class ElicitationCancelled(ToolError):
 
 
 def _last_lines(text: str, max_chars: int) -> list[str]:
-    """As many whole lines from the end as fit; of a single one that is too long, its end."""
+    """Return as many whole lines from the end of a text as fit. If the last line is too long, return its end."""
     lines = text.splitlines()
     first_line = len(lines) - 1
     remaining = max_chars - len(lines[-1])
@@ -414,4 +441,6 @@ def _last_lines(text: str, max_chars: int) -> list[str]:
 
 
 class DovetailDeprecationWarning(DeprecationWarning):
-    """A public name, parameter or default is deprecated. The message names its replacement and the removal version."""
+    """A public name, parameter or default is deprecated. The message contains the replacement and the version of the
+    removal.
+    """

@@ -1,4 +1,4 @@
-"""Public names that are loaded when they are first used, and names and parameters that are deprecated."""
+"""Load public names when they are first used, and support deprecated names and parameters."""
 
 import sys
 import warnings
@@ -12,22 +12,22 @@ R = TypeVar("R")
 
 
 class Deprecation(NamedTuple):
-    """An old name or parameter. `replacement` is what to write instead, `removed_in` a version such as "0.4"."""
+    """An old name or parameter. `replacement` is the new name, and `removed_in` is a version such as "0.4"."""
 
     replacement: str
     removed_in: str
 
 
-# Public names by module and old name, such as "dovetail.host.Terms". The replacement is in the same module.
+# Deprecated public names by module and old name, such as "dovetail.host.Terms". The replacement is in the same module.
 DEPRECATED_NAMES: Final[dict[str, Deprecation]] = {}
-# Parameters by function and old name, such as "Client.timeouts". `deprecated_parameter` adds them.
+# Deprecated parameters by function and old name, such as "Client.timeouts". `deprecated_parameter` adds entries.
 DEPRECATED_PARAMETERS: Final[dict[str, Deprecation]] = {}
 
 
 def create_lazy_loader(
     package: str, module_names: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a package, given the module of each name."""
+    """Return `__getattr__` and `__dir__` for a package. `module_names` maps each public name to its module."""
 
     def load(name: str) -> Any:
         module_name = module_names.get(name)
@@ -52,7 +52,7 @@ def _load_deprecated(package: str, name: str) -> Any:
 
 
 def deprecated_parameter(old: str, new: str, *, removed_in: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function take a renamed parameter by its old name, with a warning."""
+    """Let callers pass a renamed parameter by its old name, with a warning."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         name = function.__qualname__.removesuffix(".__init__")

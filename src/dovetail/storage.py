@@ -1,28 +1,72 @@
-"""Files of the user: where they are, and a JSON document that several processes share.
+"""Stored files: their directories, and how several processes share them.
 
-The document is read at any time, changed by one process at a time, and never seen half written.
-
-Readable and writable by its user alone; one that others may write is refused, since it could be forged.
+A file is replaced in one step, so a reader never sees an incomplete file. A lock file ensures that only one process at
+a time changes a file. Only its user can read and write a file. Each file has a format version, and files with a newer
+version are rejected.
 """
 
+import asyncio
 import contextlib
 import copy
 import json
 import logging
 import os
+import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
+from dovetail.errors import UnsupportedFileVersion
 from dovetail.wire.codec import encode
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+log = logging.getLogger("dovetail")
+
+_LOCK_TIMEOUT_S: Final = 30.0  # usually milliseconds are enough, but eight processes on a busy machine took 4 s
+_LOCK_POLL_INTERVAL_S: Final = 0.005
+_OTHERS_READ_MODE: Final = 0o044
+_OTHERS_WRITE_MODE: Final = 0o022
+_DATABASE_TIMEOUT_S: Final = 5.0
+_MAX_FIRST_LINE_BYTES: Final = 64 * 1024
+_VERSION_KEY: Final = "version"
+
+T = TypeVar("T")
+Document = dict[str, Any]
+
+
+def get_data_dir() -> Path:
+    """Return the directory for stored data, such as tokens, grants and pins."""
+    return _get_user_dir("XDG_DATA_HOME", ".local/share")
+
+
+def get_cache_dir() -> Path:
+    """Return the directory for cached files, which can be created again."""
+    return _get_user_dir("XDG_CACHE_HOME", ".cache")
+
+
+def _get_user_dir(xdg_variable: str, default: str) -> Path:
+    """Return `DOVETAIL_HOME` if it is set. Otherwise return the user's directory on this platform."""
+    if home := os.environ.get("DOVETAIL_HOME"):
+        return Path(home).expanduser()
+    directory = Path(os.environ.get("LOCALAPPDATA" if os.name == "nt" else xdg_variable, ""))
+    # Ignore a relative path. The XDG specification does not allow it, because it would depend on the working directory.
+    return (directory if directory.is_absolute() else Path.home() / default) / "dovetail"
+
+
+def make_private_dir(path: Path) -> None:
+    """Create a directory that only its user can enter. Do nothing if the directory exists."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Put a file in its place; a crash leaves the old one or the new one, never half of one."""
-    handle, temporary_path = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # which nobody else can read
+    """Write a file in one step. After a crash, the file has either its old or its new content, never a part of it."""
+    # `mkstemp` creates a file that only the user can read
+    handle, temporary_path = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -36,86 +80,200 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise
 
 
-def open_lock_file(path: Path) -> int:
-    """The open file beside another that stands for it; closing it lets go of its lock."""
-    return os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def open_for_append(path: str | Path) -> int:
+    """Open a file to which several processes append. Create a missing file so that only its user can read it."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def append(descriptor: int, data: bytes) -> None:
+    """Append data in one write, so that lines of several processes do not mix."""
+    if os.write(descriptor, data) != len(data):
+        raise OSError("the disk is full")
+
+
+def read_first_line(path: str | Path) -> bytes:
+    """Return the first line of a file, or empty bytes if the file is empty. Do not read devices and pipes."""
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):
+            with open(path, "rb") as file:
+                return file.readline(_MAX_FIRST_LINE_BYTES)
+    except OSError:
+        pass
+    return b""
+
+
+def read_private_file(path: Path) -> bytes | None:
+    """Return the content of a file with secrets, or None if the file does not exist. Change the mode so that only its
+    user can read the file.
+
+    Raises:
+        PermissionError: Other users can write the file, so they may have forged it.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = _check_writers(file, path).st_mode
+            if os.name != "nt" and mode & _OTHERS_READ_MODE:
+                os.fchmod(file.fileno(), 0o600)
+                log.warning("other users could read %s (mode %o). The mode of the file is now 600", path, mode & 0o777)
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _check_writers(file: IO[bytes], path: Path) -> os.stat_result:
+    """Return the status of a file. Raise PermissionError if other users can write the file, because they may have
+    forged it.
+    """
+    file_stat = os.fstat(file.fileno())
+    if os.name != "nt" and file_stat.st_mode & _OTHERS_WRITE_MODE:
+        raise PermissionError(f"other users can write {path}. If the file is yours, run chmod 600 on it")
+    return file_stat
+
+
+@contextlib.contextmanager
+def lock_path(path: Path) -> Generator[None]:
+    """Hold the lock of a file. Only one process at a time can hold the lock. The system releases the lock when the
+    process ends.
+
+    Raises:
+        TimeoutError: Another process did not release the lock in time.
+    """
+    with _open_lock_file(path) as descriptor:
+        for _ in _attempt_lock(descriptor, path, _LOCK_TIMEOUT_S):
+            time.sleep(_LOCK_POLL_INTERVAL_S)
+        yield
+
+
+@contextlib.asynccontextmanager
+async def lock_path_async(path: Path, timeout: float) -> AsyncGenerator[None]:
+    """Hold the lock of a file as `lock_path` does. Waiting for the lock does not block a thread and can be
+    cancelled.
+    """
+    with _open_lock_file(path) as descriptor:
+        for _ in _attempt_lock(descriptor, path, timeout):
+            await asyncio.sleep(_LOCK_POLL_INTERVAL_S)
+        yield
+
+
+@contextlib.contextmanager
+def _open_lock_file(path: Path) -> Generator[int]:
+    descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)  # closing the descriptor also releases the lock
+
+
+def _attempt_lock(descriptor: int, path: Path, timeout: float) -> Iterator[None]:
+    """Yield after each failed attempt to lock. Return when this process holds the lock."""
+    deadline = time.monotonic() + timeout
+    while not _try_lock(descriptor):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"timeout while waiting for the lock of {path}: another process holds it")
+        yield
 
 
 if os.name == "nt":  # pragma: no cover
 
-    def try_lock(handle: int) -> bool:
-        """Whether this process has the lock of an open file now; False while another has it."""
+    def _try_lock(descriptor: int) -> bool:
         import msvcrt
 
         try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
             return False
         return True
 else:
 
-    def try_lock(handle: int) -> bool:
-        """Whether this process has the lock of an open file now; False while another has it."""
+    def _try_lock(descriptor: int) -> bool:
         import fcntl
 
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
 
-log = logging.getLogger("dovetail")
+# Each migration converts content of one version to the next. The first migration converts version 1, whose files
+# contain no version number. The current version is therefore the number of migrations plus one.
+Migrations = Sequence[Callable[[T], None]]
 
-_LOCK_TIMEOUT_S: Final = 10.0  # for another process, which needs milliseconds
-_LOCK_POLL_INTERVAL_S: Final = 0.005
-_GROUP_OTHER_WRITE_MODE: Final = 0o022
 
-T = TypeVar("T")
-Document = dict[str, Any]
+def _get_version(migrations: Migrations[Any]) -> int:
+    return len(migrations) + 1
+
+
+def _migrate(path: object, content: T, version: Any, migrations: Migrations[T]) -> None:
+    """Migrate content to the current version. Raise UnsupportedFileVersion if the version of the content is unknown."""
+    if not isinstance(version, int) or not 1 <= version <= _get_version(migrations):
+        raise UnsupportedFileVersion(path, version, _get_version(migrations))
+    for migration in migrations[version - 1 :]:
+        migration(content)
+
+
+def rename_fields(records: Any, names: Mapping[str, str]) -> None:
+    """Rename fields in the records of a document. Migrations use this function."""
+    for record in records or ():
+        for old_name in names.keys() & record.keys() if isinstance(record, dict) else ():
+            record[names[old_name]] = record.pop(old_name)
 
 
 class SharedDocument:
-    """One document; without a path, in memory."""
+    """A JSON object in a file that several processes read and change. Without a path, the document is in memory.
 
-    def __init__(self, path: str | Path | None = None) -> None:
+    A file of an older version is migrated when it is read. The next change writes the file in the current version.
+    """
+
+    def __init__(self, path: str | Path | None = None, migrations: Migrations[Document] = ()) -> None:
         self.path = Path(path) if path is not None else None
-        self._lock = threading.Lock()  # for moments
-        self._change_lock = threading.Lock()  # for as long as another process takes, which keeps nobody from reading
+        self._migrations = migrations
+        self._lock = threading.Lock()  # protects the cached document and is held only briefly
+        # Held while a change waits for other processes. Threads can still read meanwhile.
+        self._change_lock = threading.Lock()
         self._cached_stat: tuple[int, int, int] | None = None
         self._cached_document: Document = {}
 
     def read(self) -> Document:
-        """The document as it is now; not to be changed. PermissionError if others could have written it."""
+        """Return the current document. The caller must not change it.
+
+        Raises:
+            PermissionError: Other users can write the file, so they may have forged it.
+            UnsupportedFileVersion: A newer version of dovetail wrote the file.
+        """
+        if self.path is None:
+            return self._cached_document
         with self._lock:
-            return self._load()
+            return self._load(self.path)
 
     def change(self, edit: Callable[[Document], T]) -> T:
-        """Let a function change the document; what it returns. TimeoutError if another process does not let go."""
+        """Change the document with a function and return the function's result. Raise TimeoutError if another process
+        keeps the file locked.
+        """
         with self._change_lock:
             if self.path is None:
                 return edit(self._cached_document)
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_dir(self.path.parent)
             with lock_path(self.path):
                 self._move_damaged()
-                document: Document = copy.deepcopy(self.read())  # a copy: the edit may fail half way
+                # A copy, because the function may fail after some of its changes.
+                document: Document = copy.deepcopy(self.read())
                 result = edit(document)
-                replace_file(self.path, encode(document))
+                replace_file(self.path, encode({_VERSION_KEY: _get_version(self._migrations), **document}))
                 with self._lock:
                     self._cached_stat = None
                 return result
 
-    def _load(self) -> Document:
-        if self.path is None:
-            return self._cached_document
+    def _load(self, path: Path) -> Document:
         try:
-            with self.path.open("rb") as file:
-                file_stat = os.fstat(file.fileno())
-                if os.name != "nt" and file_stat.st_mode & _GROUP_OTHER_WRITE_MODE:
-                    raise PermissionError(f"{self.path} can be written by others; chmod 600 it if it is yours")
+            with path.open("rb") as file:
+                file_stat = _check_writers(file, path)
                 stat_key = (file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_size)
                 if stat_key != self._cached_stat:
-                    self._cached_document, self._cached_stat = _parse_document(file.read()) or {}, stat_key
+                    document = _parse_document(file.read())
+                    if document is not None:
+                        _migrate(path, document, document.pop(_VERSION_KEY, 1), self._migrations)
+                    self._cached_document, self._cached_stat = document or {}, stat_key
         except FileNotFoundError:
             self._cached_document, self._cached_stat = {}, None
         return self._cached_document
@@ -124,47 +282,60 @@ class SharedDocument:
         assert self.path is not None
         with contextlib.suppress(FileNotFoundError):
             if _parse_document(self.path.read_bytes()) is None:
-                log.warning("%s is damaged; it is kept as %s.damaged", self.path, self.path.name)
+                log.warning("%s is damaged. The file was renamed to %s.damaged", self.path, self.path.name)
                 os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
-
-
-def get_data_dir() -> Path:
-    """Return the directory for stored data: tokens, grants, pins."""
-    return _get_user_dir("XDG_DATA_HOME", ".local/share")
-
-
-def get_cache_dir() -> Path:
-    """Return the directory for files that can be created again."""
-    return _get_user_dir("XDG_CACHE_HOME", ".cache")
-
-
-def _get_user_dir(xdg_variable: str, default: str) -> Path:
-    """Return `DOVETAIL_HOME` if it is set, else the platform's directory for the user."""
-    if home := os.environ.get("DOVETAIL_HOME"):
-        return Path(home).expanduser()
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "dovetail"
-    return Path(os.environ.get(xdg_variable) or Path.home() / default) / "dovetail"
-
-
-@contextlib.contextmanager
-def lock_path(path: Path) -> Generator[None]:
-    """Held by one process at a time; let go of when the process ends, however it does."""
-    lock_descriptor = open_lock_file(path)
-    try:
-        deadline = time.monotonic() + _LOCK_TIMEOUT_S
-        while not try_lock(lock_descriptor):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"another process holds {path} for too long")
-            time.sleep(_LOCK_POLL_INTERVAL_S)
-        yield
-    finally:
-        os.close(lock_descriptor)
 
 
 def _parse_document(data: bytes) -> Document | None:
     try:
-        document = json.loads(data)  # not the codec, whose limits are those of one message
+        document = json.loads(data)  # the `json` module, because the limits of our codec are for messages
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
+
+
+def open_database(path: str | Path, schema: str, migrations: "Migrations[Connection]") -> "Connection":
+    """Open a SQLite database that several processes share. Create or migrate its tables if needed.
+
+    Raises:
+        UnsupportedFileVersion: A newer version of dovetail wrote the file.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    database = connect_database(path)
+    try:
+        version = _read_database_version(database)
+        if version > _get_version(migrations):  # check the version before anything is written
+            raise UnsupportedFileVersion(path, version, _get_version(migrations))
+        database.execute("PRAGMA journal_mode = WAL")
+        if version != _get_version(migrations):
+            _prepare_database(database, path, schema, migrations)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _prepare_database(
+    database: "Connection", path: str | Path, schema: str, migrations: "Migrations[Connection]"
+) -> None:
+    """Create or migrate the tables in one transaction."""
+    database.execute("BEGIN IMMEDIATE")
+    has_tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if has_tables:
+        _migrate(path, database, _read_database_version(database) or 1, migrations)
+    else:
+        database.execute(schema)
+    database.execute(f"PRAGMA user_version = {_get_version(migrations)}")
+    database.execute("COMMIT")
+
+
+def connect_database(path: str | Path) -> "Connection":
+    """Open another connection to a SQLite database, from any thread. Call `open_database` first."""
+    import sqlite3
+
+    return sqlite3.connect(path, timeout=_DATABASE_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+
+def _read_database_version(database: "Connection") -> int:
+    return database.execute("PRAGMA user_version").fetchone()[0]

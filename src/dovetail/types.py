@@ -1,4 +1,6 @@
-"""Types of the protocol, and other types that public functions take or return. Each is loaded when first used."""
+"""Types of the protocol, and other types that public functions take or return. Each type is loaded when you first
+use it.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     from dovetail.client.handlers import RootsProvider as RootsProvider
     from dovetail.client.handlers import SamplingHandler as SamplingHandler
     from dovetail.client.targets import Target as Target
-    from dovetail.protocol.client_transport import ClientTransport as ClientTransport
-    from dovetail.protocol.client_transport import InProcessServer as InProcessServer
     from dovetail.protocol.http_types import ASGIApp as ASGIApp
     from dovetail.protocol.http_types import AsyncHTTPClient as AsyncHTTPClient
     from dovetail.protocol.http_types import HTTPRequest as HTTPRequest
@@ -94,7 +94,6 @@ _MODULE_BY_NAME = {
     "ClientCapabilities": "dovetail.wire.lifecycle",
     "ClientOptions": "dovetail.client.client",
     "ClientStats": "dovetail.protocol.stats",
-    "ClientTransport": "dovetail.protocol.client_transport",
     "Completion": "dovetail.wire.completion",
     "ContentBlock": "dovetail.wire.content",
     "CreateMessageRequestParams": "dovetail.wire.sampling",
@@ -113,7 +112,6 @@ _MODULE_BY_NAME = {
     "Icon": "dovetail.wire.content",
     "ImageContent": "dovetail.wire.content",
     "Implementation": "dovetail.wire.lifecycle",
-    "InProcessServer": "dovetail.protocol.client_transport",
     "InputRequest": "dovetail.wire.input_required",
     "JSONValue": "dovetail.wire.base",
     "Lifespan": "dovetail.server.lifespan",

@@ -1,3 +1,3 @@
-"""The version of the package, read by the build and sent in handshakes."""
+"""The version of the package. The build reads it, and handshakes contain it."""
 
 VERSION = "0.1.0"

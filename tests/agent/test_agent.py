@@ -1,4 +1,4 @@
-"""The agent loop, with a scripted model: events, refusals, budgets, search, pauses."""
+"""Test the agent loop with a scripted model: events, refusals, budgets, search and pauses."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Spending: what is counted, what is estimated, and how much room is left."""
+"""Test the agent's budget: counted tokens, estimates and the remainder."""
 
 import pytest
 

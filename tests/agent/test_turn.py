@@ -1,4 +1,4 @@
-"""Turns: every call of a reply gets exactly one result, under an id of its own."""
+"""Test that every call of a reply gets exactly one result under its own id."""
 
 from dovetail.agent.agent import create_turn
 from dovetail.protocol.language_model import ModelReply

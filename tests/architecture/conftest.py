@@ -1,4 +1,4 @@
-"""What the tests of the test suite itself share."""
+"""Fixtures for the tests of the test suite itself."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ RunPytest = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def project(root: Path, tmp_path: Path) -> Path:
-    """A checkout with nothing but the configuration of the tests."""
+    """Create a checkout with only the configuration of the tests."""
     (tmp_path / "tests").mkdir()
     for name in ("conftest.py", "official_schemas.py", "extract_schemas.py"):
         shutil.copy(root / "tests" / name, tmp_path / "tests")

@@ -1,4 +1,4 @@
-"""An installation of `dovetail-mcp` has few distributions and few megabytes, and declares all it needs."""
+"""Test that an installation of `dovetail-mcp` is small and declares all of its dependencies."""
 
 from importlib.metadata import Distribution, distribution
 

@@ -1,4 +1,4 @@
-"""Importing dovetail and naming its server loads no transport, no cryptography and no optional library."""
+"""Test that importing dovetail and its server loads no transport, cryptography or optional library."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Tests that need a missing official schema are not collected, a line says so, and nothing fails or skips."""
+"""Test that tests are not collected if their official schema is missing, and that a line reports it."""
 
 import subprocess
 from collections.abc import Callable

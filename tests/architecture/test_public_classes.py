@@ -1,4 +1,4 @@
-"""Public classes are read in one file: no base class of ours, every public method defined there, no wiring in sight."""
+"""Test that public classes have no base class of ours and define every public method in one file."""
 
 import inspect
 import sys

@@ -1,7 +1,6 @@
-"""The public surface: what the public modules list in `__all__`, compared with `public_names.txt`.
+"""Compare the names in `__all__` of the public modules with `public_names.txt`.
 
-After a change that is meant, write the list and review its diff:
-`python tests/architecture/test_public_surface.py --write`
+After an intended change, write the list and review its diff: `python tests/architecture/test_public_surface.py --write`
 """
 
 import ast

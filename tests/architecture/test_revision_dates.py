@@ -1,4 +1,4 @@
-"""A protocol revision is named by its date in five files only, so the eras cannot leak into the house."""
+"""Test that only five files contain the dates of protocol versions."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Programs that tests start get default signal handling, however pytest was started."""
+"""Test that programs started by tests have default signal handling, however pytest was started."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Under CI=true a skipped test is a failure, whether it skips while running or while being collected."""
+"""Test that under CI=true a skipped test fails, during a run and during collection."""
 
 import re
 import subprocess

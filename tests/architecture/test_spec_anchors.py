@@ -1,4 +1,4 @@
-"""Every passage of the specification that a comment cites exists in the checked-in list of anchors."""
+"""Test that every section of the specification that a comment cites exists in the checked-in list of anchors."""
 
 import re
 from pathlib import Path

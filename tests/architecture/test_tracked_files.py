@@ -1,4 +1,4 @@
-"""Nothing of one machine stands in the repository: no absolute path, no registry, no credential in an address."""
+"""Test that the repository contains no absolute paths, private registries or credentials in URLs."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""A real browser, Chromium without a window, driven by its DevTools protocol: open a page, read it, press a button."""
+"""A headless Chromium, controlled by the DevTools protocol: open a page, read it, press a button."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ Message = dict[str, Any]
 
 
 class Browser:
-    """One window."""
+    """A browser window."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -58,12 +58,12 @@ class Browser:
         await self._send_command("Page.navigate", url=url)
 
     async def evaluate(self, expression: str) -> Any:
-        """The value of an expression in the page; None while a page is on its way out."""
+        """Return the value of an expression in the page, or None while the page is unloading."""
         said = await self._send_command("Runtime.evaluate", expression=expression, returnByValue=True)
         return said["result"].get("value")
 
     async def wait_for_text(self, text: str) -> str:
-        """Wait until the page shows a text; all of it."""
+        """Wait until the page shows a text, and return the whole page text."""
         async with asyncio.timeout(TIMEOUT_S):
             while True:
                 shown = await self.evaluate("document.readyState == 'complete' && document.body.innerText")
@@ -72,7 +72,7 @@ class Browser:
                 await asyncio.sleep(0.02)
 
     async def press(self, selector: str) -> None:
-        """Press a button as a hand with a mouse would."""
+        """Press a button with mouse events."""
         found = f"document.querySelector({selector!r})"
         await self.evaluate(f"{found}.scrollIntoView({{behavior: 'instant', block: 'center'}})")
         box = await self.evaluate(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({found}.getBoundingClientRect())")
@@ -82,14 +82,14 @@ class Browser:
             )
 
     async def type(self, selector: str, text: str) -> None:
-        """Write into a field."""
+        """Type a text into a field."""
         await self.press(selector)
         await self._send_command("Input.insertText", text=text)
 
 
 @asynccontextmanager
 async def open_browser(folder: Path) -> AsyncIterator[Browser]:
-    """A browser with a profile of its own; whoever asks for one is skipped where there is none."""
+    """Open a browser with a new profile, or skip the test if no browser is installed."""
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
@@ -112,7 +112,7 @@ async def open_browser(folder: Path) -> AsyncIterator[Browser]:
 
 
 async def _find_devtools_url(folder: Path, process: asyncio.subprocess.Process) -> tuple[str, str]:
-    """Where the browser listens, as it writes down when it does."""
+    """Return the addresses that the browser writes to its profile when it listens."""
     place = folder / "DevToolsActivePort"
     async with asyncio.timeout(TIMEOUT_S):
         while True:

@@ -1,4 +1,4 @@
-"""A guarded place and its user, for the tests of logins."""
+"""Fixtures of the login tests: a guarded server and its user."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -10,15 +10,15 @@ from auth.guarded_server import GuardedServer, User, run_guarded_server
 
 @pytest.fixture
 async def place() -> AsyncIterator[GuardedServer]:
-    async with run_guarded_server() as one:
-        yield one
+    async with run_guarded_server() as server:
+        yield server
 
 
 @pytest.fixture
 async def user() -> AsyncIterator[User]:
-    one = User()
-    yield one
-    await one.close()
+    user = User()
+    yield user
+    await user.close()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A guarded MCP server and its authorization server on one loopback port, and the user who logs in there.
 
-Everything it is asked is written down; tests change what it says by its fields.
+The server records all requests. Tests change its responses through its attributes.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ TIMEOUT_S = 20.0
 
 
 class HttpRequest(NamedTuple):
-    """One HTTP request."""
+    """An HTTP request."""
 
     verb: str
     path: str
@@ -33,7 +33,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpReply(NamedTuple):
-    """One HTTP reply; bytes are a page, anything else is JSON."""
+    """An HTTP response. Bytes are a page, anything else is JSON."""
 
     status: int
     body: Any = None
@@ -41,7 +41,7 @@ class HttpReply(NamedTuple):
 
 
 class GuardedServer:
-    """One port: `/mcp` needs a token of ours with the scopes of `need`."""
+    """Serves `/mcp`, which needs a token with the scopes in `need`, and the authorization server."""
 
     def __init__(self) -> None:
         self.asked: list[HttpRequest] = []
@@ -55,8 +55,9 @@ class GuardedServer:
         self.granted: Callable[[set[str]], set[str]] = lambda asked: asked
         self.accepts: Callable[[str], bool] = lambda token: True
         self.expires_in: float | None = 3600
-        self.says: dict[str, Callable[[HttpRequest], Any]] = {}  # by path: a Said, or None for the usual
-        self.server: dict[str, Any] = {}  # what the metadata says otherwise
+        # by path: returns an HttpReply, or None for the default
+        self.says: dict[str, Callable[[HttpRequest], Any]] = {}
+        self.server: dict[str, Any] = {}  # changes to the server metadata
         self.issued = 0
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -160,7 +161,7 @@ class GuardedServer:
         return self.issue(self.granted(set(self.codes.pop(form["code"]).split())))
 
     def issue(self, scopes: set[str]) -> HttpReply:
-        """A new token and a new refresh token; the old one of those is spent."""
+        """Issue a new access token and a new refresh token. The old refresh token becomes invalid."""
         self.valid[access := self._create_token("access")] = scopes
         self.refreshable.add(refresh := self._create_token("refresh"))
         said: dict[str, Any] = {"access_token": access, "token_type": "Bearer", "refresh_token": refresh}
@@ -183,7 +184,7 @@ def _encode_reply(reply: HttpReply) -> bytes:
 async def run_guarded_server(
     name: str | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[GuardedServer]:
-    """The place, listening; with a name it believes to be at port 443 of it."""
+    """Run the server. With a name, its metadata says that it is at port 443 of that host."""
     place = GuardedServer()
     async with await asyncio.start_server(place.connected, "127.0.0.1", 0, ssl=tls) as listening:
         place.port = listening.sockets[0].getsockname()[1]
@@ -196,7 +197,7 @@ async def run_guarded_server(
 
 
 async def http_get(url: str) -> tuple[int, dict[str, str], bytes]:
-    """What a GET brings, by a connection of its own."""
+    """Send a GET on a new connection, and return status, headers and body."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     with closing(writer):
@@ -208,7 +209,7 @@ async def http_get(url: str) -> tuple[int, dict[str, str], bytes]:
 
 
 class User:
-    """Someone with a browser who agrees to everything, when they are let."""
+    """A user with a browser who agrees to everything, once the test allows it."""
 
     def __init__(self) -> None:
         self.opened: list[str] = []
@@ -218,7 +219,7 @@ class User:
         self._browsers: set[asyncio.Task[None]] = set()
 
     async def open(self, url: str) -> None:
-        """A browser opens a page beside the program, and what goes wrong there goes wrong there."""
+        """Open a page in a separate task. Errors of the page do not reach the program."""
         self.opened.append(url)
         self.called.set()
         self._browsers.add(asyncio.create_task(self._browse(url)))
@@ -246,7 +247,7 @@ def create_client(server: GuardedServer, user: User, **settings: Any) -> Client:
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what another task will bring about."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""A real server on a free port, for as long as a test lasts."""
+"""Run a real server on a free port during a test."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ import uvicorn
 
 @asynccontextmanager
 async def serve_app(create_app: Callable[[str], Any]) -> AsyncIterator[str]:
-    """Serve what is made of the address; yields it."""
+    """Serve the app that the function creates for a URL, and yield the URL."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""A guarded server over HTTP: which requests come through, what the others are told, where its metadata is."""
+"""Test a guarded HTTP server: accepted requests, refusals and metadata."""
 
 import asyncio
 import json
@@ -114,7 +114,7 @@ async def test_without_a_token_nothing_is_served() -> None:
                 assert said.error is None
 
 
-async def test_a_token_in_the_address_is_no_token() -> None:
+async def test_a_token_in_the_query_is_ignored() -> None:
     answer = await AsgiRequest(guarded().asgi(), path="/mcp", query_string=b"access_token=ada").wait_done()
     assert answer.status == 401
 
@@ -299,7 +299,7 @@ def test_a_challenge_is_in_the_scheme_of_what_was_shown() -> None:
     assert build_scope_challenge(lacking, None, b"Bearer x") == b'Bearer error="insufficient_scope", scope="write"'
 
 
-async def test_where_nobody_issues_tokens_a_403_leads_nowhere() -> None:
+async def test_without_an_issuer_a_403_starts_no_login() -> None:
     app = Server("files", auth=StaticTokenVerifier({"t": "bob"}))
 
     @app.tool(scopes=["write"])
@@ -353,7 +353,7 @@ async def test_on_other_transports_it_is_an_error() -> None:
         assert refusal.value.code == 403
 
 
-async def test_what_cannot_guard_a_server_is_told_where_it_was_written() -> None:
+async def test_an_invalid_guard_raises_where_it_is_created() -> None:
     def authenticate(headers: Any) -> str:
         return "ada"
 
@@ -370,7 +370,7 @@ async def test_what_cannot_guard_a_server_is_told_where_it_was_written() -> None
         assert "s3cret" not in str(refused.value)
 
 
-async def test_the_log_says_what_callers_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_contains_what_callers_do_not_see(caplog: pytest.LogCaptureFixture) -> None:
     """Two texts that an operator can compare: most trouble with tokens is one of them being a little different."""
     caplog.set_level("DEBUG", "dovetail")
     issuer = Issuer("https://login.example/")
@@ -392,8 +392,8 @@ async def test_that_keys_cannot_be_found_is_a_warning_with_its_reason(
 ) -> None:
     issuer = Issuer(f"http://127.0.0.1:{free_port}")
     for verifier, why in (
-        (JWTVerifier(issuer=issuer.url), "oauth-authorization-server cannot be fetched: "),
-        (JWTVerifier(issuer=issuer.url, jwks_uri=issuer.url + "/keys"), "/keys answers with nothing"),
+        (JWTVerifier(issuer=issuer.url), "/.well-known/oauth-authorization-server "),
+        (JWTVerifier(issuer=issuer.url, jwks_uri=issuer.url + "/keys"), "/keys "),
     ):
         endpoint = guarded(verifier).asgi()
         for _ in range(3):
@@ -447,7 +447,7 @@ async def test_a_client_with_a_token(auth: str | BearerAuth) -> None:
         assert await client.call("who") == "ada"
 
 
-async def test_a_client_without_a_login_is_told() -> None:
+async def test_a_client_without_a_login_gets_an_error() -> None:
     async with serve_app(lambda _: guarded().asgi()) as url:
         async with Client(url + "/mcp", headers=bearer("ada")) as client:
             assert await client.call("who") == "ada"

@@ -1,4 +1,4 @@
-"""One login and one renewal for all who wait; what is refused, cancelled, closed or broken on the way."""
+"""Test that concurrent callers share one login and one refresh, and how logins fail, are cancelled or closed."""
 
 import asyncio
 import functools
@@ -103,7 +103,7 @@ async def test_a_request_that_gives_up_leaves_the_login_to_the_others(place: Gua
     assert len(user.opened) == 2
 
 
-async def test_a_login_nobody_waits_for_ends(place: GuardedServer, user: User) -> None:
+async def test_an_abandoned_login_ends(place: GuardedServer, user: User) -> None:
     async with create_client(place, user) as one:
         await one.ping()
         place.valid.clear()
@@ -165,7 +165,7 @@ async def test_no_clock_runs_while_the_user_logs_in(place: GuardedServer, user: 
     assert place.logins == 1
 
 
-async def test_nobody_logs_in(place: GuardedServer, user: User) -> None:
+async def test_a_login_without_an_answer_times_out(place: GuardedServer, user: User) -> None:
     user.ready.clear()
     with pytest.raises(LoginFailed, match=r"0\.05") as refused:
         async with create_client(place, user, timeout=0.05):
@@ -186,7 +186,7 @@ async def test_a_registration_no_login_came_of_is_not_used_again(place: GuardedS
     assert place.count("/register") == 2
 
 
-async def test_a_client_that_was_forgotten_is_registered_anew(place: GuardedServer, user: User) -> None:
+async def test_a_client_that_was_forgotten_is_registered_again(place: GuardedServer, user: User) -> None:
     async with create_client(place, user) as one:
         place.clients.clear()
         place.valid.clear()
@@ -294,7 +294,7 @@ def _pass(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(time, "time", lambda: now() + seconds)
 
 
-async def test_a_renewal_goes_on_when_nobody_waits_for_it(place: GuardedServer, user: User) -> None:
+async def test_a_refresh_continues_without_waiting_callers(place: GuardedServer, user: User) -> None:
     """Its refresh token is spent when the request has left: whoever drops the answer has lost the login."""
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -345,7 +345,7 @@ async def test_a_renewal_is_waited_for_when_the_client_closes(place: GuardedServ
     assert (place.logins, place.refreshes) == (1, 1)
 
 
-async def test_nobody_waits_for_a_login_who_has_a_token_that_will_do(
+async def test_a_valid_token_does_not_wait_for_a_login(
     place: GuardedServer, user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.expires_in = 10
@@ -363,7 +363,7 @@ async def test_nobody_waits_for_a_login_who_has_a_token_that_will_do(
         await waiting
 
 
-async def test_nobody_logs_in_to_leave(place: GuardedServer, user: User) -> None:
+async def test_closing_a_session_starts_no_login(place: GuardedServer, user: User) -> None:
     driver = create_authorizer(place.url, oauth_settings(user), HTTPClient)
     door = RemoteServer(place.url, max_response_bytes=1000, connect_timeout=5.0, authorizer=driver)
     reply = await door.send("DELETE", [])
@@ -448,7 +448,7 @@ async def test_a_login_for_a_scope_that_fails_leaves_the_token(place: GuardedSer
     assert place.refreshes == 0
 
 
-async def test_a_plain_403_asks_nobody(place: GuardedServer, user: User) -> None:
+async def test_a_plain_403_starts_no_login(place: GuardedServer, user: User) -> None:
     async with create_client(place, user) as one:
         place.says["/mcp"] = lambda asked: HttpReply(403, None, {"www-authenticate": 'Bearer error="invalid_request"'})
         with pytest.raises(Forbidden):
@@ -505,7 +505,7 @@ async def test_a_token_follows_a_redirect_at_home(place: GuardedServer, user: Us
 # DPoP
 
 
-async def test_a_nonce_told_to_many_is_used_by_all(place: GuardedServer, user: User) -> None:
+async def test_a_new_nonce_is_used_by_all_requests(place: GuardedServer, user: User) -> None:
     nonce = ["n1"]
 
     def guard(asked: HttpRequest) -> HttpReply | None:
@@ -556,7 +556,7 @@ async def test_a_store_that_is_broken_costs_only_the_next_run(
     assert "access-" not in caplog.text
 
 
-async def test_what_is_no_login_is_told_and_not_used(
+async def test_an_invalid_login_is_reported_and_not_used(
     place: GuardedServer, user: User, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with create_client(place, user, token_store=str(tmp_path)) as one:
@@ -830,7 +830,7 @@ class Document:
         ({"token": "s3cret"}, "dict"),
     ],
 )
-async def test_what_is_no_setting_is_refused_at_once(auth: Any, told: str) -> None:
+async def test_an_invalid_setting_is_refused_at_once(auth: Any, told: str) -> None:
     with pytest.raises(TypeError, match=f"'oauth'.*WorkloadIdentity.*{told}") as refused:
         Client("http://127.0.0.1:1/mcp", auth=auth)
     assert "s3cret" not in str(refused.value)
@@ -867,7 +867,9 @@ async def test_a_login_that_is_ended_is_forgotten_and_its_tokens_too(
     assert place.logins == 2
 
 
-async def test_a_login_is_forgotten_also_where_nobody_is_told(place: GuardedServer, user: User, tmp_path: Path) -> None:
+async def test_a_login_is_forgotten_even_if_the_revocation_fails(
+    place: GuardedServer, user: User, tmp_path: Path
+) -> None:
     place.server["revocation_endpoint"] = f"{place.origin}/revoke"
     place.says["/revoke"] = lambda asked: HttpReply(500)
     async with create_client(place, user, token_store=tmp_path):

@@ -1,4 +1,4 @@
-"""A real login in a real browser: the client opens a consent page, a button is pressed, and the call goes through."""
+"""Test a login in a real browser, from the consent page to the tool call."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -123,7 +123,9 @@ async def test_with_our_own_authorization_server(chromium: Browser) -> None:
     assert not chromium.dialogs
 
 
-async def test_a_no_is_told_and_what_came_with_it_is_not_run(place: GuardedServer, chromium: Browser) -> None:
+async def test_a_refused_login_is_reported_and_its_error_text_is_not_executed(
+    place: GuardedServer, chromium: Browser
+) -> None:
     consent(place)
     person = Person(chromium, "#no")
     with pytest.raises(LoginFailed, match="access_denied") as refused:

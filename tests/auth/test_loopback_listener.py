@@ -1,4 +1,4 @@
-"""The loopback address a browser comes back to: the one answer that is waited for, and everything else that comes."""
+"""Test the loopback redirect listener: the expected response and all other requests."""
 
 import asyncio
 import socket
@@ -161,7 +161,7 @@ async def test_a_redirect_that_leads_elsewhere_is_not_listened_for(uri: str) -> 
         LoopbackListener(uri)
 
 
-async def test_a_port_that_is_taken_is_told() -> None:
+async def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(LoginFailed, match=str(port)):

@@ -1,4 +1,4 @@
-"""The HTTP calls of a login: what is never sent, what is bounded, and which addresses are public."""
+"""Test the HTTP requests of a login: headers, limits and blocked addresses."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from auth.guarded_server import GuardedServer, HttpReply
 from dovetail.auth import safe_fetch
 from dovetail.auth.safe_fetch import SafeFetcher, is_local_host, is_public_address
-from dovetail.oauth.flow import HTTPRequest
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.transports.http_client.http_client import HTTPClient
 
 
@@ -36,7 +36,7 @@ async def tried(server: str, url: str, local: bool | None = None) -> bool:
     """Whether a fetch is tried for a server."""
     recorder = Recorder()
     one = SafeFetcher(server, local, recorder)
-    assert (await one.fetch(HTTPRequest(url=url))).status == 0
+    assert (await one.fetch(HTTPRequest("GET", url=url))).status_code == 0
     await one.close()
     assert recorder.urls in ([], [url])
     return bool(recorder.urls)
@@ -134,7 +134,7 @@ def real(place: GuardedServer) -> SafeFetcher:
 async def test_a_redirect_is_an_answer(place: GuardedServer) -> None:
     place.says["/x"] = lambda asked: HttpReply(302, None, {"location": place.origin + "/y"})
     one = real(place)
-    assert (await one.fetch(HTTPRequest(url=f"{place.origin}/x"))).status == 302
+    assert (await one.fetch(HTTPRequest("GET", url=f"{place.origin}/x"))).status_code == 302
     await one.close()
     assert [asked.path for asked in place.asked] == ["/x"]
 
@@ -143,8 +143,8 @@ async def test_a_document_that_is_too_large_is_none(place: GuardedServer) -> Non
     place.says["/fit"] = lambda asked: HttpReply(200, "x" * 200_000)
     place.says["/large"] = lambda asked: HttpReply(200, "x" * 300_000)
     one = real(place)
-    assert (await one.fetch(HTTPRequest(url=f"{place.origin}/fit"))).status == 200
-    assert (await one.fetch(HTTPRequest(url=f"{place.origin}/large"))).status == 0
+    assert (await one.fetch(HTTPRequest("GET", url=f"{place.origin}/fit"))).status_code == 200
+    assert (await one.fetch(HTTPRequest("GET", url=f"{place.origin}/large"))).status_code == 0
     await one.close()
 
 
@@ -155,29 +155,29 @@ async def test_an_answer_that_takes_too_long_is_none(
     monkeypatch.setattr(safe_fetch, limit, 0.1)
     place.says["/x"] = lambda asked: asyncio.sleep(3600)
     one = real(place)
-    assert (await one.fetch(HTTPRequest(method=method, url=f"{place.origin}/x"))).status == 0
+    assert (await one.fetch(HTTPRequest(method=method, url=f"{place.origin}/x"))).status_code == 0
     await one.close()
 
 
-async def test_nobody_there_is_no_answer(free_port: int) -> None:
+async def test_a_refused_connection_has_status_zero(free_port: int) -> None:
     one = SafeFetcher("http://127.0.0.1/mcp", None, HTTPClient)
-    assert (await one.fetch(HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))).status == 0
+    assert (await one.fetch(HTTPRequest("GET", url=f"http://127.0.0.1:{free_port}/x"))).status_code == 0
     await one.close()
 
 
-async def test_a_header_that_cannot_travel_is_no_call(place: GuardedServer) -> None:
+async def test_an_invalid_header_is_not_sent(place: GuardedServer) -> None:
     one = real(place)
-    assert (await one.fetch(HTTPRequest(url=f"{place.origin}/x", headers={"x": "a\r\nb: c"}))).status == 0
+    assert (await one.fetch(HTTPRequest("GET", url=f"{place.origin}/x", headers={"x": "a\r\nb: c"}))).status_code == 0
     await one.close()
     assert not place.asked
 
 
-async def test_what_is_said_of_the_server_is_not_said_of_others() -> None:
+async def test_settings_for_the_server_do_not_apply_to_other_hosts() -> None:
     own, others = Recorder(), Recorder()
     one = SafeFetcher(PUBLIC, None, others, own)
     for url in ("https://mcp.example.com/x", "https://mcp.example.com:443/y", "https://login.example.com/x"):
-        await one.fetch(HTTPRequest(url=url))
-    await one.fetch(HTTPRequest(url="https://mcp.example.com:8443/z"))
+        await one.fetch(HTTPRequest("GET", url=url))
+    await one.fetch(HTTPRequest("GET", url="https://mcp.example.com:8443/z"))
     assert own.urls == ["https://mcp.example.com/x", "https://mcp.example.com:443/y"]
     assert others.urls == ["https://login.example.com/x", "https://mcp.example.com:8443/z"]
     assert own.screen is others.screen is is_public_address
@@ -188,10 +188,10 @@ async def test_what_the_user_named_may_be_in_this_network(place: GuardedServer) 
     place.says["/idp"] = lambda asked: HttpReply(200, {})
     named = f"{place.origin}/idp"
     one = SafeFetcher(PUBLIC, None, HTTPClient, trusted_url=named)
-    assert (await one.fetch(HTTPRequest(method="POST", url=named))).status == 200
+    assert (await one.fetch(HTTPRequest(method="POST", url=named))).status_code == 200
     for other in (f"{place.origin}/other", f"{named}?x=1", f"{named}/..", "https://idp.internal/idp"):
-        refused = await one.fetch(HTTPRequest(url=other))
-        assert refused.status == 0
+        refused = await one.fetch(HTTPRequest("GET", url=other))
+        assert refused.status_code == 0
         assert "allow_private_network=True" in (refused.hint or "")
     await one.close()
     assert [asked.path for asked in place.asked] == ["/idp"]
@@ -218,24 +218,24 @@ async def test_a_public_name_the_user_named_may_lead_into_this_network() -> None
 
 async def test_why_nothing_came(free_port: int) -> None:
     public = SafeFetcher(PUBLIC, None, Recorder())
-    answer = await public.fetch(HTTPRequest(url="https://login.corp.internal/x"))
-    assert answer.status == 0
+    answer = await public.fetch(HTTPRequest("GET", url="https://login.corp.internal/x"))
+    assert answer.status_code == 0
     assert "allow_private_network=True" in (answer.hint or "")
-    unsafe = await public.fetch(HTTPRequest(url="http://login.example.com/x"))
-    assert unsafe.status == 0
+    unsafe = await public.fetch(HTTPRequest("GET", url="http://login.example.com/x"))
+    assert unsafe.status_code == 0
     assert "https" in unsafe.error
-    silent = await public.fetch(HTTPRequest(url="https://login.example.com/x"))
-    assert silent.status == 0
+    silent = await public.fetch(HTTPRequest("GET", url="https://login.example.com/x"))
+    assert silent.status_code == 0
     assert silent.error
     assert "https" not in silent.error
     await public.close()
     screened = HTTPClient(address_filter=is_public_address)
-    answer = await safe_fetch.send_request(screened, HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))
-    assert answer.status == 0
+    answer = await safe_fetch.send_request(screened, HTTPRequest("GET", url=f"http://127.0.0.1:{free_port}/x"))
+    assert answer.status_code == 0
     assert "allow_private_network=True" in (answer.hint or "")
     await screened.close()
     here = SafeFetcher("http://127.0.0.1/mcp", None, HTTPClient)
-    answer = await here.fetch(HTTPRequest(url=f"http://127.0.0.1:{free_port}/x"))
+    answer = await here.fetch(HTTPRequest("GET", url=f"http://127.0.0.1:{free_port}/x"))
     assert answer.error
     assert answer.hint is None
     await here.close()

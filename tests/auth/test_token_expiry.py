@@ -1,4 +1,4 @@
-"""What was opened with a token ends with it: streams and subscriptions. A call that was let in may finish."""
+"""Test that streams and subscriptions end when their token expires, and that running calls may finish."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import pytest
 from auth.live_server import serve_app
 from dovetail import Client, Context, Server
 from dovetail.auth import BearerAuth, Guard, JWTVerifier, Principal, StaticTokenVerifier
-from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.guard.verifiers import IntrospectionVerifier
 from oauth.fake_issuer import Issuer, current_claims, run_flow
 from transports.fake_service import (
@@ -191,5 +191,5 @@ def test_the_end_of_a_token_is_known() -> None:
 def test_and_of_one_that_was_asked_about(said: dict[str, Any], ends: float | None) -> None:
     verifier = IntrospectionVerifier(introspection_endpoint="https://login.example/i", client_id="x", client_secret="y")
     claims = {"active": True, "sub": "ada", "aud": "https://mcp.example/mcp"} | said
-    answer = HTTPResponse(200, {}, json.dumps(claims).encode())
+    answer = FetchResponse(200, {}, json.dumps(claims).encode())
     assert run_flow(verifier.verify("t", ["https://mcp.example/mcp"]), lambda _: answer, 1000.0).expires_at == ends

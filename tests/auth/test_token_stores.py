@@ -1,4 +1,4 @@
-"""Where logins are kept: readable by their user alone, whole after any crash, one renewal at a time."""
+"""Test token stores: file permissions, crashes during a write, and one refresh at a time."""
 
 import asyncio
 import os
@@ -56,8 +56,8 @@ def test_only_the_user_can_read_it(store: FileTokenStore, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
-def test_what_others_could_read_is_closed_and_told(
+@pytest.mark.parametrize("mode", [0o644, 0o640])
+def test_files_readable_by_others_are_closed_and_reported(
     store: FileTokenStore, tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.set(KEY, b"x")
@@ -70,7 +70,20 @@ def test_what_others_could_read_is_closed_and_told(
     assert f"{mode:o}" in caplog.text
 
 
-def test_what_cannot_be_read_is_said_in_words(store: FileTokenStore, tmp_path: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+@pytest.mark.parametrize("mode", [0o602, 0o666])
+def test_a_file_that_others_can_write_is_refused(store: FileTokenStore, tmp_path: Path, mode: int) -> None:
+    """It may name another authorization server, which would receive the refresh token."""
+    store.set(KEY, b"x")
+    (place,) = (tmp_path / "tokens").iterdir()
+    place.chmod(mode)
+    with pytest.raises(LoginFailed):
+        store.get(KEY)
+    store.set(KEY, b"new")
+    assert store.get(KEY) == b"new"
+
+
+def test_an_unreadable_file_is_explained(store: FileTokenStore, tmp_path: Path) -> None:
     store.set(KEY, b"x")
     (place,) = (tmp_path / "tokens").iterdir()
     place.unlink()
@@ -80,7 +93,7 @@ def test_what_cannot_be_read_is_said_in_words(store: FileTokenStore, tmp_path: P
     assert caught.value.hint is not None
 
 
-async def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(LoginFailed, match="File exists"):
         await _lock_once(FileTokenStore(tmp_path / "taken"))
@@ -203,7 +216,7 @@ async def test_a_process_that_hangs_is_not_waited_for_without_end(
     await _entered(store)
 
 
-async def test_what_fails_inside_is_told_as_it_is(store: FileTokenStore) -> None:
+async def test_an_internal_failure_is_raised_unchanged(store: FileTokenStore) -> None:
     with pytest.raises(TimeoutError):
         async with store.lock("k"):
             raise TimeoutError

@@ -1,4 +1,4 @@
-"""A server whose tools tell the test when they began and how they ended, and wait until the test lets them go on."""
+"""A server whose tools report their start and end to the test, and wait until the test releases them."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from raw_http import TIMEOUT_S
 
 
 class ControlledServer:
-    """The server and what its tools reported, each under the name given in the call."""
+    """The server, and the state of each call under the name in its arguments."""
 
     def __init__(self, **options: Any) -> None:
         self.app = Server("stage", **({"version": "1.0"} | options))
@@ -34,12 +34,12 @@ class ControlledServer:
 
     async def wait(self, name: str) -> str:
         """Says nothing until released."""
-        return await self.play(name)
+        return await self.run_until_released(name)
 
     async def talk(self, name: str, ctx: Context) -> str:
         """Reports progress, waits to be released, reports again."""
         await ctx.progress(1, total=2, message=name)
-        value = await self.play(name)
+        value = await self.run_until_released(name)
         await ctx.progress(2, total=2, message=name)
         return value
 
@@ -58,8 +58,8 @@ class ControlledServer:
             await ctx.progress(number, total=to)
         return f"counted to {to}"
 
-    async def play(self, name: str) -> str:
-        """Report the beginning, wait to be released, report the end."""
+    async def run_until_released(self, name: str) -> str:
+        """Report the start, wait to be released, and report the end."""
         self._started_events[name].set()
         try:
             await self._release_events[name].wait()
@@ -72,20 +72,20 @@ class ControlledServer:
             self._ended_events[name].set()
         return f"{name} is done"
 
-    # What the test calls
+    # For the test
 
     async def wait_until_started(self, name: str) -> None:
-        """Wait until the call of this name is at work."""
+        """Wait until the call of this name has started."""
         self._loop = asyncio.get_running_loop()
         async with asyncio.timeout(TIMEOUT_S):
             await self._started_events[name].wait()
 
     def remember_loop(self) -> None:
-        """Remember the loop, for tools that run in threads."""
+        """Store the event loop, for tools that run in threads."""
         self._loop = asyncio.get_running_loop()
 
     def over(self, name: str) -> None:
-        """Say that a call of this name has ended."""
+        """Mark the call of this name as ended."""
         self._ended_events[name].set()
 
     def release(self, name: str) -> None:
@@ -94,24 +94,24 @@ class ControlledServer:
         self._thread_release_events[name].set()
 
     async def wait_until_ended(self, name: str) -> str:
-        """Wait until the call is over; how it ended."""
+        """Wait until the call has ended, and return its outcome."""
         async with asyncio.timeout(TIMEOUT_S):
             await self._ended_events[name].wait()
         return self.outcomes[name]
 
 
 def call_params(tool: str, **arguments: Any) -> dict[str, Any]:
-    """The params of a tools/call."""
+    """Return the params of a tools/call."""
     return {"name": tool, "arguments": arguments}
 
 
 def text(result: Any) -> str:
-    """The text of a tool's result."""
+    """Return the text of a tool result."""
     return result["content"][0]["text"]
 
 
 async def expect_error(work: Awaitable[Any]) -> Any:
-    """The error a request is answered with."""
+    """Return the error that a request raises."""
     with pytest.raises(RemoteError) as caught:
         await work
     return caught.value

@@ -1,15 +1,15 @@
-"""What the server must do, one row per requirement, and the decorator that ties tests to rows.
+"""The requirements on the server, one row each, and the decorator that connects tests with rows.
 
-Rows stand in the `rows_*.py` files beside this one, each a tuple `ROWS`. A row says where the requirement comes from
-(an anchor of the specification as listed in `architecture/anchors.txt`, or "house"), states it in our own words, and
-gives the revisions and transports it holds for. A test names its rows:
+The rows are in the `rows_*.py` files in this folder, each in a tuple `ROWS`. A row names the source of the requirement
+(an anchor of the specification as listed in `architecture/anchors.txt`, or "house"), describes it, and lists the
+revisions and transports it applies to. A test names its rows:
 
     @requirement("cancel.no-answer")
     async def test_a_cancelled_request_is_not_answered(revision: str, transport: str) -> None: ...
 
-and is run once for each revision and transport all its rows have in common, as far as its parameters `revision` and
-`transport` ask for that. `revisions=` and `transports=` narrow it further. `test_manifest.py` sees to it that no row is
-without a test and no test without a row.
+It runs once for each revision and transport that all of its rows have in common, if it has the parameters `revision`
+and `transport`. `revisions=` and `transports=` narrow it further. `test_manifest.py` checks that every row has a test
+and every test a row.
 """
 
 import functools
@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 F = TypeVar("F", bound=Callable[..., Any])
 
 PUBLISHED = (*HANDSHAKE, STATELESS)
-SESSION_REVISIONS = (*HANDSHAKE, DRAFT)  # every revision that shakes hands
+SESSION_REVISIONS = (*HANDSHAKE, DRAFT)  # all revisions with a handshake
 SINCE_2025 = PUBLISHED[1:]
 STREAM_TRANSPORTS = ("pipe", "unix", "tcp")  # newline-delimited bytes
 MAIN_TRANSPORTS = ("memory", "pipe", "sse", "http")  # one transport of each kind
@@ -38,7 +38,7 @@ ALL_HTTP = ("http", "http-stateless")
 
 @dataclass(frozen=True)
 class Requirement:
-    """One row."""
+    """A row of the manifest."""
 
     id: str
     source: str
@@ -49,7 +49,7 @@ class Requirement:
 
 @functools.cache
 def requirements() -> dict[str, Requirement]:
-    """All rows of all files, by id."""
+    """Return the rows of all files by id."""
     found: dict[str, Requirement] = {}
     for file in sorted(HERE.glob("rows_*.py")):
         for row in importlib.import_module(f"behaviour.{file.stem}").ROWS:
@@ -59,17 +59,17 @@ def requirements() -> dict[str, Requirement]:
 
 
 def is_supported(revision: str, transport: str) -> bool:
-    """Whether a client of the revision can be met on the transport."""
-    if transport == "sse":  # the transport of the first revision; nothing since 2026 speaks it
+    """Return whether a client of the revision can use the transport."""
+    if transport == "sse":  # HTTP+SSE does not exist in the stateless era
         return revision != STATELESS
-    # A revision without a version header cannot be told apart where nothing is remembered.
+    # Without sessions, a server cannot recognize a revision that has no version header.
     return transport != "http-stateless" or revision != "2024-11-05"
 
 
 def requirement(
     *ids: str, revisions: Sequence[str] | None = None, transports: Sequence[str] | None = None
 ) -> Callable[[F], F]:
-    """The test shows that these rows hold."""
+    """Mark a test for these rows."""
     rows = [requirements()[id] for id in ids]
     held = [one for one in REVISIONS if all(one in row.revisions for row in rows)]
     over = [one for row in rows for one in row.transports if all(one in other.transports for other in rows)]

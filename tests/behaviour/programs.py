@@ -1,4 +1,4 @@
-"""Servers that tests run in processes of their own. Imports little, so that they start quickly."""
+"""Servers that tests run in their own processes. This module imports little, so that they start quickly."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from dovetail import Context, Server
 
 
 def plain() -> Server:
-    """A server with an echo."""
+    """Create a server with an echo tool."""
     app = Server("plain", version="1.0")
 
     @app.tool
@@ -27,7 +27,7 @@ def plain() -> Server:
 
 
 def noisy() -> Server:
-    """Tools that write to standard output in every way there is, or read standard input."""
+    """Create a server whose tools write to standard output in every possible way, or read standard input."""
     app = Server("noisy")
 
     @app.tool
@@ -81,7 +81,7 @@ def noisy() -> Server:
 
 
 def busy() -> Server:
-    """Tools that occupy the server in different ways; each says on standard error that it has begun."""
+    """Create a server whose tools block it in different ways. Each one reports its start on standard error."""
     app = Server("busy")
 
     def begun() -> None:

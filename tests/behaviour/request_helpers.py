@@ -1,4 +1,4 @@
-"""Small words the behaviour tests share: calling a tool, reading its text, expecting a refusal."""
+"""Helpers of the behaviour tests: call a tool, read its text, expect an error."""
 
 from collections.abc import Awaitable
 from typing import Any
@@ -8,37 +8,37 @@ import pytest
 from dovetail.errors import RemoteError
 from driver import Peer
 
-# An image of one pixel and a sound of one sample, for whoever needs some that are real.
+# A valid image of one pixel and a valid sound of one sample.
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
 
 
 async def call(peer: Peer, tool: str, /, **arguments: Any) -> Any:
-    """The complete result of a tool; questions on the way are answered from the peer's table."""
+    """Call a tool, answer its input requests, and return the complete result."""
     return await peer.call("tools/call", {"name": tool, "arguments": arguments})
 
 
 def text(result: Any) -> str:
-    """The one text block of a successful result."""
+    """Return the single text block of a successful result."""
     assert not result.get("isError"), result
     return error_text(result)
 
 
 def error_text(result: Any) -> str:
-    """The one text block of a result."""
+    """Return the single text block of a result, failed or not."""
     assert [block["type"] for block in result["content"]] == ["text"], result
     return result["content"][0]["text"]
 
 
 async def expect_error(request: Awaitable[Any]) -> RemoteError:
-    """The error a request is answered with."""
+    """Return the error that a request raises."""
     with pytest.raises(RemoteError) as caught:
         await request
     return caught.value
 
 
 async def list_names(peer: Peer, method: str) -> list[str]:
-    """What a list method names, page by page, in order."""
+    """Return the names in all pages of a list, in order."""
     field = {"resources/templates/list": "resourceTemplates"}.get(method, method.partition("/")[0])
     found: list[str] = []
     cursor: str | None = None

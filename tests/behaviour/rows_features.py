@@ -20,7 +20,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "tools.capability",
         "tools#capabilities",
-        "A server with tools declares the capability; one without answers the methods with -32601.",
+        "A server with tools declares the capability. A server without tools answers the methods with -32601.",
         transports=BOTH,
     ),
     Requirement(
@@ -38,8 +38,8 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "tools.verbatim-schema",
         "basic#json-schema-usage",
-        "A schema the author gives is published unchanged, with every keyword of its dialect, and arguments are "
-        "checked against it.",
+        "A schema from the author is published unchanged, with every keyword of its dialect, and "
+        "arguments are checked against it.",
         transports=CHEAP,
     ),
     Requirement(
@@ -51,8 +51,8 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "tools.bad-schema",
         "basic#schema-validation",
-        "A schema that is not valid in its dialect, or whose $ref points out of it, is refused when the tool is "
-        "registered; nothing is fetched.",
+        "A schema that is invalid in its dialect, or has an external $ref, is refused at registration. "
+        "Nothing is fetched.",
         transports=("memory",),
     ),
     Requirement(
@@ -64,7 +64,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "tools.malformed",
         "tools#error-handling",
-        "A call without a name, or whose arguments are no object, is an error -32602.",
+        "A call without a name, or with arguments that are not an object, is an error -32602.",
         transports=("memory", "http"),
     ),
     Requirement(
@@ -121,14 +121,14 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "structured.any-json",
         "tools#structured-content",
-        "In the newest revision structured content is any JSON value, null included, as the schema says it.",
+        "In the newest version structured content is any JSON value, including null, as in the schema.",
         revisions=(STATELESS,),
         transports=CHEAP,
     ),
     Requirement(
         "structured.wrapped",
         "handshake/tools#structured-content",
-        'Before it, structured content is an object: anything else stands under "result", in the schema as well.',
+        'Before it, structured content is an object. Any other value is under "result", also in the schema.',
         revisions=("2025-06-18", "2025-11-25", DRAFT),
         transports=CHEAP,
     ),
@@ -156,7 +156,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "downgrade.content",
         "handshake/tools#tool-result",
-        "Content a revision does not have is said as text: links before 2025-06-18, audio before 2025-03-26.",
+        "Content that a version does not define becomes text: links before 2025-06-18, audio before 2025-03-26.",
         revisions=HANDSHAKE,
         transports=CHEAP,
     ),
@@ -169,13 +169,13 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "downgrade.identity",
         "house",
-        "The server introduces itself with as much as the revision has words for.",
+        "The server info has all fields that the version defines.",
         transports=CHEAP,
     ),
     Requirement(
         "downgrade.stamps",
         "basic#resulttype",
-        "Every result of the newest revision has a resultType and names the server; handshake results have neither.",
+        "Every result of the newest version has a resultType and names the server. Handshake results have neither.",
         transports=STREAMED,
     ),
     # Resources
@@ -189,7 +189,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "resources.capability",
         "resources#capabilities",
-        "A server with resources or templates declares the capability; one without answers the methods with -32601.",
+        "A server with resources or templates declares the capability. One without answers the methods with -32601.",
         transports=BOTH,
     ),
     Requirement(
@@ -208,19 +208,19 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "resources.not-found",
         "resources#error-handling",
-        "A URI nothing is served under is an error naming it: -32602, before it -32002; never an empty list.",
+        "An unknown URI is an error that names it: -32602, or -32002 in handshake versions. It is never an empty list.",
         transports=STREAMED,
     ),
     Requirement(
         "resources.bad-uri",
         "resources#security-considerations",
-        "A URI that is no string, or longer than the limit, is an error -32602.",
+        "A URI that is not a string, or is longer than the limit, is an error -32602.",
         transports=("memory",),
     ),
     Requirement(
         "resources.author-errors",
         "resources#error-handling",
-        "A resource that fails is an error -32603; one whose author says it does not exist is not found.",
+        "A resource that fails is an error -32603. If its function raises ResourceNotFound, it is not found.",
         transports=("memory",),
     ),
     Requirement(
@@ -233,7 +233,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "templates.declaration",
         "resources#resource-templates",
-        "Templates are listed in a list of their own, with all they are described by, and are no resources.",
+        "Templates are in a separate list, with all fields of their definition, and are not listed as resources.",
         transports=CHEAP,
     ),
     Requirement(
@@ -270,7 +270,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "prompts.capability",
         "prompts#capabilities",
-        "A server with prompts declares the capability; one without answers the methods with -32601.",
+        "A server with prompts declares the capability. One without answers the methods with -32601.",
         transports=BOTH,
     ),
     Requirement(
@@ -301,7 +301,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "completion.suggests",
         "completion#requesting-completions",
-        "A function of the author's suggests values for an argument of a prompt or a variable of a template.",
+        "A function suggests values for an argument of a prompt or a variable of a template.",
         transports=STREAMED,
     ),
     Requirement(
@@ -320,7 +320,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "completion.cap",
         "completion#completion-results",
-        "One answer holds at most a hundred values, and says how many there are and that there are more.",
+        "A completion has at most a hundred values, with the total and whether there are more.",
         transports=CHEAP,
     ),
     Requirement(
@@ -332,28 +332,28 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "completion.capability",
         "completion#capabilities",
-        "Completions are declared where there are any and the revision has the word; else the method is -32601.",
+        "Completions are declared if there are any and the version defines them. Otherwise the method is -32601.",
         transports=("memory",),
     ),
     # Logging
     Requirement(
         "logging.session-level",
         "handshake/logging#setting-log-level",
-        "A session hears messages at or above the level it set, and of no other session's level.",
+        "A session receives messages at or above its own level. Levels of other sessions have no effect.",
         revisions=SESSION_REVISIONS,
         transports=STREAMED,
     ),
     Requirement(
         "logging.request-level",
         "logging#per-request-log-level",
-        "A request hears messages at or above the level it names, before its response and on its own stream.",
+        "A request receives messages at or above its level, before its response and on its own stream.",
         revisions=(STATELESS,),
         transports=BOTH,
     ),
     Requirement(
         "logging.silence",
         "logging#per-request-log-level",
-        "A request that names no level hears nothing.",
+        "A request without a level receives no messages.",
         revisions=(STATELESS,),
         transports=BOTH,
     ),
@@ -382,13 +382,13 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "progress.rises",
         "progress#progress-flow",
-        "Each value is greater than the one before; one that is not is left out.",
+        "Each value is greater than the one before. Other values are not sent.",
         transports=CHEAP,
     ),
     Requirement(
         "progress.no-token",
         "progress#behavior-requirements",
-        "Without a token there is no progress.",
+        "Without a token, no progress is sent.",
         revisions=PUBLISHED,
         transports=STREAMED,
     ),
@@ -402,13 +402,13 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "progress.stops",
         "progress#implementation-notes",
-        "After the response nothing is said about the request any more, whatever the author left running.",
+        "After the response, nothing more is sent about the request, even if the function left tasks running.",
         transports=STREAMED,
     ),
     Requirement(
         "progress.own-stream",
         "streamable-http#receiving-messages",
-        "What is said about a request is said on the stream of its own response, never on another.",
+        "Messages about a request are sent only on the stream of its response.",
         transports=("http",),
     ),
     Requirement(
@@ -422,7 +422,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "pagination.complete",
         "pagination#pagination-flow",
-        "Following the cursors gives every item once, in order; the last page has no cursor.",
+        "Following the cursors yields every item once, in order. The last page has no cursor.",
         transports=CHEAP,
     ),
     Requirement(
@@ -434,7 +434,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "pagination.invalid",
         "pagination#error-handling",
-        "A cursor the server did not give for this list, or of another type, is an error -32602; an empty one as well.",
+        "A cursor that was not issued for this list, has another type or is empty is an error -32602.",
         transports=("memory", "http"),
     ),
     Requirement(
@@ -453,14 +453,14 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "caching.hints",
         "caching#cacheable-results",
-        "Every complete result of a cacheable method says how long it may be kept and by whom; others do not.",
+        "Every complete result of a cacheable method has a lifetime and a scope. Other results do not.",
         revisions=(STATELESS,),
         transports=BOTH,
     ),
     Requirement(
         "caching.choice",
         "caching#choosing-a-cache-scope",
-        "Hints are set for the server, for a method, or for one resource; the nearest counts.",
+        "Hints are set for the server, for a method or for one resource. The most specific one applies.",
         revisions=(STATELESS,),
         transports=("memory",),
     ),
@@ -488,35 +488,34 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "changes.registration",
         "tools#list-changed-notification",
-        "Registering or removing a tool, resource, template or prompt is told to every session, and the list is new.",
+        "Adding or removing a tool, resource, template or prompt notifies every session, and changes the list.",
         revisions=SESSION_REVISIONS,
         transports=STREAMED,
     ),
     Requirement(
         "changes.from-a-thread",
         "house",
-        "A change may be told from any thread.",
+        "Any thread can report a change.",
         transports=STREAMED,
     ),
     Requirement(
         "changes.ready-first",
         "handshake/lifecycle#initialization",
-        "A session hears of no change before it said it is initialized.",
+        "A session receives no change notifications before notifications/initialized.",
         revisions=SESSION_REVISIONS,
         transports=CHEAP,
     ),
     Requirement(
         "changes.updated",
         "handshake/resources#subscriptions",
-        "A session hears of updates to the resources it subscribed to, and of no other.",
+        "A session receives updates only of the resources it subscribed to.",
         revisions=SESSION_REVISIONS,
         transports=STREAMED,
     ),
     Requirement(
         "changes.spellings",
         "house",
-        "A subscription to any equivalent spelling of a URI hears of updates, and the notice has the subscriber's own "
-        "spelling.",
+        "A subscription to any equivalent spelling of a URI receives updates, with the subscriber's spelling.",
         transports=STREAMED,
     ),
     Requirement(
@@ -529,7 +528,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "changes.collected",
         "house",
-        "What a session missed while it did not listen is told once when it does, each thing once.",
+        "Changes that a session missed while it had no stream are sent when it opens one, each once.",
         revisions=SESSION_REVISIONS,
         transports=("http",),
     ),

@@ -1,11 +1,11 @@
-"""Requirements on asking the client, on what is remembered between rounds, on subscriptions and mirrored headers."""
+"""Requirements on input requests, request state, subscriptions and mirrored headers."""
 
 from behaviour.manifest import SESSION_REVISIONS, Requirement
 from driver import DRAFT, STATELESS
 
 CHEAP = ("memory", "pipe")
 STREAMED = ("memory", "pipe", "sse", "http")
-FORMS = ("2025-06-18", "2025-11-25", STATELESS, DRAFT)  # where users can be asked at all
+FORMS = ("2025-06-18", "2025-11-25", STATELESS, DRAFT)  # revisions with elicitation
 ALONE = (STATELESS,)
 
 ROWS: tuple[Requirement, ...] = (
@@ -19,22 +19,23 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "asking.form-schema",
         "elicitation#requested-schema",
-        "A form speaks of flat fields only: texts with formats and lengths, numbers with bounds, booleans, single and "
-        "several choices, titled or not, and defaults.",
+        "A form has flat fields only: texts with formats and lengths, numbers with bounds, booleans, "
+        "single and multiple choices, titled or not, and defaults.",
         revisions=("2025-11-25", STATELESS),
         transports=CHEAP,
     ),
     Requirement(
         "asking.form-schema-june",
         "handshake/elicitation#supported-schema-types",
-        "In 2025-06-18 titled choices are enum with enumNames, and several choices at once cannot be asked for.",
+        "In 2025-06-18 titled choices are enum with enumNames, and multiple choices are refused.",
         revisions=("2025-06-18",),
         transports=CHEAP,
     ),
     Requirement(
         "asking.declined",
         "elicitation#response-actions",
-        "A user who declines or dismisses is told apart; an author who does not care ends with an error that says so.",
+        "Declining and dismissing are different. If the function handles neither, the call ends with an "
+        "error that says so.",
         revisions=FORMS,
         transports=CHEAP,
     ),
@@ -48,7 +49,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "asking.time-limit",
         "house",
-        "An open question has a time limit of its own. The time a user takes counts toward no other limit.",
+        "An open question has its own time limit. The time a user takes counts toward no other limit.",
         revisions=("2025-11-25",),
         transports=STREAMED,
     ),
@@ -76,7 +77,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "asking.url",
         "elicitation#url-mode-elicitation-requests",
-        "A user can be sent to a page; where the revision wants it, the question has an id of its own.",
+        "A user can be sent to a URL. If the version requires it, the request has an elicitation id.",
         revisions=("2025-11-25", STATELESS),
         transports=CHEAP,
     ),
@@ -103,20 +104,20 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "asking.roots",
         "roots#listing-roots",
-        "The directories a client lets the server work in can be asked for.",
+        "The server can request the client's roots.",
         transports=STREAMED,
     ),
     Requirement(
         "asking.together",
         "mrtr#inputrequests",
-        "Several questions asked at once go out together, in one round, and come back under their names.",
+        "Questions asked at the same time are sent together, in one round, and are answered under their names.",
         revisions=FORMS,
         transports=STREAMED,
     ),
     Requirement(
         "asking.side-by-side",
         "house",
-        "Questions may be asked from tasks of the author's own that run side by side.",
+        "Tasks of the author can ask questions concurrently.",
         revisions=FORMS,
         transports=("memory",),
     ),
@@ -130,7 +131,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "asking.rounds",
         "mrtr#basic-workflow",
-        "A function may ask again and again, depending on earlier answers; nothing is asked twice.",
+        "A function may ask several times, depending on earlier answers. No question is asked twice.",
         revisions=FORMS,
         transports=STREAMED,
     ),
@@ -144,64 +145,64 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "asking.explicit",
         "mrtr#inputrequiredresult",
-        "An author can drive the rounds: say what is needed and what to be told again, in every era.",
+        "An author can control the rounds: return the input requests and the state, in every era.",
         revisions=FORMS,
         transports=STREAMED,
     ),
     Requirement(
         "asking.state-only",
         "mrtr#server-requirements-basic-workflow",
-        "A round may ask for nothing but to be called again with its state.",
+        "A round may request only to be called again with its state.",
         revisions=FORMS,
         transports=CHEAP,
     ),
     Requirement(
         "asking.missing-capability",
         "basic#_meta",
-        "What the client did not declare is not asked: the call is refused with -32021 (in handshake revisions -32602) "
-        "naming all that is missing, over HTTP with 400 in the newest.",
+        "An undeclared capability is not used: the call is refused with -32021 (in handshake versions "
+        "-32602) that names all missing capabilities, over HTTP with 400 in the newest version.",
         transports=STREAMED,
     ),
     Requirement(
         "asking.sub-capabilities",
         "elicitation#capabilities",
-        "Modes of elicitation and tools in sampling need declarations of their own.",
+        "Modes of elicitation and tools in sampling must be declared separately.",
         revisions=("2025-11-25", STATELESS),
         transports=("memory",),
     ),
     Requirement(
         "asking.not-yet",
         "handshake/lifecycle#capability-negotiation",
-        "What a revision has no method for is not asked, whatever the client declares.",
+        "A request without a method in the version is not sent, whatever the client declares.",
         revisions=("2024-11-05", "2025-03-26", "2025-06-18"),
         transports=("memory",),
     ),
     Requirement(
         "asking.no-way",
         "house",
-        "Where a handshake client cannot be asked, because its answers are plain JSON or it has no session, the call "
-        "is refused; it never gets a result of the newest revision.",
+        "If a handshake client cannot be asked, because its responses are plain JSON or it has no "
+        "session, the call is refused. It never gets a result of the newest version.",
         revisions=("2025-06-18", "2025-11-25"),
         transports=("http", "http-stateless"),
     ),
     Requirement(
         "asking.partial",
         "mrtr#error-handling",
-        "Answers that are missing are asked for again; answers nobody asked for are ignored.",
+        "Missing answers are requested again. Unexpected answers are ignored.",
         revisions=ALONE,
         transports=CHEAP,
     ),
     Requirement(
         "asking.malformed",
         "mrtr#error-handling",
-        "Answers that are no object, or a state that is no string, are an error -32602.",
+        "Answers that are not an object, or a state that is not a string, are an error -32602.",
         revisions=ALONE,
         transports=("memory", "http"),
     ),
     Requirement(
         "asking.no-requests",
         "mrtr#multi-round-trip-requests",
-        "A server of the newest revision asks in its result and never sends a request.",
+        "A server of the newest version requests input in its result, and never sends a request.",
         revisions=ALONE,
         transports=("memory", "http"),
     ),
@@ -222,8 +223,8 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "asking.changed-mind",
         "house",
-        "A function that does not ask the same in each round is found out in debug mode, and otherwise never given an "
-        "answer to another question.",
+        "In debug mode, a function that asks different questions in each round is an error. Otherwise it "
+        "never gets the answer to another question.",
         revisions=ALONE,
         transports=("memory",),
     ),
@@ -266,7 +267,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "state.anywhere",
         "basic#statelessness",
-        "Another process with the same secret can finish what one began; one with another secret cannot.",
+        "Another process with the same secret can finish a call. A process with another secret cannot.",
         revisions=ALONE,
         transports=("memory", "http"),
     ),
@@ -288,14 +289,14 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "listen.subscription-id",
         "subscriptions#receiving-notifications",
-        "Everything said on a subscription carries its id, which is the id of the request, in its own type.",
+        "Every message of a subscription has its id, which is the id of the request, with the same type.",
         revisions=ALONE,
         transports=CHEAP,
     ),
     Requirement(
         "listen.filter",
         "subscriptions#opening-a-stream",
-        "A subscription hears what it asked for and nothing else, no progress and no log messages either.",
+        "A subscription receives only what it requested, and neither progress nor log messages.",
         revisions=ALONE,
         transports=STREAMED,
     ),
@@ -323,14 +324,14 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "listen.not-offered",
         "subscriptions#acknowledgment",
-        "A server that has nothing to tell does not have the method; malformed filters are -32602.",
+        "A server without change notifications does not have the method. Malformed filters are -32602.",
         revisions=ALONE,
         transports=("memory", "http"),
     ),
     Requirement(
         "listen.silent-without",
         "subscriptions#opening-a-stream",
-        "Who did not subscribe hears of no change.",
+        "A client without a subscription receives no changes.",
         revisions=ALONE,
         transports=CHEAP,
     ),
@@ -338,15 +339,15 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "headers.params",
         "streamable-http#server-behavior-for-custom-headers",
-        "An argument marked to be mirrored must stand in its header too, as text, integer or boolean; anything else is "
-        "-32020 with 400 and the tool is not run.",
+        "A mirrored argument must also be in its header, as text, integer or boolean. Otherwise the "
+        "response is -32020 with 400, and the tool does not run.",
         revisions=ALONE,
         transports=("http",),
     ),
     Requirement(
         "headers.name",
         "streamable-http#standard-request-headers",
-        "The name or URI asked for stands in Mcp-Name, in base64 where it must; anything else is -32020 with 400.",
+        "The requested name or URI is in Mcp-Name, in base64 if necessary. Otherwise the response is -32020 with 400.",
         revisions=ALONE,
         transports=("http",),
     ),
@@ -360,7 +361,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "headers.elsewhere",
         "streamable-http#custom-headers-from-tool-parameters",
-        "Where there are no headers, or the revision does not know them, arguments are not mirrored.",
+        "Without headers, or in versions that do not define them, arguments are not mirrored.",
         transports=STREAMED,
     ),
     Requirement(

@@ -10,10 +10,12 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "errors.masked",
         "house",
-        "An exception nobody meant for the caller is logged once with its traceback and told only by a reference.",
+        "An unexpected exception is logged once with its traceback, and the caller sees only a reference.",
         transports=BOTH,
     ),
-    Requirement("errors.debug", "house", "In debug mode its type and text are told as well.", transports=("memory",)),
+    Requirement(
+        "errors.debug", "house", "In debug mode the caller also sees its type and text.", transports=("memory",)
+    ),
     Requirement(
         "errors.contained",
         "house",
@@ -24,8 +26,8 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "errors.codes",
         "basic#error-codes",
-        "The newest revision uses JSON-RPC's own codes, the three the specification allocates, and codes outside the "
-        "reserved range; never a retired one.",
+        "The newest version uses the codes of JSON-RPC, the three codes of the specification, and codes "
+        "outside the reserved range. It never uses a retired code.",
         revisions=(STATELESS,),
         transports=("memory", "http"),
     ),
@@ -39,7 +41,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "errors.codes-draft",
         "house",
-        "The draft dialect has codes of its own for resources, tools and prompts that are not found.",
+        "The draft dialect has separate codes for resources, tools and prompts that are not found.",
         revisions=(DRAFT,),
         transports=("memory",),
     ),
@@ -60,7 +62,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "errors.timeout",
         "house",
-        "A function that takes longer than it may is stopped, its caller told, and the session goes on.",
+        "A function over its time limit is cancelled, its caller gets an error, and the session continues.",
         revisions=("2025-11-25", STATELESS),
         transports=BOTH,
     ),
@@ -74,7 +76,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "sync.threads",
         "house",
-        "A plain function runs in a thread, with the context of its request, and holds up nobody.",
+        "A plain function runs in a thread, with the context of its request, and blocks no other call.",
         revisions=("2025-11-25", STATELESS),
         transports=BOTH,
     ),
@@ -88,7 +90,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "middleware.order",
         "house",
-        "Middleware stands around a request in the order of its registration, the first outermost.",
+        "Middleware wraps a request in the order of registration, the first outermost.",
         transports=("memory",),
     ),
     Requirement(
@@ -106,13 +108,13 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "middleware.sees",
         "house",
-        "Middleware sees the exchange: method, parameters, who asks in which revision, and the headers.",
+        "Middleware sees the exchange: method, parameters, caller, version and headers.",
         transports=STREAMED,
     ),
     Requirement(
         "middleware.everything",
         "house",
-        "Middleware stands around every method the server answers.",
+        "Middleware wraps every method that the server answers.",
         transports=("memory",),
     ),
     Requirement(
@@ -125,15 +127,15 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "lifespan.once",
         "house",
-        "The lifespan is entered once, before the first request is served, and left at the end; its value reaches "
-        "functions through the context.",
+        "The lifespan is entered once, before the first request, and left at the end. Functions get its "
+        "value from the context.",
         revisions=("2025-11-25", STATELESS),
         transports=STREAMED,
     ),
     Requirement(
         "lifespan.lazy",
         "house",
-        "Where nobody starts the server, the first request enters the lifespan.",
+        "If the server is not started explicitly, the first request enters the lifespan.",
         revisions=("2025-11-25", STATELESS),
         transports=("memory",),
     ),
@@ -148,8 +150,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "lifespan.failure",
         "house",
-        "A lifespan that fails at its start makes every request an error and is logged; one that fails at its end is "
-        "logged.",
+        "A lifespan that fails at its start fails every request and is logged. A failure at its end is logged.",
         revisions=("2025-11-25", STATELESS),
         transports=("memory",),
     ),

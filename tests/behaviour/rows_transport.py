@@ -27,7 +27,7 @@ MESSAGES = (
     Requirement(
         "msg.id-refused",
         "basic#requests",
-        "An id is a string or an integer, never null and nothing else; another is answered -32600 without an id.",
+        "An id is a string or an integer. A request with any other id, also null, is answered -32600 without an id.",
         revisions=NEW_AND_OLD,
     ),
     Requirement("msg.id-type", "basic#requests", "The ids 1 and '1' are different requests."),
@@ -46,27 +46,30 @@ MESSAGES = (
     Requirement(
         "msg.invalid",
         "basic#messages",
-        "JSON that is no JSON-RPC 2.0 message is answered -32600, with its id where one can be read; HTTP 400.",
+        "JSON that is not a JSON-RPC 2.0 message is answered -32600, with its id if it is readable, over "
+        "HTTP with 400.",
         revisions=NEW_AND_OLD,
     ),
     Requirement(
         "msg.parse",
         "transports#messages",
-        "Bytes that are not unambiguous UTF-8 JSON are answered -32700 without an id; HTTP 400.",
+        "Bytes that are not unambiguous UTF-8 JSON are answered -32700 without an id, over HTTP with 400.",
         revisions=NEW_AND_OLD,
     ),
     Requirement("msg.depth", "house", "Messages nested as deep as the limit allows are read."),
-    Requirement("msg.unknown-fields", "basic#general-fields", "Members nobody knows are ignored wherever they stand."),
+    Requirement("msg.unknown-fields", "basic#general-fields", "Unknown members are ignored at every level."),
     Requirement(
         "msg.parallel",
         "patterns#request-and-response",
-        "Requests run side by side; each is answered when it is done, in any order.",
+        "Requests run concurrently. Each is answered when it is done, in any order.",
     ),
-    Requirement("msg.notice-silent", "basic#notifications", "A notification is never answered; HTTP 202, no body."),
+    Requirement(
+        "msg.notice-silent", "basic#notifications", "A notification is never answered, over HTTP with 202 and no body."
+    ),
     Requirement(
         "msg.stray-response",
         "handshake/basic#responses",
-        "A response to nothing that was asked is ignored; HTTP 202.",
+        "An unexpected response is ignored, over HTTP with 202.",
         revisions=SESSION_REVISIONS,
     ),
     Requirement(
@@ -79,7 +82,7 @@ MESSAGES = (
     Requirement(
         "msg.method-not-found",
         "streamable-http#protocol-version-header",
-        "An unknown method is answered -32601; in the stateless era HTTP 404.",
+        "An unknown method is answered -32601, in the stateless era with HTTP 404.",
     ),
     Requirement(
         "msg.framing",
@@ -91,7 +94,7 @@ MESSAGES = (
     Requirement(
         "msg.line-limit",
         "house",
-        "A line over the limit is answered -32600 and skipped; the next one is served.",
+        "A line over the limit is answered -32600 and skipped. The next line is served.",
         revisions=NEW_AND_OLD,
         transports=STREAM_TRANSPORTS,
     ),
@@ -99,7 +102,8 @@ MESSAGES = (
     Requirement(
         "msg.flood",
         "house",
-        "A connection or session has a bounded number of requests in flight; one more is told to come back later.",
+        "A connection or session has a bounded number of requests in flight. Any other is refused with a "
+        "time to retry.",
         revisions=SESSION_REVISIONS,
     ),
 )
@@ -108,7 +112,8 @@ LIFECYCLE = (
     Requirement(
         "life.initialize",
         "handshake/lifecycle#initialization",
-        "The answer to initialize holds the revision, capabilities, identity and instructions in its revision's words.",
+        "The result of initialize has the version, capabilities, server info and instructions, as the "
+        "version defines them.",
         revisions=SESSION_REVISIONS,
     ),
     Requirement(
@@ -134,7 +139,7 @@ LIFECYCLE = (
     Requirement(
         "life.initialized-first",
         "handshake/lifecycle#initialization",
-        "The server says nothing of its own before the client has said that it is ready.",
+        "The server sends no messages before notifications/initialized.",
         revisions=SESSION_REVISIONS,
     ),
     Requirement(
@@ -143,7 +148,7 @@ LIFECYCLE = (
         "Ping is answered promptly with an empty result, whatever else is going on.",
         revisions=SESSION_REVISIONS,
     ),
-    Requirement("life.ping-gone", "patterns#request-and-response", "There is no ping.", revisions=(STATELESS,)),
+    Requirement("life.ping-gone", "patterns#request-and-response", "Ping does not exist.", revisions=(STATELESS,)),
     Requirement(
         "life.shutdown",
         "house",
@@ -153,7 +158,7 @@ LIFECYCLE = (
     Requirement(
         "life.stateless",
         "basic#statelessness",
-        "Who asks and what the client can do is taken from each request alone.",
+        "Client info and capabilities come only from each request.",
         revisions=(STATELESS,),
     ),
     Requirement(
@@ -173,7 +178,7 @@ NEGOTIATION = (
     Requirement(
         "neg.echo",
         "handshake/lifecycle#version-negotiation",
-        "A revision the server speaks is agreed to.",
+        "A supported version is accepted.",
         revisions=SESSION_REVISIONS,
         transports=(*MAIN_TRANSPORTS, "http-stateless"),
     ),
@@ -186,13 +191,13 @@ NEGOTIATION = (
     Requirement(
         "neg.restricted",
         "house",
-        "A server given some revisions speaks those and no others.",
+        "A server with selected versions supports only those.",
         transports=("memory", "http"),
     ),
     Requirement(
         "neg.stateless-only-initialize",
         "versioning#backward-compatibility-with-initialization-based-versions",
-        "A server of the stateless era refuses initialize and names the versions it speaks.",
+        "A server of the stateless era refuses initialize and names its supported versions.",
         revisions=SESSION_REVISIONS,
         transports=("memory", "pipe", "http"),
     ),
@@ -213,14 +218,14 @@ NEGOTIATION = (
     Requirement(
         "neg.discover",
         "discover#response",
-        "server/discover tells versions, capabilities, identity and instructions; dialects are not advertised.",
+        "server/discover returns versions, capabilities, server info and instructions. Dialects are not advertised.",
         revisions=(STATELESS,),
         transports=("memory", "pipe", "http"),
     ),
     Requirement(
         "neg.unsupported",
         "versioning#protocol-version-negotiation",
-        "A version the server does not speak statelessly is answered -32022 with what it does speak; HTTP 400.",
+        "An unsupported stateless version is answered -32022 with the supported ones, over HTTP with 400.",
         revisions=(STATELESS,),
         transports=("memory", "pipe", "http"),
     ),
@@ -234,7 +239,7 @@ NEGOTIATION = (
     Requirement(
         "neg.meta-required",
         "basic#_meta",
-        "A stateless request without well-formed version and capabilities is answered -32602; HTTP 400.",
+        "A stateless request without well-formed version and capabilities is answered -32602, over HTTP with 400.",
         revisions=(STATELESS,),
         transports=("memory", "http"),
     ),
@@ -255,7 +260,7 @@ NEGOTIATION = (
     Requirement(
         "neg.era-by-body",
         "versioning#compatibility-matrix",
-        "The era is told by the request's metadata, not by its method.",
+        "The metadata of a request decides its era, not its method.",
         revisions=(STATELESS,),
         transports=("memory", "http"),
     ),
@@ -269,7 +274,7 @@ NEGOTIATION = (
     Requirement(
         "neg.windows",
         "versioning#protocol-version-negotiation",
-        "A method exists in the revisions that define it; elsewhere, or asked of the wrong side, it is -32601.",
+        "A method exists in the versions that define it. In others, or from the wrong side, it is -32601.",
         transports=("memory", "http"),
     ),
     Requirement(
@@ -306,7 +311,7 @@ HTTP = (
     Requirement(
         "http.accept",
         "streamable-http#sending-messages",
-        "A reply is plain JSON, or a stream once something is said before the result, within what the client accepts.",
+        "A response is plain JSON, or a stream if a message comes before the result, within what the client accepts.",
         BOTH,
         HTTP_ONLY,
     ),
@@ -328,7 +333,7 @@ HTTP = (
     Requirement(
         "http.keep-alive",
         "streamable-http#receiving-messages",
-        "A quiet stream carries comments so that nobody takes it for dead.",
+        "A quiet stream carries comments, so that it is not taken for dead.",
         BOTH,
         HTTP_ONLY,
     ),
@@ -344,7 +349,7 @@ HTTP = (
     Requirement(
         "http.path",
         "streamable-http#security-endpoint",
-        "There is one endpoint, with or without a slash at its end; everything else is 404.",
+        "There is one endpoint, with or without a trailing slash. Everything else is 404.",
         BOTH,
         HTTP_ONLY,
     ),
@@ -365,14 +370,12 @@ HTTP = (
         BOTH,
         HTTP_ONLY,
     ),
-    Requirement(
-        "http.once", "house", "A header that decides something and stands twice is 400.", (STATELESS,), HTTP_ONLY
-    ),
+    Requirement("http.once", "house", "A duplicate decisive header is 400.", (STATELESS,), HTTP_ONLY),
     Requirement("http.cors", "house", "Pages may read replies only if their origin was named for it.", BOTH, HTTP_ONLY),
     Requirement(
         "http.status",
         "streamable-http#protocol-version-header",
-        "In the stateless era protocol errors have a status of their own; a failed tool is 200.",
+        "In the stateless era protocol errors have their own status. A failed tool is 200.",
         (STATELESS,),
         HTTP_ONLY,
     ),
@@ -410,7 +413,7 @@ HTTP = (
     Requirement(
         "http.workers",
         "house",
-        "Several processes share one port where no sessions are kept; one that dies is replaced.",
+        "Without sessions, several processes can share one port. A process that dies is replaced.",
         BOTH,
         HTTP_ONLY,
     ),
@@ -434,14 +437,14 @@ SESSION = (
     Requirement(
         "session.unknown",
         "handshake/transports#session-management",
-        "A request with an id that is no session's is 404.",
+        "A request with an unknown session id is 404.",
         OLD_WEB,
         HTTP_ONLY,
     ),
     Requirement(
         "session.delete",
         "handshake/transports#session-management",
-        "DELETE ends the session, its calls and its streams; what comes after is 404.",
+        "DELETE ends the session, its calls and its streams. Later requests are 404.",
         OLD_WEB,
         HTTP_ONLY,
     ),
@@ -463,14 +466,14 @@ SESSION = (
     Requirement(
         "session.notices-wait",
         "house",
-        "Changes that happen while no GET stream is open are told when it is, each kind once.",
+        "Changes without an open GET stream are sent when it opens, each kind once.",
         OLD_WEB,
         HTTP_ONLY,
     ),
     Requirement(
         "session.notices-own",
         "handshake/transports#multiple-connections",
-        "Each session hears of a change once, on its GET stream and on no other.",
+        "Each session receives a change once, only on its GET stream.",
         OLD_WEB,
         HTTP_ONLY,
     ),
@@ -481,7 +484,7 @@ SESSION = (
         OLD_WEB,
         HTTP_ONLY,
     ),
-    Requirement("session.idle", "house", "A session nobody uses expires; one in use does not.", OLD_WEB, HTTP_ONLY),
+    Requirement("session.idle", "house", "An unused session expires. A session in use does not.", OLD_WEB, HTTP_ONLY),
     Requirement("session.lifetime", "house", "No session lives longer than its lifetime.", OLD_WEB, HTTP_ONLY),
     Requirement("session.opening", "house", "A session that is not opened fully in time expires.", OLD_WEB, HTTP_ONLY),
     Requirement(
@@ -547,7 +550,7 @@ RESUMPTION = (
     Requirement(
         "resume.window",
         "house",
-        "Events are kept for a bounded while; asking for more is 400, never a silent gap.",
+        "Events are kept for a bounded time. A request for older ones is 400, never a silent gap.",
         OLD_WEB,
         HTTP_ONLY,
     ),
@@ -568,7 +571,7 @@ RESUMPTION = (
     Requirement(
         "resume.close-stream",
         "handshake/transports#sending-messages-to-the-server",
-        "The server may close a connection with a retry time; the rest of the stream is delivered once, on the GET.",
+        "The server may close a connection with a retry time. The rest of the stream is sent once, on the GET.",
         ("2025-11-25", DRAFT),
         HTTP_ONLY,
     ),
@@ -582,7 +585,7 @@ RESUMPTION = (
     Requirement(
         "resume.take-over",
         "handshake/transports#multiple-connections",
-        "A stream has one reader; who resumes it last has it.",
+        "A stream has one reader, the client that resumed it last.",
         OLD_WEB,
         HTTP_ONLY,
     ),
@@ -608,7 +611,7 @@ SSE = (
     Requirement(
         "sse.messages",
         "handshake/transports#http-with-sse",
-        "What the server says arrives as message events on the stream.",
+        "Messages of the server arrive as message events on the stream.",
         ("2024-11-05", "2025-11-25"),
         ("sse",),
     ),
@@ -620,12 +623,18 @@ SSE = (
         ("sse",),
     ),
     Requirement(
-        "sse.refused", "house", "Posts to nobody, of the wrong kind or from elsewhere are refused.", FIRST, ("sse",)
+        "sse.refused",
+        "house",
+        "Posts to an unknown session, of the wrong type or from a foreign origin are refused.",
+        FIRST,
+        ("sse",),
     ),
     Requirement("sse.leaving", "house", "With the stream the session and its calls end.", FIRST, ("sse",)),
-    Requirement("sse.principal", "house", "Nobody can post into another principal's session.", FIRST, ("sse",)),
+    Requirement("sse.principal", "house", "A client cannot post to another principal's session.", FIRST, ("sse",)),
     Requirement("sse.several", "house", "Streams do not mix.", FIRST, ("sse",)),
-    Requirement("sse.cap", "house", "There are no more streams than sessions allowed: 503.", FIRST, ("sse",)),
+    Requirement(
+        "sse.cap", "house", "Streams count toward the limit of sessions. Over it the response is 503.", FIRST, ("sse",)
+    ),
     Requirement("sse.keep-alive", "house", "A quiet stream carries comments.", FIRST, ("sse",)),
     Requirement("sse.optional", "house", "A server can leave the old addresses out.", FIRST, ("sse",)),
 )
@@ -640,7 +649,12 @@ BATCHES = (
         BATCHED,
     ),
     Requirement("batch.errors", "handshake/basic#batching", "A wrong member is answered by itself.", BATCHED),
-    Requirement("batch.silent", "handshake/basic#batching", "Without requests there is no answer; HTTP 202.", BATCHED),
+    Requirement(
+        "batch.silent",
+        "handshake/basic#batching",
+        "A batch without requests is not answered, over HTTP with 202.",
+        BATCHED,
+    ),
     Requirement("batch.empty", "handshake/basic#batching", "An empty array is one -32600.", BATCHED),
     Requirement("batch.parallel", "house", "Members run side by side.", BATCHED),
     Requirement("batch.cancelled", "house", "A cancelled member is left out of the answer.", BATCHED),
@@ -649,7 +663,7 @@ BATCHES = (
     Requirement(
         "batch.refused",
         "streamable-http#sending-messages",
-        "In every other revision an array is one -32600; HTTP 400.",
+        "In every other version an array is one -32600, over HTTP with 400.",
         ("2024-11-05", "2025-06-18", "2025-11-25", STATELESS, DRAFT),
     ),
     Requirement("batch.first", "handshake/lifecycle#initialization", "Initialize is not part of a batch.", BATCHED),
@@ -757,9 +771,9 @@ CANCELLATION = (
 
 DIALECT = (
     Requirement("draft.echo", "house", "Who initializes with draft is answered with draft.", (DRAFT,)),
-    Requirement("draft.progress", "house", "Progress is an object told by request id.", (DRAFT,)),
+    Requirement("draft.progress", "house", "Progress is an object with the request id.", (DRAFT,)),
     Requirement("draft.dialog", "house", "Elicitation is a dialog that is created, opened and closed.", (DRAFT,)),
-    Requirement("draft.codes", "house", "Resource, tool and prompt not found have codes of their own.", (DRAFT,)),
+    Requirement("draft.codes", "house", "Resource, tool and prompt not found have separate codes.", (DRAFT,)),
     Requirement("draft.duplicate", "house", "A duplicate id is -32001.", (DRAFT,), ("memory", "pipe", "sse")),
     Requirement("draft.shutdown", "house", "Shutdown is answered null.", (DRAFT,)),
     Requirement(
@@ -771,13 +785,11 @@ PROCESS = (
     Requirement(
         "stdio.stdout",
         "stdio#receiving-messages",
-        "Nothing but messages is written to standard output, whatever tools, libraries and child processes print.",
+        "Only messages are written to standard output, whatever tools, libraries and child processes print.",
         BOTH,
         ("stdio",),
     ),
-    Requirement(
-        "stdio.stdin", "house", "Nobody can read messages away: standard input is empty for tools.", BOTH, ("stdio",)
-    ),
+    Requirement("stdio.stdin", "house", "Tools cannot read messages: their standard input is empty.", BOTH, ("stdio",)),
     Requirement(
         "stdio.ends",
         "stdio#shutdown",
@@ -805,7 +817,7 @@ PROCESS = (
         ("unix", "tcp"),
     ),
     Requirement(
-        "socket.half-close", "house", "When a client has said its last word the connection ends.", BOTH, ("unix", "tcp")
+        "socket.half-close", "house", "When a client closes its side, the connection ends.", BOTH, ("unix", "tcp")
     ),
     Requirement(
         "socket.run", "house", "A process serves a socket until a signal comes.", (STATELESS,), ("unix", "tcp")

@@ -1,4 +1,4 @@
-"""Several messages in one array: part of one revision, refused in every other."""
+"""Test JSON-RPC batches, which only one protocol version allows."""
 
 import asyncio
 import json
@@ -118,7 +118,7 @@ async def test_the_members_of_a_batch_run_side_by_side(revision: str, transport:
 
 
 @requirement("batch.cancelled")
-async def test_a_member_that_is_cancelled_keeps_nobody_waiting(revision: str, transport: str) -> None:
+async def test_a_cancelled_batch_member_does_not_delay_the_others(revision: str, transport: str) -> None:
     stage = ControlledServer()
     async with connect(stage.app, transport, revision) as peer:
         sending = asyncio.get_running_loop().create_task(
@@ -147,13 +147,13 @@ async def test_what_a_member_says_on_the_way_comes_before_the_array(revision: st
             *notices, last = reply.messages
         else:
             last = (await peer.raw(data)).message
-            notices = [{"method": method} for method, _ in peer.notices]
+            notices = [{"method": method} for method, _ in peer.notifications]
         assert [one["method"] for one in notices] == ["notifications/progress"] * 2
         assert {answer["id"] for answer in last} == {1, 2}
 
 
 @requirement("batch.limit")
-async def test_a_batch_is_no_way_around_the_limit(revision: str, transport: str) -> None:
+async def test_a_batch_does_not_bypass_the_limit(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision) as peer:
         reply = await send(peer, *(member(number, "ping") for number in range(257)))
         assert reply.code == -32600

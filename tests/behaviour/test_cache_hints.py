@@ -1,4 +1,4 @@
-"""Caching hints: on every result that may be kept, and on no other."""
+"""Test that exactly the cacheable results have cache hints."""
 
 from typing import Any
 

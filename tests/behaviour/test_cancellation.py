@@ -1,4 +1,4 @@
-"""Stopping a request: by notice, by leaving, or not at all, as the revision and the transport have it."""
+"""Test cancellation, by notification and by disconnecting, in each protocol version and transport."""
 
 import asyncio
 import json
@@ -49,18 +49,18 @@ async def test_a_notice_stops_the_work_and_it_is_not_answered(revision: str, tra
 
 
 @requirement("cancel.silence")
-async def test_nothing_is_said_about_a_cancelled_request(revision: str, transport: str) -> None:
+async def test_nothing_is_sent_about_a_cancelled_request(revision: str, transport: str) -> None:
     stage = ControlledServer()
 
     @stage.app.tool
     async def stubborn(ctx: Context) -> str:
         await ctx.progress(1)
         try:
-            await stage.play("first")
+            await stage.run_until_released("first")
         except asyncio.CancelledError:
             await ctx.progress(2)
             await ctx.log("error", "still talking")
-        await stage.play("second")
+        await stage.run_until_released("second")
         await ctx.progress(3)
         stage.over("all")
         stage.outcomes["all"] = "finished"
@@ -77,7 +77,7 @@ async def test_nothing_is_said_about_a_cancelled_request(revision: str, transpor
         stage.release("second")
         await stage.wait_until_ended("all")
         await unanswered(peer, pending)
-        assert len(peer.notices) == 1, peer.notices
+        assert len(peer.notifications) == 1, peer.notifications
 
 
 @requirement("cancel.id-free")
@@ -87,9 +87,9 @@ async def test_the_id_of_a_cancelled_request_can_be_used_again(revision: str, tr
     @stage.app.tool
     async def stubborn() -> str:
         try:
-            await stage.play("first")
+            await stage.run_until_released("first")
         except asyncio.CancelledError:
-            await stage.play("second")
+            await stage.run_until_released("second")
         return "too late"
 
     async with connect(stage.app, transport, revision) as peer:
@@ -147,7 +147,7 @@ async def test_initialize_is_not_cancelled(revision: str, transport: str) -> Non
         else:
             await peer.send_raw(opening.encode())
             await peer.send_raw(cancel.encode())
-        answer = await peer.next_stray()
+        answer = await peer.next_unmatched()
         assert answer["result"]["protocolVersion"] == revision
 
 
@@ -166,7 +166,7 @@ async def test_a_function_in_a_thread_is_left_to_itself(revision: str, transport
 
 
 @requirement("cancel.question")
-async def test_a_question_nobody_needs_answered_is_withdrawn(revision: str, transport: str) -> None:
+async def test_an_input_request_of_a_cancelled_call_is_withdrawn(revision: str, transport: str) -> None:
     stage = ControlledServer()
     asked, late = asyncio.Event(), asyncio.Event()
 

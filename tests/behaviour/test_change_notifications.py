@@ -1,4 +1,4 @@
-"""Changes: lists that become others and resources with new contents, told to whoever wants to know."""
+"""Test notifications of changed lists and resources."""
 
 import asyncio
 import threading
@@ -31,11 +31,11 @@ async def listen(peer: Peer) -> None:
         await peer.next_notification("notifications/subscriptions/acknowledged")
     else:
         await peer.request("resources/subscribe", {"uri": "x:a"})
-    peer.notices.clear()
+    peer.notifications.clear()
 
 
 @requirement("changes.registration")
-async def test_what_is_added_and_removed_is_told_to_every_session(revision: str, transport: str) -> None:
+async def test_additions_and_removals_are_sent_to_every_session(revision: str, transport: str) -> None:
     app = server()
     steps: list[tuple[Callable[[], None], str, str, list[str]]] = [
         (lambda: app.add_tool(lambda: "x", name="new"), TOOLS, "tools/list", ["new"]),
@@ -55,8 +55,8 @@ async def test_what_is_added_and_removed_is_told_to_every_session(revision: str,
                 for one in (peer, other):
                     assert await one.next_notification(notice) == {}
                     assert await list_names(one, method) == expected
-            assert len(other.notices) == len(steps)
-        assert [method for method, _ in peer.notices] == [notice for _, notice, _, _ in steps]
+            assert len(other.notifications) == len(steps)
+        assert [method for method, _ in peer.notifications] == [notice for _, notice, _, _ in steps]
 
 
 @requirement("changes.from-a-thread")
@@ -76,28 +76,28 @@ async def test_a_change_may_come_from_a_thread(revision: str, transport: str) ->
         for notice in (TOOLS, UPDATED, PROMPTS, RESOURCES):
             await peer.next_notification(notice)
         await asyncio.to_thread(thread.join)
-        assert [method for method, _ in peer.notices] == [TOOLS, UPDATED, PROMPTS, RESOURCES]
+        assert [method for method, _ in peer.notifications] == [TOOLS, UPDATED, PROMPTS, RESOURCES]
         assert await list_names(peer, "prompts/list") == ["from-a-thread"]
 
 
 @requirement("changes.ready-first")
-async def test_nothing_is_told_before_the_session_is_ready(revision: str, transport: str) -> None:
+async def test_nothing_is_sent_before_the_session_is_ready(revision: str, transport: str) -> None:
     app = server()
     async with connect(app, transport, revision, handshake=False) as peer:
         app.notify_tools_changed()
         await peer.initialize()
         app.notify_tools_changed()
         await peer.request("ping")
-        assert peer.notices == []
+        assert peer.notifications == []
         await peer.notify("notifications/initialized")
         await peer.request("ping")
         app.notify_prompts_changed()
         await peer.next_notification(PROMPTS)
-        assert len(peer.notices) == 1
+        assert len(peer.notifications) == 1
 
 
 @requirement("changes.updated")
-async def test_updates_are_told_to_those_who_subscribed(revision: str, transport: str) -> None:
+async def test_updates_are_sent_to_subscribers(revision: str, transport: str) -> None:
     app = server()
     async with connect(app, transport, revision) as peer:
         app.notify_resource_updated("x:a")
@@ -112,8 +112,8 @@ async def test_updates_are_told_to_those_who_subscribed(revision: str, transport
             app.notify_tools_changed()
             await peer.next_notification(TOOLS)
             await other.next_notification(TOOLS)
-            assert len(other.notices) == 2
-        assert len(peer.notices) == 2
+            assert len(other.notifications) == 2
+        assert len(peer.notifications) == 2
 
 
 @requirement("changes.spellings")
@@ -138,7 +138,7 @@ async def test_notices_have_the_subscribers_spelling(revision: str, transport: s
             app.notify_resource_updated("notes://today/%C3%A9")
             app.notify_resources_changed()
             await peer.next_notification(RESOURCES)
-            assert [method for method, _ in peer.notices if method == UPDATED] == [UPDATED] * 3
+            assert [method for method, _ in peer.notifications if method == UPDATED] == [UPDATED] * 3
 
 
 @requirement("changes.unsubscribed")
@@ -156,11 +156,11 @@ async def test_after_unsubscribing_there_is_silence(revision: str, transport: st
         app.notify_resource_updated("x:b")
         app.notify_tools_changed()
         await peer.next_notification(TOOLS)
-        assert [method for method, _ in peer.notices] == [UPDATED, TOOLS]
+        assert [method for method, _ in peer.notifications] == [UPDATED, TOOLS]
 
 
 @requirement("changes.collected")
-async def test_what_was_missed_is_told_once(revision: str, transport: str) -> None:
+async def test_a_missed_change_is_sent_once(revision: str, transport: str) -> None:
     app = server()
     async with connect(app, transport, revision, listen=False) as peer:
         await peer.request("resources/subscribe", {"uri": "x:a"})
@@ -170,10 +170,10 @@ async def test_what_was_missed_is_told_once(revision: str, transport: str) -> No
             app.notify_resource_updated("x:a")
             app.notify_resource_updated("x:b")
         await peer.request("ping")
-        assert peer.notices == [], "nothing but the GET stream carries what nobody asked for"
+        assert peer.notifications == [], "nothing but the GET stream carries what nobody asked for"
         await peer.listen()
         for notice in (TOOLS, PROMPTS, UPDATED):
             await peer.next_notification(notice)
         app.notify_resources_changed()
         await peer.next_notification(RESOURCES)
-        assert len(peer.notices) == 4
+        assert len(peer.notifications) == 4

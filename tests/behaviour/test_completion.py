@@ -1,4 +1,4 @@
-"""Completion: suggestions for arguments of prompts and variables of templates."""
+"""Test completion of prompt arguments and template variables."""
 
 from enum import Enum
 from typing import Any, Literal
@@ -134,14 +134,14 @@ async def test_what_is_unknown_cannot_be_completed(revision: str, transport: str
 @requirement("completion.capability")
 async def test_completions_are_declared_where_there_are_any(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert opened["capabilities"].get("completions") == (None if revision == "2024-11-05" else {})
         result = await peer.request("completion/complete", prompt("city", "R"))
         assert result["completion"]["values"] == ["Rome"]
     plain = Server("plain")
     plain.add_prompt(lambda a: a, name="free")
     async with connect(plain, transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert "completions" not in opened["capabilities"]
         params = {"ref": {"type": "ref/prompt", "name": "free"}, "argument": {"name": "a", "value": ""}}
         assert (await expect_error(peer.request("completion/complete", params))).code == -32601

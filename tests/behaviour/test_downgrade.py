@@ -1,4 +1,4 @@
-"""Older revisions: each gets what it can understand, and nothing it has no word for."""
+"""Test that older protocol versions receive only what they define."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def server() -> Server:
 
 
 @requirement("downgrade.content")
-async def test_what_a_revision_cannot_say_is_said_as_text(revision: str, transport: str) -> None:
+async def test_content_unknown_to_a_version_becomes_text(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         image, sound, link = (await call(peer, "everything"))["content"]
         messages = (await peer.request("prompts/get", {"name": "prompt", "arguments": {"topic": "x"}}))["messages"]
@@ -82,7 +82,7 @@ async def test_the_server_introduces_itself_in_the_words_of_the_revision(revisio
             result = await peer.request("server/discover")
             assert result["_meta"]["io.modelcontextprotocol/serverInfo"] == known
         else:
-            assert peer.opened["serverInfo"] == known
+            assert peer.initialize_result["serverInfo"] == known
 
 
 @requirement("downgrade.stamps")

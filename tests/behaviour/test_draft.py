@@ -1,4 +1,4 @@
-"""The draft dialect: its own shapes of progress and questions, its own codes; all else as the newest handshake."""
+"""Test the draft dialect: its progress, its input requests and its error codes."""
 
 import asyncio
 import json
@@ -42,16 +42,16 @@ def full() -> Server:
 @requirement("draft.echo")
 async def test_the_dialect_is_echoed_by_its_name(transport: str) -> None:
     async with connect(full(), transport, DRAFT) as peer:
-        assert peer.opened["protocolVersion"] == DRAFT
-        assert peer.opened["capabilities"]["tools"] == {"listChanged": True}
-        assert peer.opened["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
+        assert peer.initialize_result["protocolVersion"] == DRAFT
+        assert peer.initialize_result["capabilities"]["tools"] == {"listChanged": True}
+        assert peer.initialize_result["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
 
 
 @requirement("draft.progress")
-async def test_progress_is_told_by_request_id_in_an_object(transport: str) -> None:
+async def test_progress_is_reported_by_request_id_in_an_object(transport: str) -> None:
     async with connect(full(), transport, DRAFT) as peer:
         assert text(await peer.request("tools/call", call_params("working"), id="op-1")) == "done"
-        assert peer.notices == [
+        assert peer.notifications == [
             (
                 "notifications/progress",
                 {"requestId": "op-1", "progress": {"current": 50, "total": 100, "message": "half"}},
@@ -71,7 +71,7 @@ async def test_a_question_to_the_user_is_a_dialog(transport: str) -> None:
     answers = {"elicitation/createDialog": answer}
     async with connect(full(), transport, DRAFT, capabilities={"elicitation": {}}, answer=answers) as peer:
         assert text(await peer.request("tools/call", call_params("booking"))) == "12"
-        assert [method for method, _ in peer.questions] == ["elicitation/createDialog"]
+        assert [method for method, _ in peer.server_requests] == ["elicitation/createDialog"]
         assert len(asked) == 1
 
 

@@ -1,4 +1,4 @@
-"""Failures: what an author's mistakes become, which codes are used, and that nothing but the call is lost."""
+"""Test errors: what exceptions in a tool become, which codes are used, and that only the call fails."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Mirrored headers as the server checks them: what stands in a header and what stands in the body must agree."""
+"""Test that the server compares mirrored headers with the body."""
 
 import base64
 import json

@@ -1,9 +1,7 @@
-"""The HTTP endpoint: statuses, headers, what a reply looks like, where it is mounted, how it is run."""
+"""Test the HTTP endpoint: statuses, headers, response types, mounting and running."""
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import json
 import os
 import re
@@ -19,6 +17,7 @@ import pytest
 from behaviour import programs
 from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
+from certificates import write_certificate
 from dovetail import Context, Server, ServerLimits
 from dovetail.errors import InsufficientScope, MissingClientCapability, ProtocolError, ServerBusy
 from driver import DRAFT, JSON_AND_STREAM, STATELESS, Peer, connect, serve, serve_asgi, spawn, stop_process
@@ -86,11 +85,11 @@ async def test_a_reply_is_of_a_kind_the_client_takes(
         assert text(await telling) == "counted to 3"
         assert telling.response is not None
         assert telling.response.media_type == streamed
-        assert len(peer.notices) == (0 if streamed == "application/json" else 3)
+        assert len(peer.notifications) == (0 if streamed == "application/json" else 3)
 
 
 @requirement("http.not-acceptable")
-async def test_a_client_that_takes_neither_kind_is_told(revision: str, transport: str) -> None:
+async def test_a_client_that_accepts_neither_type_gets_406(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision) as peer:
         for accept in ("text/html", "image/*", "application/json;q=0, text/event-stream;q=0", "x"):
             reply = await post(peer, echo(peer), accept=accept)
@@ -114,7 +113,7 @@ async def test_a_stream_ends_with_the_result(revision: str, transport: str) -> N
 
 
 @requirement("http.one-stream")
-async def test_what_concerns_a_request_is_said_on_its_reply_and_nowhere_else(revision: str, transport: str) -> None:
+async def test_messages_about_a_request_are_sent_only_on_its_response(revision: str, transport: str) -> None:
     stage = ControlledServer()
     async with connect(stage.app, transport, revision) as peer:
         calls = {
@@ -206,7 +205,7 @@ async def test_where_json_is_wanted_a_silent_call_stays_json(
         later = other.start("tools/call", call_params("wait", name="t"))
         response = await later.streaming()
         await other.wait_until(lambda: comments(response) >= 3 or None, "comments")
-        assert not pending.headed.is_set()
+        assert not pending.head_received.is_set()
         for name in ("s", "t"):
             stage.release(name)
         assert text(await pending) == "s is done"
@@ -225,7 +224,7 @@ async def test_an_error_after_the_stream_began_is_its_last_event(
 
     @stage.app.tool
     async def fail(name: str) -> str:
-        await stage.play(name)
+        await stage.run_until_released(name)
         raise fault
 
     async with connect(stage.app, transport, revision) as peer:
@@ -238,17 +237,17 @@ async def test_an_error_after_the_stream_began_is_its_last_event(
 
 
 @requirement("http.responses")
-async def test_a_server_may_be_told_to_answer_in_json_only(revision: str, transport: str) -> None:
+async def test_a_server_can_be_set_to_json_only(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision, options={"response_mode": "json"}) as peer:
         pending = peer.start("tools/call", call_params("count", to=3), progress_token=1)
         assert text(await pending) == "counted to 3"
         assert pending.response is not None
         assert pending.response.media_type == "application/json"
-        assert peer.notices == []
+        assert peer.notifications == []
 
 
 @requirement("http.responses")
-async def test_a_server_may_be_told_to_answer_in_streams_only(revision: str, transport: str) -> None:
+async def test_a_server_can_be_set_to_streams_only(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision, options={"response_mode": "sse"}) as peer:
         pending = peer.start("tools/call", call_params("echo", text="hi"))
         assert text(await pending) == "hi"
@@ -592,12 +591,12 @@ async def test_handshake_clients_can_be_served_without_sessions(revision: str, t
         assert peer.session is None
         assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
         assert text(await peer.request("tools/call", call_params("count", to=2), progress_token=1)) == "counted to 2"
-        assert len(peer.notices) == 2
+        assert len(peer.notifications) == 2
         assert await peer.request("ping") == {}
         # There is no way to ask: the answer could come to any process.
         exc = await expect_error(peer.request("tools/call", call_params("asking")))
         assert exc.code == -32602
-        assert peer.questions == []
+        assert peer.server_requests == []
         for method in ("GET", "DELETE"):
             response = await peer.http(method, headers={"accept": "text/event-stream"})
             assert response.status == 405, method
@@ -660,7 +659,7 @@ async def test_two_servers_stand_side_by_side_under_prefixes(revision: str) -> N
             missing = await web.open("POST", f"{prefix}/other", {"content-type": "application/json"}, b"{}")
             assert missing.status == 404
             await missing.close()
-            await peer.hang_up()
+            await peer.stop()
             assert peer.violations == []
 
 
@@ -697,13 +696,13 @@ async def test_a_mounted_server_needs_no_lifespan_of_its_host(transport: str) ->
         assert begun == []
         assert text(await peer.request("tools/call", {"name": "value"})) == "value"
         assert begun == ["in"]
-        await peer.hang_up()
+        await peer.stop()
     await app.stop()
     assert begun == ["in", "out"]
 
 
 @requirement("http.health")
-async def test_health_is_told_where_asked_for() -> None:
+async def test_health_is_served_if_enabled() -> None:
     async with connect(ControlledServer().app, "http", STATELESS, options={"health": True}) as peer:
         for path in ("/live", "/ready"):
             response = await peer.http("GET", path, {"host": "anything.example"})
@@ -746,7 +745,7 @@ async def test_a_process_serves_until_a_signal_comes() -> None:
         async with running() as (process, port):
             peer = client_of(port, STATELESS)
             assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
-            await peer.hang_up()
+            await peer.stop()
             process.send_signal(number)
             async with asyncio.timeout(5):
                 assert await process.wait() == 0
@@ -754,12 +753,12 @@ async def test_a_process_serves_until_a_signal_comes() -> None:
 
 @requirement("http.tls")
 async def test_a_process_serves_tls(tmp_path: Path) -> None:
-    certificate, key = self_signed(tmp_path)
+    certificate, key = write_certificate(tmp_path)
     async with running(ssl_certfile=str(certificate), ssl_keyfile=str(key)) as (_, port):
         trust = ssl.create_default_context(cafile=str(certificate))
         peer = client_of(port, STATELESS, trust)
         assert text(await peer.request("tools/call", call_params("echo", text="hi"))) == "hi"
-        await peer.hang_up()
+        await peer.stop()
         with pytest.raises(ConnectionError):
             await client_of(port, STATELESS).request("tools/list")
 
@@ -797,7 +796,7 @@ def test_several_processes_cannot_have_sessions() -> None:
 
 
 @requirement("http.run")
-def test_a_transport_nobody_knows_is_refused() -> None:
+def test_an_unknown_transport_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'stdio', 'http', 'unix'.*'tcp'"):
         Server("x").run("carrier-pigeon")
 
@@ -807,33 +806,3 @@ async def test_a_port_in_use_is_a_plain_error() -> None:
     async with serve(Server("x")) as web:
         with pytest.raises(OSError, match="in use"):
             await Server("y").serve("http", port=web.port)
-
-
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dovetail test")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate_file, key_file = folder / "cert.pem", folder / "key.pem"
-    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate_file, key_file

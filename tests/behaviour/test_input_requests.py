@@ -1,4 +1,4 @@
-"""Asking the client: forms, pages, models and roots, one body for both eras."""
+"""Test requests to the client (forms, URLs, sampling and roots) with the same server code in both eras."""
 
 import asyncio
 import logging
@@ -78,7 +78,7 @@ async def test_tools_prompts_and_resources_ask_the_user(revision: str, transport
         resource = await peer.call("resources/read", {"uri": "x:deep/secret"})
         assert resource["contents"][0]["text"] == "deep 3"
         assert peer.rounds == (2 if revision == STATELESS else 1)
-        asked = [method for method, _ in peer.questions]
+        asked = [method for method, _ in peer.server_requests]
         name = "elicitation/createDialog" if revision == DRAFT else "elicitation/create"
         assert asked == ([] if revision == STATELESS else [name] * 3)
 
@@ -199,7 +199,7 @@ async def test_the_june_revision_spells_choices_its_own_way(revision: str, trans
 
 
 @requirement("asking.declined")
-async def test_declining_and_dismissing_are_told_apart(revision: str, transport: str) -> None:
+async def test_declining_and_dismissing_are_different(revision: str, transport: str) -> None:
     app = server()
 
     @app.tool
@@ -685,7 +685,7 @@ async def test_what_was_not_declared_is_not_asked(revision: str, transport: str)
                 assert error.status_code == 400  # type: ignore[attr-defined]
         error = await expect_error(call(peer, "require"))
         assert error.data == {"requiredCapabilities": {"sampling": {}, "roots": {}, "elicitation": {"url": {}}}}
-        assert peer.questions == []
+        assert peer.server_requests == []
     async with connect(needy(), transport, revision, capabilities=ALL) as peer:
         assert text(await call(peer, "require")) == "able"
 
@@ -731,7 +731,7 @@ async def test_what_a_revision_does_not_have_is_not_asked(revision: str, transpo
         for what in refusals:
             for tool in ("ask", "explicit"):
                 assert (await expect_error(call(peer, tool, what=what))).code == -32602, what
-        assert peer.questions == []
+        assert peer.server_requests == []
 
 
 @requirement("asking.no-way", transports=("http",))
@@ -744,7 +744,7 @@ async def test_an_answer_of_plain_json_cannot_ask(revision: str, transport: str)
 
 
 @requirement("asking.no-way", transports=("http-stateless",))
-async def test_without_a_session_nobody_is_asked(revision: str, transport: str) -> None:
+async def test_without_a_session_no_client_is_asked(revision: str, transport: str) -> None:
     async with connect(needy(), transport, revision, capabilities=ALL) as peer:
         for tool in ("ask", "explicit"):
             error = await expect_error(call(peer, tool, what=["form"]))
@@ -794,7 +794,7 @@ async def test_questions_stand_in_the_result(revision: str, transport: str) -> N
         assert question["method"] == "elicitation/create"
         assert question["params"]["message"] == "Which seat?"
         assert isinstance(result["requestState"], str)
-        assert peer.questions == []
+        assert peer.server_requests == []
         assert not any("method" in message for message in peer.messages)
 
 

@@ -1,4 +1,4 @@
-"""Opening, using and closing a handshake session; and that the stateless era remembers nothing."""
+"""Test the lifecycle of a handshake session, and that the stateless era keeps no state."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ async def test_initialize_tells_who_the_server_is_and_what_it_can(revision: str,
         instructions="Be kind.",
     ).app
     async with connect(app, transport, revision) as peer:
-        told = peer.opened
+        told = peer.initialize_result
         assert told["protocolVersion"] == revision
         assert told["instructions"] == "Be kind."
         assert told["capabilities"]["tools"] == {"listChanged": True}
@@ -87,14 +87,14 @@ async def test_a_session_hears_of_changes_only_once_it_is_ready(revision: str, t
         await peer.initialize()
         stage.app.notify_tools_changed()
         assert await peer.request("ping") == {}
-        assert peer.notices == []
+        assert peer.notifications == []
         await peer.notify("notifications/initialized")
         if transport == "http":
             await peer.listen()
         assert await peer.request("ping") == {}
         stage.app.notify_tools_changed()
         await peer.next_notification("notifications/tools/list_changed")
-        assert len(peer.notices) == 1
+        assert len(peer.notifications) == 1
 
 
 @requirement("life.ping")
@@ -204,5 +204,5 @@ async def test_only_what_is_declared_is_served(revision: str, transport: str) ->
 
 
 async def _capabilities(peer: Peer) -> Any:
-    told = peer.opened or await peer.request("server/discover")
+    told = peer.initialize_result or await peer.request("server/discover")
     return told["capabilities"]

@@ -1,4 +1,4 @@
-"""The life of a server: entered once, left at the end, and no mystery when it fails."""
+"""Test the lifespan of a server: entered once, left at the end, and its errors."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Log messages: wanted by session or by request, filtered by level, said on the request's own stream."""
+"""Test log messages: requested per session or per request, filtered by level, sent on the request's stream."""
 
 import asyncio
 from typing import Any
@@ -39,7 +39,7 @@ def server() -> Server:
 
 
 def levels(peer: Peer) -> list[str]:
-    return [params["level"] for method, params in peer.notices if method == MESSAGE]
+    return [params["level"] for method, params in peer.notifications if method == MESSAGE]
 
 
 @requirement("logging.session-level")
@@ -48,7 +48,7 @@ async def test_a_session_hears_what_it_set(revision: str, transport: str) -> Non
         await call(peer, "talk")
         assert levels(peer) == LEVELS[1:], "until a level is set, everything but debug"
         for place, level in enumerate(LEVELS):
-            peer.notices.clear()
+            peer.notifications.clear()
             assert await peer.request("logging/setLevel", {"level": level}) == {}
             await call(peer, "talk")
             assert levels(peer) == LEVELS[place:]
@@ -71,7 +71,7 @@ async def test_the_level_of_one_session_is_not_anothers(revision: str, transport
 async def test_a_request_hears_what_it_names(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         for place, level in enumerate(LEVELS):
-            peer.notices.clear()
+            peer.notifications.clear()
             await peer.request("tools/call", {"name": "talk"}, log_level=level)
             assert levels(peer) == LEVELS[place:]
             assert "result" in peer.messages[-1], "the response comes last"
@@ -95,10 +95,10 @@ async def test_messages_stay_on_the_stream_of_their_request(revision: str, trans
 async def test_a_request_without_a_level_hears_nothing(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         await peer.request("tools/call", {"name": "talk"}, log_level="debug")
-        peer.notices.clear()
+        peer.notifications.clear()
         await call(peer, "talk")
         await peer.request("tools/call", {"name": "talk"}, progress_token="t")
-        assert peer.notices == []
+        assert peer.notifications == []
 
 
 @requirement("logging.bad-level")
@@ -113,7 +113,7 @@ async def test_an_unknown_level_is_an_error(revision: str, transport: str) -> No
             assert (await expect_error(request)).code == -32602, level
         if revision != STATELESS:
             assert (await expect_error(peer.request("logging/setLevel", {}))).code == -32602
-        assert peer.notices == []
+        assert peer.notifications == []
 
 
 @requirement("logging.message")
@@ -121,7 +121,7 @@ async def test_a_message_carries_level_logger_and_data(revision: str, transport:
     async with connect(server(), transport, revision) as peer:
         level = "debug" if revision == STATELESS else None
         await peer.request("tools/call", {"name": "data"}, log_level=level)
-        assert [params for _, params in peer.notices] == [
+        assert [params for _, params in peer.notifications] == [
             {
                 "level": "warning",
                 "logger": "database",
@@ -135,5 +135,5 @@ async def test_a_message_carries_level_logger_and_data(revision: str, transport:
 @requirement("logging.capability")
 async def test_logging_is_declared(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert opened["capabilities"]["logging"] == {}

@@ -1,4 +1,4 @@
-"""The manifest and the tests agree: every requirement has a test, every behaviour test names a requirement."""
+"""Test that every requirement of the manifest has a test, and that every behaviour test names a requirement."""
 
 import ast
 import re

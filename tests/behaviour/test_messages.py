@@ -1,4 +1,4 @@
-"""JSON-RPC: ids, kinds of message, what is refused and how, on every transport."""
+"""Test JSON-RPC messages on every transport: ids, kinds and refusals."""
 
 import asyncio
 import json
@@ -134,7 +134,7 @@ async def test_over_http_each_request_is_answered_on_its_own_reply(revision: str
 
 
 @requirement("msg.invalid")
-async def test_what_is_no_message_is_refused(revision: str, transport: str) -> None:
+async def test_an_invalid_message_is_refused(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision) as peer:
         for case, (sent, id) in NO_MESSAGE.items():
             if revision == STATELESS and isinstance(sent, dict) and "params" not in sent:
@@ -174,7 +174,7 @@ async def test_nesting_up_to_the_limit_is_read(revision: str, transport: str) ->
 
 
 @requirement("msg.unknown-fields")
-async def test_members_nobody_knows_are_ignored(revision: str, transport: str) -> None:
+async def test_unknown_members_are_ignored(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision) as peer:
         params = call_params("echo", text="hi") | {"future": {"a": [1]}}
         message = {"jsonrpc": "2.0", "id": 31, "extra": True, "x": None} | peer.message("tools/call", params)
@@ -197,7 +197,7 @@ async def test_requests_run_side_by_side_and_are_answered_as_they_finish(revisio
 
 
 @requirement("msg.parallel")
-async def test_a_thread_at_work_keeps_nobody_waiting(revision: str, transport: str) -> None:
+async def test_a_blocked_thread_does_not_delay_other_requests(revision: str, transport: str) -> None:
     stage = ControlledServer()
     stage.remember_loop()
     async with connect(stage.app, transport, revision) as peer:
@@ -221,7 +221,7 @@ async def test_a_notice_is_never_answered(revision: str, transport: str) -> None
 
 
 @requirement("msg.stray-response")
-async def test_an_answer_nobody_asked_for_is_ignored(revision: str, transport: str) -> None:
+async def test_an_unexpected_response_is_ignored(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision) as peer:
         before = len(peer.messages)
         for stray in (
@@ -264,9 +264,9 @@ async def test_lines_may_end_in_crlf_and_empty_ones_mean_nothing(revision: str, 
     async with connect(ControlledServer().app, transport, revision) as peer:
         data = json.dumps({"jsonrpc": "2.0", "id": 5} | peer.message("tools/list", {})).encode()
         await peer.send_raw(b"\n\r\n\n" + data + b"\r")
-        assert (await peer.next_stray())["id"] == 5
+        assert (await peer.next_unmatched())["id"] == 5
         await peer.send_raw(data + b"\n" + data.replace(b'"id": 5', b'"id": 6') + b"\n\n")
-        assert {(await peer.next_stray())["id"] for _ in range(2)} == {5, 6}
+        assert {(await peer.next_unmatched())["id"] for _ in range(2)} == {5, 6}
 
 
 @requirement("msg.framing")
@@ -281,7 +281,7 @@ async def test_bytes_may_come_one_by_one(revision: str, transport: str) -> None:
         for place in range(len(data)):
             writer.write(data[place : place + 1])
             await asyncio.sleep(0)
-        assert text((await peer.next_stray())["result"]) == "h\u00e9llo\n\u4e16"
+        assert text((await peer.next_unmatched())["result"]) == "h\u00e9llo\n\u4e16"
 
 
 @requirement("msg.framing")

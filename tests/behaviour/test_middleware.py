@@ -1,4 +1,4 @@
-"""Middleware: one shape, around every request, in order, able to answer instead."""
+"""Test that middleware wraps every request in order and can answer instead."""
 
 import logging
 from typing import Any
@@ -36,7 +36,7 @@ def server(**options: Any) -> Server:
 
 
 @requirement("middleware.order")
-async def test_the_first_registered_stands_outermost(revision: str, transport: str) -> None:
+async def test_the_first_registered_is_outermost(revision: str, transport: str) -> None:
     app = server()
     steps: list[str] = []
 
@@ -151,7 +151,7 @@ async def test_middleware_sees_who_asks_for_what(revision: str, transport: str) 
 
 
 @requirement("middleware.everything")
-async def test_middleware_stands_around_every_method(revision: str, transport: str) -> None:
+async def test_middleware_wraps_every_method(revision: str, transport: str) -> None:
     app = server()
     seen: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Which revision is spoken: echo, counter-offer, refusal, discovery, both eras at once, and what exists in each."""
+"""Test version negotiation and discovery, both eras on one server, and which methods exist in each version."""
 
 import json
 from typing import Any
@@ -43,7 +43,7 @@ def full(**options: Any) -> Server:
 @requirement("neg.echo")
 async def test_a_served_revision_is_agreed_to(revision: str, transport: str) -> None:
     async with connect(ControlledServer().app, transport, revision) as peer:
-        assert peer.opened["protocolVersion"] == revision
+        assert peer.initialize_result["protocolVersion"] == revision
 
 
 @requirement("neg.counter-offer")
@@ -235,7 +235,7 @@ async def test_headers_that_disagree_with_the_body_are_refused(transport: str) -
 
 @requirement("neg.era-by-body")
 @pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "shutdown"])
-async def test_a_handshake_method_told_in_stateless_words_does_not_exist(transport: str, method: str) -> None:
+async def test_a_handshake_method_does_not_exist_in_a_stateless_request(transport: str, method: str) -> None:
     async with connect(full(), transport, STATELESS) as peer:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         exc = await expect_error(peer.request(method, params))

@@ -1,4 +1,4 @@
-"""Pages: cursors that lead through a whole list, keep their place, and cannot be made up."""
+"""Test pagination: cursors cover the whole list, keep their position and cannot be forged."""
 
 import base64
 from typing import Any

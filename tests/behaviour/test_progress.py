@@ -1,4 +1,4 @@
-"""Progress: under the caller's token, rising, on the request's own stream, and silent once it is answered."""
+"""Test progress: the caller's token, rising values, the request's stream, and none after the response."""
 
 import asyncio
 from typing import Any
@@ -41,12 +41,12 @@ def server() -> Server:
 async def test_progress_comes_under_the_callers_token(token: Any, revision: str) -> None:
     async with connect(server(), "memory", revision) as peer:
         await peer.request("tools/call", {"name": "work"}, progress_token=token, id="the call")
-        assert [method for method, _ in peer.notices] == [PROGRESS] * 3
+        assert [method for method, _ in peer.notifications] == [PROGRESS] * 3
         assert "result" in peer.messages[-1]
         if revision == DRAFT:
-            assert [params["requestId"] for _, params in peer.notices] == ["the call"] * 3
+            assert [params["requestId"] for _, params in peer.notifications] == ["the call"] * 3
             return
-        for _, params in peer.notices:
+        for _, params in peer.notifications:
             assert params["progressToken"] == token
             assert type(params["progressToken"]) is type(token)
 
@@ -57,7 +57,7 @@ async def test_tools_prompts_and_resources_report_progress(revision: str, transp
         await peer.request("tools/call", {"name": "work"}, progress_token="t")
         await peer.request("prompts/get", {"name": "think"}, progress_token="p")
         await peer.request("resources/read", {"uri": "x:slow"}, progress_token=5)
-        heard = [params for _, params in peer.notices]
+        heard = [params for _, params in peer.notifications]
         if revision == DRAFT:
             assert [one["progress"]["current"] for one in heard] == [1, 2.5, 3, 0.5, 7]
             return
@@ -76,15 +76,15 @@ async def test_progress_only_rises(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         arguments = {"steps": [0, 0, 1, 0.5, 1, 1.0, 2, -3, 2.25]}
         await peer.request("tools/call", {"name": "work", "arguments": arguments}, progress_token="t")
-        told = [params["progress"] for _, params in peer.notices]
+        told = [params["progress"] for _, params in peer.notifications]
         assert [one["current"] if revision == DRAFT else one for one in told] == [0, 1, 2, 2.25]
 
 
 @requirement("progress.no-token")
-async def test_without_a_token_there_is_no_progress(revision: str, transport: str) -> None:
+async def test_without_a_token_no_progress_is_sent(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         await call(peer, "work")
-        assert peer.notices == []
+        assert peer.notifications == []
 
 
 @requirement("progress.bad-token")
@@ -93,11 +93,11 @@ async def test_a_token_of_another_type_is_refused(revision: str, transport: str)
         for token in (1.5, True, [1], {"a": 1}):
             error = await expect_error(peer.request("tools/call", {"name": "work"}, meta={"progressToken": token}))
             assert error.code == -32602, token
-        assert peer.notices == []
+        assert peer.notifications == []
 
 
 @requirement("progress.stops")
-async def test_after_the_response_nothing_is_said_any_more(revision: str, transport: str) -> None:
+async def test_nothing_is_sent_after_the_response(revision: str, transport: str) -> None:
     app = Server("leftover")
     go = asyncio.Event()
     tasks: list[asyncio.Task[None]] = []
@@ -119,7 +119,7 @@ async def test_after_the_response_nothing_is_said_any_more(revision: str, transp
         go.set()
         await asyncio.wait(tasks)
         await peer.request("tools/list")
-        assert [method for method, _ in peer.notices] == [PROGRESS]
+        assert [method for method, _ in peer.notifications] == [PROGRESS]
         assert [task.exception() for task in tasks] == [None]
 
 
@@ -142,7 +142,7 @@ async def test_each_request_hears_only_of_itself(revision: str, transport: str) 
 async def test_the_draft_dialect_reports_by_request(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         await peer.request("tools/call", {"name": "work", "arguments": {"steps": [1, 2]}}, id="job")
-        assert [params for _, params in peer.notices] == [
+        assert [params for _, params in peer.notifications] == [
             {"requestId": "job", "progress": {"current": 1, "total": 3, "message": "step 1.0"}},
             {"requestId": "job", "progress": {"current": 2, "total": 3, "message": "step 2.0"}},
         ]

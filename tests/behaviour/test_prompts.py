@@ -1,4 +1,4 @@
-"""Prompts: listed with their arguments, filled in, refused."""
+"""Test listing and getting prompts."""
 
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -69,10 +69,10 @@ async def test_a_prompt_is_listed_with_its_arguments(revision: str, transport: s
 @requirement("prompts.capability")
 async def test_a_server_says_whether_it_has_prompts(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert opened["capabilities"]["prompts"] == {"listChanged": True}
     async with connect(Server("none"), transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert "prompts" not in opened["capabilities"]
         assert (await expect_error(peer.request("prompts/list"))).code == -32601
         assert (await expect_error(peer.request("prompts/get", {"name": "talk"}))).code == -32601

@@ -1,4 +1,4 @@
-"""requestState: what a server remembers between rounds is carried by the client, and good for nothing else."""
+"""Test that the client carries requestState between rounds, and that it is valid only for its request."""
 
 import base64
 from typing import Any

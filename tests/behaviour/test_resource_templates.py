@@ -1,4 +1,4 @@
-"""Templates as clients meet them: listed, matched, and closed to every way of climbing out."""
+"""Test listing and matching resource templates, and path traversal attempts."""
 
 from datetime import date
 from typing import Literal

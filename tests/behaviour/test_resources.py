@@ -1,4 +1,4 @@
-"""Resources: listed, read as text or bytes, refused, and their failures."""
+"""Test listing and reading resources, as text and as bytes, and their errors."""
 
 import logging
 from typing import Any
@@ -90,16 +90,16 @@ async def test_a_resource_is_listed_with_all_it_is_described_by(revision: str, t
 @requirement("resources.capability")
 async def test_a_server_says_whether_it_has_resources(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert opened["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
     only_templates = Server("templates")
     only_templates.add_resource(lambda a: a, "x:{a}")
     async with connect(only_templates, "memory", revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert "resources" in opened["capabilities"]
         assert (await peer.request("resources/list"))["resources"] == []
     async with connect(Server("none"), transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert "resources" not in opened["capabilities"]
         for method in ("resources/list", "resources/templates/list"):
             assert (await expect_error(peer.request(method))).code == -32601

@@ -1,4 +1,4 @@
-"""Streams of handshake sessions can be taken up again: nothing lost, nothing twice, nothing of another stream."""
+"""Test resuming streams of handshake sessions without lost, duplicate or foreign events."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ def stepping(stage: ControlledServer) -> None:
     async def steps(name: str, ctx: Context) -> str:
         for step in range(10):
             await ctx.progress(step, message=f"{name}{step}")
-            await stage.play(f"{name}{step}")
+            await stage.run_until_released(f"{name}{step}")
         return f"{name} is done"
 
 
@@ -103,7 +103,7 @@ async def test_a_broken_stream_goes_on_where_it_broke(revision: str, cut: int) -
 
 
 @requirement("resume.rest")
-async def test_what_was_said_while_nobody_listened_is_kept(revision: str) -> None:
+async def test_messages_without_a_listener_are_kept(revision: str) -> None:
     stage = ControlledServer()
     stepping(stage)
     async with connect(stage.app, "http", revision) as peer:
@@ -223,7 +223,7 @@ async def test_an_event_of_another_session_is_refused(revision: str) -> None:
 
 
 @requirement("resume.window")
-async def test_what_is_no_longer_kept_is_an_error_not_a_gap(revision: str) -> None:
+async def test_a_dropped_event_is_an_error_and_not_a_gap(revision: str) -> None:
     stage = ControlledServer(limits=ServerLimits(max_replay_events=3))
     async with connect(stage.app, "http", revision, listen=False) as peer:
         pending = peer.start("tools/call", call_params("count", to=10), progress_token=1)
@@ -300,7 +300,7 @@ async def test_a_tool_may_let_go_of_the_connection(revision: str) -> None:
         await ctx.progress(1, message="first")
         await ctx.close_sse_stream(retry_ms=20)
         await ctx.progress(2, message="second")
-        await stage.play("slow")
+        await stage.run_until_released("slow")
         return "late"
 
     async with connect(stage.app, "http", revision) as peer:
@@ -322,7 +322,7 @@ async def test_a_tool_may_let_go_of_the_connection(revision: str) -> None:
 
 
 @requirement("resume.close-stream")
-async def test_a_result_nobody_waited_for_can_be_fetched_later(revision: str) -> None:
+async def test_a_result_without_a_reader_can_be_fetched_later(revision: str) -> None:
     stage = ControlledServer()
 
     @stage.app.tool
@@ -340,7 +340,7 @@ async def test_a_result_nobody_waited_for_can_be_fetched_later(revision: str) ->
 
 
 @requirement("resume.close-stream-elsewhere")
-async def test_letting_go_means_nothing_where_nobody_comes_back(revision: str, transport: str) -> None:
+async def test_close_stream_does_nothing_if_the_client_cannot_resume(revision: str, transport: str) -> None:
     stage = ControlledServer()
 
     @stage.app.tool

@@ -1,4 +1,4 @@
-"""Sessions of the handshake revisions over HTTP: their ids, whose they are, how they end."""
+"""Test handshake sessions over HTTP: their ids, owners and end."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ async def test_a_session_ends_on_the_clients_wish(revision: str) -> None:
             await running
         assert peer.listening is not None
         # Its stream ends too.
-        await asyncio.wait_for(peer.reading_ended(), TIMEOUT_S)
+        await asyncio.wait_for(peer.wait_streams_ended(), TIMEOUT_S)
 
 
 @requirement("session.delete")
@@ -147,7 +147,7 @@ async def _listen_again(peer: Peer) -> int:
     headers = {"accept": "text/event-stream", "mcp-session-id": peer.session}
     response = await peer.http("GET", None, headers)
     if response.status == 200:
-        peer.follow_listening(response)
+        peer.read_stream(response)
     else:
         await response.close()
     return response.status
@@ -171,7 +171,7 @@ async def test_a_change_waits_for_the_stream_to_be_opened(revision: str) -> None
         await peer.next_notification("notifications/tools/list_changed")
         stage.app.notify_prompts_changed()
         await peer.next_notification("notifications/prompts/list_changed")
-        assert [method for method, _ in peer.notices].count("notifications/tools/list_changed") == 1
+        assert [method for method, _ in peer.notifications].count("notifications/tools/list_changed") == 1
 
 
 @requirement("session.notices-own")
@@ -189,7 +189,7 @@ async def test_every_session_hears_of_a_change_once(revision: str) -> None:
         told = [event.message.get("method") for event in running.response.events_seen if event.data]
         assert "notifications/tools/list_changed" not in told
         for one in (peer, other):
-            assert [method for method, _ in one.notices].count("notifications/tools/list_changed") == 1
+            assert [method for method, _ in one.notifications].count("notifications/tools/list_changed") == 1
 
 
 @requirement("session.isolation")
@@ -291,10 +291,10 @@ async def test_what_expired_is_swept_away() -> None:
         unused.web = web
         await unused.open(listen=False)
         async with asyncio.timeout(TIMEOUT_S):
-            await peer.reading_ended()  # a listener's stream ends with its session's lifetime
+            await peer.wait_streams_ended()  # a listener's stream ends with its session's lifetime
         assert app.stats().sessions == 0
         assert await status(unused) == 404
-        await peer.hang_up()
+        await peer.stop()
 
 
 @requirement("session.lifetime")
@@ -331,7 +331,7 @@ async def test_the_longest_unused_session_gives_way(revision: str) -> None:
 
 
 @requirement("session.cap")
-async def test_where_all_are_in_use_there_is_no_room(revision: str) -> None:
+async def test_without_idle_sessions_a_new_one_is_refused(revision: str) -> None:
     app = ControlledServer(limits=ServerLimits(max_sessions=2)).app
     async with connect(app, "http", revision) as peer, connect_again(peer) as other:
         response = await peer.http("POST", None, _post_headers(), json.dumps(_initialize(revision)).encode())
@@ -409,4 +409,4 @@ async def test_the_stateless_era_opens_no_session() -> None:
         assert app.stats().sessions == 0
         exc = await expect_error(peer.request("tools/call", {"name": "none"}))
         assert "mcp-session-id" not in exc.headers
-        await peer.hang_up()
+        await peer.stop()

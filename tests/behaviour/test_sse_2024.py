@@ -1,4 +1,4 @@
-"""The pair of addresses of the first revision: a stream to listen on, an address to post to."""
+"""Test the HTTP+SSE transport of the first protocol version: the event stream and the POST endpoint."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ async def test_everything_the_server_says_is_a_message_event(revision: str, tran
         await peer.next_notification("notifications/tools/list_changed")
         assert peer.listening is not None
         assert {event.name for event in peer.listening.events_seen} == {"endpoint", "message"}
-        assert [method for method, _ in peer.questions] == ["roots/list"]
+        assert [method for method, _ in peer.server_requests] == ["roots/list"]
 
 
 @requirement("sse.post")
@@ -59,10 +59,10 @@ async def test_a_post_is_accepted_and_answered_on_the_stream() -> None:
     async with connect(ControlledServer().app, "sse", "2024-11-05") as peer:
         posted = await peer.collect(await peer.http("POST", peer.path, JSON, PING))
         assert (posted.status, posted.messages) == (202, [])
-        assert (await peer.next_stray())["result"] == {}
+        assert (await peer.next_unmatched())["result"] == {}
         camel = peer.path.replace("session_id", "sessionId")
         assert (await peer.collect(await peer.http("POST", camel, JSON, PING))).status == 202
-        assert (await peer.next_stray())["result"] == {}
+        assert (await peer.next_unmatched())["result"] == {}
 
 
 @requirement("sse.refused")

@@ -1,4 +1,4 @@
-"""A server as a process: what it writes, what it reads, how it ends. And the same framing over sockets."""
+"""Test a server process over stdio, its exit, and the same framing over sockets."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ async def test_standard_input_is_empty_for_everyone_else(revision: str) -> None:
 
 @requirement("stdio.ends")
 @pytest.mark.parametrize("trigger", ["end of input", "SIGTERM", "SIGINT"])
-async def test_a_process_ends_when_told_whatever_it_is_doing(trigger: str) -> None:
+async def test_a_process_ends_on_a_signal_whatever_it_is_doing(trigger: str) -> None:
     async def ends(state: str) -> None:
         async with connect(programs.busy, "stdio", STATELESS) as peer:
             peer.start("tools/call", call_params(state))
@@ -130,7 +130,7 @@ def test_input_may_be_a_file(tmp_path: Path, revision: str) -> None:
 
 
 @requirement("stdio.file")
-def test_a_last_line_that_was_cut_off_is_told_so(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_reported(tmp_path: Path) -> None:
     whole = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
     source = tmp_path / "in"
     source.write_text(whole + "\n" + whole[:-5])
@@ -233,7 +233,7 @@ async def test_a_process_serves_a_unix_socket_until_a_signal_comes(tmp_path: Pat
 
 
 @requirement("socket.run")
-async def test_a_socket_left_behind_is_no_obstacle(tmp_path: Path) -> None:
+async def test_a_leftover_socket_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
     for number in (signal.SIGKILL, signal.SIGTERM):
         process = await spawn(programs.plain, "unix", path=str(path))

@@ -1,4 +1,4 @@
-"""Structured content: the typed value of a tool, its schema, and the same in text, in each revision's way."""
+"""Test structured content: its value, its schema and its text in each protocol version."""
 
 import json
 import logging
@@ -120,7 +120,7 @@ async def test_every_json_value_travels_as_it_is(revision: str, transport: str) 
 
 
 @requirement("structured.value", "structured.wrapped", revisions=("2025-06-18", "2025-11-25"))
-async def test_before_2026_what_is_no_object_stands_under_result(revision: str, transport: str) -> None:
+async def test_before_2026_a_value_that_is_not_an_object_is_under_result(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
         schemas = {one["name"]: one["outputSchema"] for one in (await peer.request("tools/list"))["tools"]}
         for name, value in VALUES.items():

@@ -1,4 +1,4 @@
-"""subscriptions/listen: acknowledged first, filtered, told apart by id, and ended with grace."""
+"""Test subscriptions/listen: acknowledgement, filters, subscription ids and the end."""
 
 import asyncio
 from typing import Any
@@ -48,7 +48,7 @@ async def listen(peer: Peer, filter: dict[str, Any], id: int | str | None = None
 
 def heard(peer: Peer, id: int | str) -> list[tuple[str, str | None]]:
     """What was said on one subscription after its acknowledgement."""
-    mine = [(m, p) for m, p in peer.notices if p["_meta"][ID] == id and type(p["_meta"][ID]) is type(id)]
+    mine = [(m, p) for m, p in peer.notifications if p["_meta"][ID] == id and type(p["_meta"][ID]) is type(id)]
     assert mine[0][0] == ACKNOWLEDGED
     return [(method, params.get("uri")) for method, params in mine[1:]]
 
@@ -97,7 +97,7 @@ async def test_everything_carries_the_subscriptions_id(id: Any, revision: str, t
         app.notify_resource_updated("x:a")
         await peer.next_notification(UPDATED)
         assert heard(peer, id) == [(TOOLS, None), (UPDATED, "x:a")]
-        assert len(peer.notices) == 3
+        assert len(peer.notifications) == 3
 
 
 @requirement("listen.filter")
@@ -110,8 +110,8 @@ async def test_a_subscription_hears_only_what_it_asked_for(revision: str, transp
         if transport == "http":
             assert result.response is not None
             assert len([event for event in result.response.events_seen if event.data]) == 3
-        peer.notices[:] = [
-            (m, p) for m, p in peer.notices if m not in ("notifications/progress", "notifications/message")
+        peer.notifications[:] = [
+            (m, p) for m, p in peer.notifications if m not in ("notifications/progress", "notifications/message")
         ]
         for uri in ("x:b", "x:", "x:A", "x:a/b"):
             app.notify_resource_updated(uri)
@@ -122,7 +122,7 @@ async def test_a_subscription_hears_only_what_it_asked_for(revision: str, transp
         app.notify_prompts_changed()
         await peer.next_notification(PROMPTS)
         assert heard(peer, "s") == [(UPDATED, "x:a"), (PROMPTS, None)]
-        assert len(peer.notices) == 3
+        assert len(peer.notifications) == 3
 
 
 @requirement("listen.filter", transports=("http",))
@@ -223,7 +223,7 @@ async def test_there_must_be_something_to_hear_of(revision: str, transport: str)
             {"notifications": {"resourceSubscriptions": [1]}},
         ):
             assert (await expect_error(peer.request("subscriptions/listen", params))).code == -32602, params
-        assert peer.notices == []
+        assert peer.notifications == []
 
 
 @requirement("listen.silent-without")
@@ -234,4 +234,4 @@ async def test_who_did_not_subscribe_hears_nothing(revision: str, transport: str
         app.notify_tools_changed()
         app.notify_resource_updated("x:a")
         await call(peer, "work")
-        assert peer.notices == []
+        assert peer.notifications == []

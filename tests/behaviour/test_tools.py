@@ -1,4 +1,4 @@
-"""Tools: how they are listed, called, refused, and what they may return."""
+"""Test listing and calling tools, refusals and return values."""
 
 from typing import Annotated, Any
 
@@ -95,10 +95,10 @@ async def test_a_tool_is_listed_with_all_it_is_described_by(revision: str, trans
 @requirement("tools.capability")
 async def test_a_server_says_whether_it_has_tools(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert opened["capabilities"]["tools"] == {"listChanged": True}
     async with connect(Server("none"), transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert "tools" not in opened["capabilities"]
         assert (await expect_error(peer.request("tools/list"))).code == -32601
 
@@ -106,7 +106,7 @@ async def test_a_server_says_whether_it_has_tools(revision: str, transport: str)
 @requirement("tools.empty-list")
 async def test_a_server_may_offer_tools_it_does_not_have_yet(revision: str, transport: str) -> None:
     async with connect(Server("later", capabilities=ONLY_TOOLS), transport, revision) as peer:
-        opened = peer.opened or await peer.request("server/discover")
+        opened = peer.initialize_result or await peer.request("server/discover")
         assert opened["capabilities"]["tools"] == {"listChanged": True}
         assert (await peer.request("tools/list"))["tools"] == []
         assert (await expect_error(call(peer, "bare"))).code == (-32003 if revision == DRAFT else -32602)
@@ -336,7 +336,7 @@ async def test_lists_are_in_the_same_order_every_time(revision: str, transport: 
 
 
 @requirement("tools.names")
-async def test_names_are_unique_and_told_apart_by_case(revision: str, transport: str) -> None:
+async def test_names_are_unique_and_case_sensitive(revision: str, transport: str) -> None:
     app = Server("names")
     app.add_tool(lambda: "lower", name="admin.list-all_2")
     app.add_tool(lambda: "upper", name="Admin.list-all_2")

@@ -1,4 +1,4 @@
-"""Questions that nobody answers: they end, and meanwhile they take no place of calls that are at work."""
+"""Test that unanswered input requests end and do not block running calls."""
 
 import asyncio
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""The modules of the benchmark, which are no package."""
+"""Import the modules of bench/, which is not a package."""
 
 import sys
 from collections.abc import Callable, Generator

@@ -1,4 +1,4 @@
-"""The load generator believes nobody: an answer that is wrong in any way ends the run."""
+"""Test that the load generator accepts correct responses and stops at a wrong one."""
 
 import os
 import socket
@@ -10,34 +10,36 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-Liar = Callable[[dict[str, Any]], Any]
+Respond = Callable[[dict[str, Any]], Any]
 
 
-def honest(request: dict[str, Any]) -> Any:
+def answer_correctly(request: dict[str, Any]) -> Any:
     text = request["params"]["arguments"]["text"]
     return {"jsonrpc": "2.0", "id": request["id"], "result": {"content": [{"type": "text", "text": text}]}}
 
 
 def _with(request: dict[str, Any], **changes: Any) -> Any:
-    return honest(request) | changes
+    return answer_correctly(request) | changes
 
 
-LIES: dict[str, Liar] = {
+WRONG_ANSWERS: dict[str, Respond] = {
     "another id": lambda request: _with(request, id=request["id"] + 1000),
     "another text": lambda request: _with(request, result={"content": [{"type": "text", "text": "call number 0"}]}),
     "no content": lambda request: _with(request, result={}),
-    "two contents": lambda request: _with(request, result={"content": honest(request)["result"]["content"] * 2}),
-    "an error result": lambda request: _with(request, result=honest(request)["result"] | {"isError": True}),
+    "two contents": lambda request: _with(
+        request, result={"content": answer_correctly(request)["result"]["content"] * 2}
+    ),
+    "an error result": lambda request: _with(request, result=answer_correctly(request)["result"] | {"isError": True}),
     "an error": lambda request: {"jsonrpc": "2.0", "id": request["id"], "error": {"code": 1, "message": "no"}},
     "another protocol": lambda request: _with(request, jsonrpc="1.0"),
-    "no object": lambda request: 7,
+    "not an object": lambda request: 7,
 }
 
 
-class Pair:
+class PipeServer:
     """Two pipes, with a server that answers line by line in a thread."""
 
-    def __init__(self, answer: Liar) -> None:
+    def __init__(self, answer: Respond) -> None:
         source, to_server = os.pipe()
         from_server, sink = os.pipe()
         self.stdin = os.fdopen(to_server, "wb", 0)
@@ -45,7 +47,7 @@ class Pair:
         self._thread = threading.Thread(target=self._serve, args=(source, sink, answer))
         self._thread.start()
 
-    def _serve(self, source: int, sink: int, answer: Liar) -> None:
+    def _serve(self, source: int, sink: int, answer: Respond) -> None:
         with os.fdopen(source, "rb") as lines, os.fdopen(sink, "wb", 0) as out:
             for line in lines:
                 out.write(msgspec.json.encode(answer(msgspec.json.decode(line))) + b"\n")
@@ -57,34 +59,34 @@ class Pair:
 
 
 @pytest.fixture
-def pair() -> Generator[Callable[[Liar], Pair]]:
-    made: list[Pair] = []
+def start_pipe_server() -> Generator[Callable[[Respond], PipeServer]]:
+    servers: list[PipeServer] = []
 
-    def make(answer: Liar) -> Pair:
-        made.append(Pair(answer))
-        return made[-1]
+    def start(answer: Respond) -> PipeServer:
+        servers.append(PipeServer(answer))
+        return servers[-1]
 
-    yield make
-    for one in made:
-        one.close()
+    yield start
+    for server in servers:
+        server.close()
 
 
 @pytest.fixture
 def web() -> Generator[Callable[[Callable[[Any], bytes]], int]]:
-    """A server of one kept-alive connection, which answers with the bytes it is told to."""
+    """Start a server for one kept-alive connection. The test passes the function that returns its responses."""
     listener = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
 
     def serve(respond: Callable[[Any], bytes]) -> None:
         connection, _ = listener.accept()
         with connection:
-            held = b""
+            received = b""
             while data := connection.recv(65536):
-                held += data
-                head, _, body = held.partition(b"\r\n\r\n")
+                received += data
+                head, _, body = received.partition(b"\r\n\r\n")
                 length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
                 if len(body) == length:
-                    held = b""
+                    received = b""
                     connection.sendall(respond(msgspec.json.decode(body)))
 
     def start(respond: Callable[[Any], bytes]) -> int:
@@ -106,67 +108,76 @@ def _json(message: Any, status: bytes = b"200 OK") -> bytes:
 def _stream(message: Any) -> bytes:
     event = b"event: message\r\ndata: %s\r\n\r\n" % msgspec.json.encode(message)
     cut = len(event) // 2
-    chunks = b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in (b": hi\r\n\r\n", event[:cut], event[cut:]))
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (b": hi\r\n\r\n", event[:cut], event[cut:]))
     return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
 
 
 @pytest.mark.parametrize("depth", [1, 8])
-def test_right_answers_are_counted_on_pipes(bench: Any, pair: Any, depth: int) -> None:
-    load, asks = bench("load"), bench("request_kinds")
-    ends = pair(honest)
-    pipes = load.Pipes(ends.stdin, ends.stdout, asks.STATELESS)
-    tally = pipes.run(asks.echo(), depth, load.Bounds(40, 10))
-    assert 40 <= tally.calls < 40 + depth
-    assert (tally.p50 is None) == (depth > 1)
+def test_right_answers_are_counted_on_pipes(bench: Any, start_pipe_server: Any, depth: int) -> None:
+    load, request_kinds = bench("load"), bench("request_kinds")
+    pipe_server = start_pipe_server(answer_correctly)
+    pipes = load.Pipes(pipe_server.stdin, pipe_server.stdout, request_kinds.STATELESS)
+    result = pipes.run(request_kinds.echo(), depth, load.Bounds(40, 10))
+    assert 40 <= result.calls < 40 + depth
+    assert (result.p50 is None) == (depth > 1)
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_wrong_answer_on_pipes_ends_the_run(bench: Any, pair: Any, lie: str) -> None:
-    load, asks = bench("load"), bench("request_kinds")
-    ends = pair(lambda request: (LIES[lie] if request["id"] == 7 else honest)(request))
-    pipes = load.Pipes(ends.stdin, ends.stdout, asks.STATELESS)
-    with pytest.raises(asks.WrongAnswer):
-        pipes.run(asks.echo(), 1, load.Bounds(40, 10))
+@pytest.mark.parametrize("case", WRONG_ANSWERS)
+def test_a_wrong_answer_on_pipes_ends_the_run(bench: Any, start_pipe_server: Any, case: str) -> None:
+    load, request_kinds = bench("load"), bench("request_kinds")
+    pipe_server = start_pipe_server(
+        lambda request: (WRONG_ANSWERS[case] if request["id"] == 7 else answer_correctly)(request)
+    )
+    pipes = load.Pipes(pipe_server.stdin, pipe_server.stdout, request_kinds.STATELESS)
+    with pytest.raises(request_kinds.WrongAnswer):
+        pipes.run(request_kinds.echo(), 1, load.Bounds(40, 10))
 
 
 @pytest.mark.parametrize("respond", [_json, _stream])
 def test_right_answers_are_counted_over_http(bench: Any, web: Any, respond: Any) -> None:
-    load, asks = bench("load"), bench("request_kinds")
-    client = load.Web(web(lambda request: respond(honest(request))), asks.STATELESS, 1)
-    assert client.run(asks.echo(), load.Bounds(20, 10)).calls == 20
+    load, request_kinds = bench("load"), bench("request_kinds")
+    client = load.Web(web(lambda request: respond(answer_correctly(request))), request_kinds.STATELESS, 1)
+    assert client.run(request_kinds.echo(), load.Bounds(20, 10)).calls == 20
     client.close()
 
 
 @pytest.mark.parametrize("respond", [_json, _stream])
-@pytest.mark.parametrize("lie", LIES)
-def test_a_wrong_answer_over_http_ends_the_run(bench: Any, web: Any, lie: str, respond: Any) -> None:
-    load, asks = bench("load"), bench("request_kinds")
-    client = load.Web(web(lambda request: respond(LIES[lie](request))), asks.STATELESS, 1)
-    with pytest.raises(asks.WrongAnswer):
-        client.run(asks.echo(), load.Bounds(1, 10))
+@pytest.mark.parametrize("case", WRONG_ANSWERS)
+def test_a_wrong_answer_over_http_ends_the_run(bench: Any, web: Any, case: str, respond: Any) -> None:
+    load, request_kinds = bench("load"), bench("request_kinds")
+    client = load.Web(web(lambda request: respond(WRONG_ANSWERS[case](request))), request_kinds.STATELESS, 1)
+    with pytest.raises(request_kinds.WrongAnswer):
+        client.run(request_kinds.echo(), load.Bounds(1, 10))
     client.close()
 
 
 def test_another_status_ends_the_run(bench: Any, web: Any) -> None:
-    load, asks = bench("load"), bench("request_kinds")
-    client = load.Web(web(lambda request: _json(honest(request), b"500 No")), asks.STATELESS, 1)
-    with pytest.raises(asks.WrongAnswer):
-        client.run(asks.echo(), load.Bounds(1, 10))
+    load, request_kinds = bench("load"), bench("request_kinds")
+    client = load.Web(web(lambda request: _json(answer_correctly(request), b"500 No")), request_kinds.STATELESS, 1)
+    with pytest.raises(request_kinds.WrongAnswer):
+        client.run(request_kinds.echo(), load.Bounds(1, 10))
     client.close()
 
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_our_own_server_passes(bench: Any, transport: str, era: str) -> None:
-    asks, load, stage, scenes = bench("request_kinds"), bench("load"), bench("server_process"), bench("scenarios")
-    server = stage.ServerProcess("dovetail", stage.ServerSettings(transport, tools=3, megabytes=0.1))
+    request_kinds, load = bench("request_kinds"), bench("load")
+    server_process, scenarios = bench("server_process"), bench("scenarios")
+    server = server_process.ServerProcess("dovetail", server_process.ServerSettings(transport, tools=3, megabytes=0.1))
     try:
-        revision = scenes.ERAS[era]
+        revision = scenarios.ERAS[era]
         client = server.pipes(revision) if transport == "stdio" else server.web(revision, 2)
         client.open()
         at_once = (4,) if transport == "stdio" else ()
-        for ask in (asks.echo(), asks.add(), asks.list_tools(3), asks.read_resource(0.1), asks.echo_large(0.1)):
-            assert client.run(ask, *at_once, load.Bounds(8, 10)).calls >= 8
+        for kind in (
+            request_kinds.echo(),
+            request_kinds.add(),
+            request_kinds.list_tools(3),
+            request_kinds.read_resource(0.1),
+            request_kinds.echo_large(0.1),
+        ):
+            assert client.run(kind, *at_once, load.Bounds(8, 10)).calls >= 8
         assert server.cpu() > 0
         assert server.rss() > 0
         if transport == "http":
@@ -176,5 +187,7 @@ def test_our_own_server_passes(bench: Any, transport: str, era: str) -> None:
 
 
 def test_the_picture_is_well_formed(bench: Any) -> None:
-    drawn = bench("report").picture({"stdio-x64-stateless": {"dovetail": {"cpu_us": 10.0}, "mcp": {"cpu_us": 800.0}}})
+    drawn = bench("report").draw_chart(
+        {"stdio-x64-stateless": {"dovetail": {"cpu_us": 10.0}, "mcp": {"cpu_us": 800.0}}}
+    )
     assert "800.0" in {element.text for element in ElementTree.fromstring(drawn).iter()}

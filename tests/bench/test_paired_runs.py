@@ -1,4 +1,4 @@
-"""Ratios are those of turns played at once, and what is published is what the limits name."""
+"""Test the plan of paired runs, the computation of ratios and the published results."""
 
 import json
 import sys
@@ -8,63 +8,68 @@ from typing import Any
 import pytest
 
 RESULTS = Path(__file__).parents[2] / "bench/results"
-EVERYONE = ("dovetail", "mcp", "fastmcp", "floor-inline", "floor-task", "floor-http")
+IMPLEMENTATIONS = ("dovetail", "mcp", "fastmcp", "floor-inline", "floor-task", "floor-http")
 
 
-def test_every_limit_names_what_is_measured(bench: Any) -> None:
-    scenes, stage = bench("scenarios"), bench("server_process")
-    known = {scene.name: scene for block in scenes.BLOCKS.values() for scene in block}
-    for limit in scenes.LIMITS:
-        assert limit.scene in known
-        cast = known[limit.scene].participants(tuple(stage.IMPLEMENTATIONS))
-        assert limit.against in {*known, "best", *cast}
-        assert limit.beside in {"", *cast}
+def test_every_limit_names_a_scenario_and_an_implementation(bench: Any) -> None:
+    scenarios, server_process = bench("scenarios"), bench("server_process")
+    by_name = {scenario.name: scenario for block in scenarios.BLOCKS.values() for scenario in block}
+    for limit in scenarios.LIMITS:
+        assert limit.scenario in by_name
+        participants = by_name[limit.scenario].participants(tuple(server_process.IMPLEMENTATIONS))
+        assert limit.against in {*by_name, "best", *participants}
+        assert limit.beside in {"", *participants}
 
 
-def test_everyone_is_played_next_to_ours(bench: Any) -> None:
-    scenes, turns = bench("scenarios"), bench("paired_runs")
-    for block in scenes.BLOCKS.values():
-        found = turns.plan_turns(block, scenes.LIMITS, EVERYONE)
-        for scene in block:
-            others = [one for turn in found for one in turn.others if turn.middle == (scene.name, "dovetail")]
-            inside = sorted(one.name for one in others if one.scene == scene.name)
-            assert inside == sorted(name for name in scene.participants(EVERYONE) if name != "dovetail")
-        assert all(len(turn.others) <= 2 for turn in found)
-        pairs = {(turn.middle, one) for turn in found for one in turn.others}
-        names = {scene.name for scene in block}
-        for limit in scenes.LIMITS:
+def test_every_implementation_runs_next_to_ours(bench: Any) -> None:
+    scenarios, paired_runs = bench("scenarios"), bench("paired_runs")
+    for block in scenarios.BLOCKS.values():
+        runs = paired_runs.plan_runs(block, scenarios.LIMITS, IMPLEMENTATIONS)
+        for scenario in block:
+            others = [
+                other
+                for paired_run in runs
+                for other in paired_run.others
+                if paired_run.middle == (scenario.name, "dovetail")
+            ]
+            inside = sorted(other.name for other in others if other.scenario == scenario.name)
+            assert inside == sorted(name for name in scenario.participants(IMPLEMENTATIONS) if name != "dovetail")
+        assert all(len(paired_run.others) <= 2 for paired_run in runs)
+        pairs = {(paired_run.middle, other) for paired_run in runs for other in paired_run.others}
+        names = {scenario.name for scenario in block}
+        for limit in scenarios.LIMITS:
             if limit.against in names:
                 for name in filter(None, ("dovetail", limit.beside)):
-                    assert ((limit.scene, name), (limit.against, name)) in pairs
+                    assert ((limit.scenario, name), (limit.against, name)) in pairs
 
 
-def test_of_three_ours_is_the_middle_one_and_of_two_either_is_first(bench: Any) -> None:
-    turns = bench("paired_runs")
-    ours, one, other = (turns.Participant("s", name) for name in ("dovetail", "a", "b"))
-    assert turns.PairedRun(ours, (one, other)).parts() == [one, ours, other]
-    assert {turns.PairedRun(ours, (one,)).parts()[0] for _ in range(100)} == {ours, one}
+def test_ours_is_the_middle_of_three_and_two_run_in_random_order(bench: Any) -> None:
+    paired_runs = bench("paired_runs")
+    ours, first, second = (paired_runs.Participant("s", name) for name in ("dovetail", "a", "b"))
+    assert paired_runs.PairedRun(ours, (first, second)).in_order() == [first, ours, second]
+    assert {paired_runs.PairedRun(ours, (first,)).in_order()[0] for _ in range(100)} == {ours, first}
 
 
-def test_an_uneven_turn_is_played_again_but_not_for_ever(bench: Any) -> None:
-    turns = bench("paired_runs")
+def test_an_uneven_run_is_repeated_a_limited_number_of_times(bench: Any) -> None:
+    paired_runs = bench("paired_runs")
 
-    def play(shares: list[tuple[float, float]]) -> Any:
-        given = iter(shares)
-        return lambda: dict(zip("ab", ({"foreign": share} for share in next(given)), strict=True))
+    def runner(shares: list[tuple[float, float]]) -> Any:
+        remaining = iter(shares)
+        return lambda: dict(zip("ab", ({"foreign": share} for share in next(remaining)), strict=True))
 
     uneven, even, worse = (0.0, 0.9), (0.5, 0.6), (0.0, 1.5)
-    best, left = turns.play_evenly(play([even]), 5)
+    best, left = paired_runs.run_evenly(runner([even]), 5)
     assert (best["b"]["foreign"], left) == (0.6, 5)
-    best, left = turns.play_evenly(play([uneven, even]), 5)
+    best, left = paired_runs.run_evenly(runner([uneven, even]), 5)
     assert (best["b"]["foreign"], left) == (0.6, 4)
-    best, left = turns.play_evenly(play([worse, uneven, worse]), 5)
+    best, left = paired_runs.run_evenly(runner([worse, uneven, worse]), 5)
     assert (best["b"]["foreign"], left) == (0.9, 3)
-    best, left = turns.play_evenly(play([worse]), 0)
+    best, left = paired_runs.run_evenly(runner([worse]), 0)
     assert (best["b"]["foreign"], left) == (1.5, 0)
 
 
-def test_a_verdict_is_the_median_of_the_turns_and_not_a_ratio_of_medians(bench: Any) -> None:
-    run, scenes = bench("run"), bench("scenarios")
+def test_a_verdict_is_the_median_of_ratios_and_not_a_ratio_of_medians(bench: Any) -> None:
+    run, scenarios = bench("run"), bench("scenarios")
     results: Any = {"stdio-echo-1MB": {"dovetail": {"cpu_us": 99}, "mcp": {"cpu_us": 2}, "floor-task": {"cpu_us": 1}}}
     ratios: Any = {
         "stdio-echo-1MB:floor-task": {"samples": [1.0, 5.0, 1.25], "ratio": 1.25},
@@ -72,42 +77,44 @@ def test_a_verdict_is_the_median_of_the_turns_and_not_a_ratio_of_medians(bench: 
         "stdio-echo-20MB:stdio-echo-1MB": {"samples": [30.0, 20.0, 40.0], "ratio": 30.0},
         "stdio-echo-20MB:stdio-echo-1MB:floor-inline": {"samples": [50.0], "ratio": 50.0},
     }
-    most = run.verdict(scenes.Limit("stdio-echo-1MB", "best", most=1.5), results, ratios)
+    most = run.compute_verdict(scenarios.Limit("stdio-echo-1MB", "best", most=1.5), results, ratios)
     assert (most.ratio, most.low, most.high, most.is_met) == (1.25, 1.0, 5.0, True)
-    least = run.verdict(scenes.Limit("stdio-echo-1MB", "mcp", least=5), results, ratios)
+    least = run.compute_verdict(scenarios.Limit("stdio-echo-1MB", "mcp", least=5), results, ratios)
     assert (least.ratio, least.low, least.high, least.is_met) == (4.0, 2.0, 10.0, False)
-    growth = scenes.Limit("stdio-echo-20MB", "stdio-echo-1MB", most=1.2, scale=20, beside="floor-inline")
-    found = run.verdict(growth, results, ratios)
-    assert (found.ratio, found.beside, found.is_met) == (1.5, 2.5, False)
-    assert run.verdict(scenes.Limit("sse-c1", "floor-http", most=2), results, ratios) is None
+    growth = scenarios.Limit("stdio-echo-20MB", "stdio-echo-1MB", most=1.2, scale=20, beside="floor-inline")
+    verdict = run.compute_verdict(growth, results, ratios)
+    assert (verdict.ratio, verdict.beside, verdict.is_met) == (1.5, 2.5, False)
+    assert run.compute_verdict(scenarios.Limit("sse-c1", "floor-http", most=2), results, ratios) is None
 
 
-def test_what_is_published_has_every_limit(bench: Any) -> None:
-    scenes = bench("scenarios")
+def test_the_published_results_contain_every_limit(bench: Any) -> None:
+    scenarios = bench("scenarios")
     published = json.loads((RESULTS / "published.json").read_text(encoding="utf-8"))
-    wanted = {limit.name: limit.most or limit.least for limit in scenes.LIMITS} | scenes.STARTUP_LIMITS
-    assert {one["name"]: one["most"] or one["least"] for one in published["verdicts"]} == wanted
-    assert set(published["scenes"]) == {scene.name for block in scenes.BLOCKS.values() for scene in block}
+    wanted = {limit.name: limit.most or limit.least for limit in scenarios.LIMITS} | scenarios.STARTUP_LIMITS
+    assert {verdict["name"]: verdict["most"] or verdict["least"] for verdict in published["verdicts"]} == wanted
+    assert set(published["scenes"]) == {scenario.name for block in scenarios.BLOCKS.values() for scenario in block}
     assert len(published["commit"].split()[0]) == 40
 
 
-def test_what_is_published_of_clients_has_everyone_in_every_scene(bench: Any) -> None:
+def test_the_published_client_results_contain_every_client_and_scenario(bench: Any) -> None:
     clients = bench("clients")
     published = json.loads((RESULTS / "published-clients.json").read_text(encoding="utf-8"))
     if "commit" not in published:
-        pytest.skip("published before commits were named")
-    assert set(published["scenes"]) == set(clients.SCENES)
-    for name, cast in published["scenes"].items():
-        assert set(cast) == {one for one in clients.CALLERS if clients.can_play(one, clients.SCENES[name])}
+        pytest.skip("the published results have no commit")
+    assert set(published["scenes"]) == set(clients.SCENARIOS)
+    for name, by_client in published["scenes"].items():
+        assert set(by_client) == {
+            client for client in clients.CALLERS if clients.can_run(client, clients.SCENARIOS[name])
+        }
     assert len(published["commit"].split()[0]) == 40
 
 
-@pytest.mark.parametrize("words", [["--rounds", "2"], ["--who", "dovetail"]])
+@pytest.mark.parametrize("arguments", [["--rounds", "2"], ["--only", "dovetail"]])
 @pytest.mark.parametrize("program", ["run", "clients"])
-def test_only_everything_is_published(
-    bench: Any, program: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_publish_rejects_a_partial_run(
+    bench: Any, program: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench", "--publish", *words])
+    monkeypatch.setattr(sys, "argv", ["bench", "--publish", *arguments])
     with pytest.raises(SystemExit) as stopped:
         bench(program).main()
     assert stopped.value.code == 2

@@ -1,4 +1,4 @@
-"""Running the command line as a program, and servers to run it on."""
+"""Run the command line as a process, and servers for it."""
 
 import json
 import re
@@ -11,13 +11,13 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SAMPLE_SERVER = Path(__file__).with_name("sample_server.py")
 TIMEOUT_S = 60.0
-# What must never reach a terminal as it is.
+# Characters that must never reach a terminal unescaped.
 UNSAFE_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended, and what it said."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -37,7 +37,7 @@ RunCommand = Callable[..., CommandResult]
 
 
 class ServerProcess:
-    """A process that says on stderr where it is."""
+    """A server process that prints its URL to stderr."""
 
     def __init__(self, command: list[str], environment: dict[str, str], cwd: Path | None = None) -> None:
         self._process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=cwd)
@@ -49,7 +49,7 @@ class ServerProcess:
             said += line
             if found := re.findall(r"http://[^\s:]+:\d+/\S+", line):
                 return found[-1]
-        self._process.communicate(timeout=TIMEOUT_S)  # which closes its stderr
+        self._process.communicate(timeout=TIMEOUT_S)  # also closes its stderr
         raise RuntimeError(f"it did not say where it is: {said}")
 
     def __exit__(self, *_: object) -> None:
@@ -58,7 +58,7 @@ class ServerProcess:
 
 
 def read_first_line(command: list[str], environment: dict[str, str], cwd: Path | None = None) -> str:
-    """What a program says first on stdout, while its stdin stays open."""
+    """Return the first line that a program writes to stdout, while its stdin stays open."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=cwd) as process:
         assert process.stdout is not None

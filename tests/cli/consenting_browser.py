@@ -1,4 +1,4 @@
-"""A browser with nobody before it: opens the address it is given and allows what the page asks."""
+"""A browser without a user: it opens the address and allows the access."""
 
 import re
 import sys

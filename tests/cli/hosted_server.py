@@ -1,4 +1,4 @@
-"""A small server for the commands of hosts: it adds, it deletes, and it can be made to say something else of itself."""
+"""A small server for the host commands, with a description that the environment can change."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A terminal with a program at it."""
+"""Run a program at a pseudo-terminal."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ from cli.command_process import TIMEOUT_S
 
 
 class TerminalSession:
-    """A terminal with a program at it."""
+    """A pseudo-terminal and the program that runs at it."""
 
     def __init__(self, process: subprocess.Popen[bytes], end: int) -> None:
         self.process = process
@@ -24,13 +24,13 @@ class TerminalSession:
         self._end = end
 
     def wait_for(self, text: str) -> None:
-        """Read until a text was seen."""
+        """Read until a text appears."""
         deadline = time.monotonic() + TIMEOUT_S
         while text not in self.output:
             assert self._read_more(deadline), f"never saw {text!r} in {self.output!r}"
 
     def until_match(self, pattern: str) -> None:
-        """Read until a pattern was seen."""
+        """Read until a pattern matches."""
         deadline = time.monotonic() + TIMEOUT_S
         while not re.search(pattern, self.output):
             assert self._read_more(deadline), f"never saw {pattern!r} in {self.output!r}"
@@ -39,7 +39,7 @@ class TerminalSession:
         os.write(self._end, text.encode())
 
     def read_rest(self) -> str:
-        """Everything until the program is gone."""
+        """Read everything until the program exits."""
         deadline = time.monotonic() + TIMEOUT_S
         while self._read_more(deadline):
             pass
@@ -49,14 +49,14 @@ class TerminalSession:
         ready, _, _ = select.select([self._end], [], [], max(0.0, deadline - time.monotonic()))
         try:
             piece = os.read(self._end, 65536) if ready else b""
-        except OSError:  # the last one to hold the other end has closed it
+        except OSError:  # the other end is closed
             return False
         self.output += piece.decode("utf-8", "replace")
         return bool(piece)
 
 
 def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # shells look for the terminal that is theirs
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # shells look for their controlling terminal
 
 
 @contextmanager

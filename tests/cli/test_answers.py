@@ -1,4 +1,4 @@
-"""Forms at a terminal: choices, defaults, what may be empty, what is asked again."""
+"""Test forms at a terminal: choices, defaults, optional fields and repeated questions."""
 
 import io
 import re
@@ -68,7 +68,7 @@ def test_no_and_the_end_of_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ask(monkeypatch, "1\n")
 
 
-def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     questions = AnswerProvider({"row": "1"}, lambda: None)
     with pytest.raises(InputRequestError, match="Which seat") as caught:
@@ -79,7 +79,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert questions.unanswered == ["Which seat?"]
 
 
-def test_where_nobody_can_answer_it_is_said_what_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_the_error_lists_the_possible_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     form = {"properties": {"allow": {"enum": ["once", "no"]}, "note": {"type": "string"}}, "required": ["allow"]}
     question = ElicitRequestParams(message="Allow it?\n  because: \x1b[2J", requested_schema=form)

@@ -1,4 +1,4 @@
-"""`dovetail auth` against a server that wants a login, with a browser that agrees."""
+"""Test `dovetail auth` against a server that requires a login, with a browser that consents."""
 
 import json
 import re
@@ -183,7 +183,9 @@ def test_a_secret_is_of_a_client(run: RunCommand, guarded: str) -> None:
     assert "--client-id" in said.err
 
 
-def test_without_a_browser_and_a_terminal_nobody_is_waited_for(run: RunCommand, guarded: str, tmp_path: Path) -> None:
+def test_without_a_browser_and_a_terminal_the_login_does_not_wait(
+    run: RunCommand, guarded: str, tmp_path: Path
+) -> None:
     said = run("auth", "login", guarded, HOME=str(tmp_path), BROWSER="/bin/false %s")
     assert said.code == 4
     assert "--device" in said.err

@@ -1,4 +1,4 @@
-"""`dovetail bench` and `dovetail conformance`."""
+"""Test `dovetail bench` and `dovetail conformance`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What people are shown of a result."""
+"""Test how `dovetail call` prints results."""
 
 import base64
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_images_are_written(run: RunCommand, tmp_path: Path) -> None:
     assert (tmp_path / "page.png").read_bytes() == b"2"
 
 
-def test_a_failure_in_words_nobody_hears_names_the_way_to_the_log(run: RunCommand, url: str) -> None:
+def test_a_failure_with_a_masked_message_suggests_verbose_output(run: RunCommand, url: str) -> None:
     said = run("call", SAMPLE_SERVER, "fail")
     assert said.code == 5
     assert "-v" in said.err.split()

@@ -1,4 +1,4 @@
-"""The commands that speak to a server, each as a program against dovetail's own server."""
+"""Test the commands that call a server, each as a process against a dovetail server."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What a configuration asks its user for, and what is wrong in one, as programs."""
+"""Test the inputs and the mistakes of a configuration file, as processes."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def test_an_interrupt_at_an_input_ends_the_command(tmp_path: Path, alone: dict[s
         assert at.process.wait(TIMEOUT_S) == 130
 
 
-def test_where_nobody_is_nothing_is_asked(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+def test_without_a_terminal_nothing_is_asked(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
     said = run("servers", written(tmp_path, KEY, sums=needing("key")), stdin="open sesame\n", **at_home)
     assert said.code == 3
     assert re.search(r"\bkey\b", said.out)
@@ -98,7 +98,7 @@ def test_a_file_without_servers_is_a_wrong_command_line(
     assert "mcp.json" in found.err
 
 
-def test_an_entry_that_was_dropped_is_no_success(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+def test_a_dropped_entry_is_not_a_success(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
     path = written(tmp_path, sums=GOOD, odd={"command": 7})
     said = run("servers", path, **at_home)
     assert said.code == 6
@@ -108,16 +108,14 @@ def test_an_entry_that_was_dropped_is_no_success(run: RunCommand, tmp_path: Path
     assert run("servers", "--no-start", cwd=tmp_path, **at_home).code == 6
 
 
-def test_a_configuration_that_is_empty_is_no_mistake(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+def test_an_empty_configuration_is_valid(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
     assert run("servers", written(tmp_path), "--json", **at_home).check_success().json == []
 
 
 # Servers of the folder one is in
 
 
-def test_what_to_do_about_servers_nobody_could_be_asked_about(
-    run: RunCommand, tmp_path: Path, at_home: dict[str, str]
-) -> None:
+def test_the_fix_for_servers_without_consent(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
     written(tmp_path, sums=GOOD, name=".mcp.json")
     said = run("servers", cwd=tmp_path, **at_home)
     assert said.code == 3

@@ -1,4 +1,4 @@
-"""`dovetail dev`: the server starts anew, whoever speaks to it stays and is told."""
+"""Test that `dovetail dev` restarts the server, keeps its clients connected and notifies them."""
 
 import asyncio
 import contextlib
@@ -213,7 +213,7 @@ async def test_it_ends_with_all_that_was_started(tmp_path: Path, environment: di
         assert not alive(pid)
 
 
-async def test_a_start_that_fails_is_told_and_mended(tmp_path: Path, environment: dict[str, str]) -> None:
+async def test_a_failed_start_is_reported_and_fixed(tmp_path: Path, environment: dict[str, str]) -> None:
     program, looked_at = tmp_path / "program", tmp_path / "looked.py"
     program.write_text(f"#!{sys.executable}\n{ANSWERING}", encoding="utf-8")
     program.chmod(0o755)
@@ -232,7 +232,7 @@ async def test_a_start_that_fails_is_told_and_mended(tmp_path: Path, environment
         assert (await dev.ask(3))["result"] == {}
 
 
-async def test_what_is_no_message_is_shown_as_text(environment: dict[str, str]) -> None:
+async def test_an_invalid_message_is_shown_as_text(environment: dict[str, str]) -> None:
     odd = 'print(42); print(\'{"id": [1], "method": "m", "params": [2]}\')'
     async with developing(environment, "--", sys.executable, "-u", "-c", f"{odd}\n{ANSWERING}") as dev:
         assert dev.process.stdout is not None

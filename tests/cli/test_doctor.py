@@ -1,4 +1,4 @@
-"""`dovetail doctor` and `dovetail lint`: what is wrong is named, with its fix, and exits with 6."""
+"""Test that `dovetail doctor` and `dovetail lint` report problems with a fix and exit with 6."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Hints name options of the command line, not of Python functions."""
+"""Test that hints name options of the command line, not of Python functions."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The commands of many servers, as programs: servers, gateway, policy, pins and chat."""
+"""Test the commands for many servers as processes: servers, gateway, policy, pins and chat."""
 
 import json
 import re
@@ -139,7 +139,7 @@ async def test_a_gateway_over_http(file: Path, policy: Path, alone: dict[str, st
     assert '"sums"' in journal.read_text()
 
 
-def test_everyone_is_served_only_if_that_is_said(run: RunCommand, file: Path, alone: dict[str, str]) -> None:
+def test_anonymous_callers_are_served_only_if_allowed(run: RunCommand, file: Path, alone: dict[str, str]) -> None:
     said = run("gateway", file, "--http", "--host", "0.0.0.0", "--port", "0", **alone)
     assert said.code == 2
     assert "--allow-anonymous" in said.err
@@ -253,6 +253,18 @@ def test_a_policy_that_is_wrong(run: RunCommand, tmp_path: Path) -> None:
 
 
 # pins
+
+
+def test_a_file_of_a_newer_version_is_named_and_kept(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+    pins, newer = tmp_path / "pins.json", '{"version":99,"pins":[]}'
+    pins.write_text(newer)
+    pins.chmod(0o600)
+    for words in (("pins", "list"), ("pins", "remove", "sums"), ("servers", config(tmp_path, sums=GOOD))):
+        said = run(*words, **at_home, DOVETAIL_HOME=str(tmp_path))
+        assert said.code == 2
+        assert str(pins) in said.err
+        assert "try: upgrade dovetail" in said.err
+    assert pins.read_text() == newer
 
 
 def test_definitions_kept_checked_and_forgotten(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:

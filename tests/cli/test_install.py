@@ -1,4 +1,4 @@
-"""`dovetail install` adds one entry and changes nothing else."""
+"""Test that `dovetail install` adds one entry and changes nothing else."""
 
 import json
 import sys
@@ -67,7 +67,7 @@ def test_what_cannot_be_printed_is_explained(run: RunCommand, words: list[str], 
     assert why in said.err
 
 
-def test_what_is_said_of_a_known_server_is_written_too(run: RunCommand, tmp_path: Path) -> None:
+def test_options_for_a_known_server_are_written_too(run: RunCommand, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     run("install", "--to", "cursor", "--name", "near", "-e", "A=1", "--", "uvx", "some-server", **home).check_success()
     run("install", "https://x.example/mcp", "--to", "cursor", "--name", "far", "-H", "A: b", **home).check_success()

@@ -1,4 +1,4 @@
-"""The command itself: its help, its errors, what it loads."""
+"""Test the command itself: help, errors and imports."""
 
 import json
 import re
@@ -96,7 +96,7 @@ def test_the_installed_command_is_this_one() -> None:
     assert done.stdout.endswith(f"{VERSION}\n")
 
 
-def test_a_reader_that_leaves_is_no_error(url: str, environment: dict[str, str]) -> None:
+def test_a_reader_that_closes_the_pipe_is_not_an_error(url: str, environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "dovetail", "list", url]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -106,7 +106,7 @@ def test_a_reader_that_leaves_is_no_error(url: str, environment: dict[str, str])
         assert process.wait() == 0
 
 
-def test_a_wrong_command_line_is_told_as_json_to_programs(run: RunCommand) -> None:
+def test_a_wrong_command_line_is_reported_as_json(run: RunCommand) -> None:
     for words in (["list", "nowhere.py", "--json"], ["list", "--json", "--nonsense"], ["call", "--json"]):
         said = run(*words)
         assert said.code == 2
@@ -116,7 +116,7 @@ def test_a_wrong_command_line_is_told_as_json_to_programs(run: RunCommand) -> No
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", [["--version"], ["list"], ["list", "--help"]])
-def test_output_that_cannot_be_written_is_told(environment: dict[str, str], words: list[str], tmp_path: Path) -> None:
+def test_unwritable_output_is_reported(environment: dict[str, str], words: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dovetail", *words]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`record`, `mock`, `replay`, `diff` and `tap`: one format, written by some and read by the others."""
+"""Test `record`, `mock`, `replay`, `diff` and `tap`, which share one file format."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def recording(request: pytest.FixtureRequest, run: RunCommand, tmp_path_factory:
     return path
 
 
-def test_a_recording_stands_for_the_server(run: RunCommand, recording: Path) -> None:
+def test_a_recording_replaces_the_server(run: RunCommand, recording: Path) -> None:
     assert run("call", recording, "add", "a=1", "b=2").check_success().out == "3\n"
     assert run("call", recording, "refuse").code == 5
     assert run("read", recording, "notes://today").check_success().out == "milk"

@@ -1,4 +1,4 @@
-"""`dovetail run` and `dovetail new`."""
+"""Test `dovetail run` and `dovetail new`."""
 
 import subprocess
 import sys
@@ -135,7 +135,7 @@ def test_what_cannot_be_run_is_explained(run: RunCommand, words: list[str], why:
         ("if __name__ == '__main__':\n    raise ValueError('late')\n", "ValueError: late"),
     ],
 )
-def test_a_file_that_fails_is_told_as_python_would(run: RunCommand, tmp_path: Path, text: str, why: str) -> None:
+def test_a_failing_file_shows_a_python_traceback(run: RunCommand, tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "broken.py").write_text(text, encoding="utf-8")
     said = run("run", tmp_path / "broken.py:app" if "def app" in text else tmp_path / "broken.py")
     assert said.code == 3

@@ -1,4 +1,4 @@
-"""What a word may become, up to the tools of the target and their arguments; and bash, where it is pressed for real."""
+"""Test shell completion, including the tools of the target and their arguments, and in a real bash."""
 
 import os
 import shutil

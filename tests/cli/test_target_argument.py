@@ -1,4 +1,4 @@
-"""Whatever a target is, the same server is reached."""
+"""Test that every kind of target reaches the same server."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def test_of_two_servers_one_is_to_be_named(run: RunCommand, tmp_path: Path) -> N
     assert run("info", "both.py:two", "--json", cwd=tmp_path).check_success().json["name"] == "two"
 
 
-def test_a_program_that_serves_http_is_told_to_be_one(run: RunCommand, tmp_path: Path) -> None:
+def test_a_program_that_serves_http_gets_a_hint_with_its_url(run: RunCommand, tmp_path: Path) -> None:
     text = "from dovetail import Server\n\nif __name__ == '__main__':\n    Server('web').run('http', port=0)\n"
     (tmp_path / "web.py").write_text(text, encoding="utf-8")
     for words in (["list", "web.py"], ["list", "--", sys.executable, "web.py"]):

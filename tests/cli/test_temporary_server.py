@@ -1,4 +1,4 @@
-"""A target served at a URL while a command needs it."""
+"""Test serving a target at a URL while a command needs it."""
 
 import queue
 import sys
@@ -51,7 +51,7 @@ def test_a_server_that_never_says_where_it_is(tmp_path: Path, monkeypatch: pytes
         pass
 
 
-def test_what_cannot_be_served_is_told(tmp_path: Path) -> None:
+def test_an_unservable_target_is_reported(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import dovetail\nraise ValueError('its own')\n", encoding="utf-8")
     with (
         pytest.raises(click.UsageError, match="its own"),

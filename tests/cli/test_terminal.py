@@ -1,4 +1,4 @@
-"""The commands at a real terminal: questions asked and answered, progress drawn and wiped, colours, nothing raw."""
+"""Test the commands at a real terminal: questions, progress, colours and escaped control characters."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def test_a_question_is_asked_until_the_answer_fits(url: str, environment: dict[s
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", OWN.sub("", at.output))
 
 
-def test_a_wrong_choice_is_told(url: str, environment: dict[str, str]) -> None:
+def test_a_wrong_choice_is_reported(url: str, environment: dict[str, str]) -> None:
     with open_terminal(environment, "call", url, "paint") as at:
         at.wait_for(": ")
         at.type("mauve\n")

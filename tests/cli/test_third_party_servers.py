@@ -1,5 +1,4 @@
-"""Every command that speaks to a server, against servers of others: server-everything from npm, over HTTP and stdio,
-and mcp-server-time from PyPI."""
+"""Test the commands against third-party servers: server-everything over HTTP and stdio, and mcp-server-time."""
 
 import os
 import signal

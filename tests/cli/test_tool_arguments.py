@@ -1,4 +1,4 @@
-"""Words of a command line become what the schema asks for, or are refused by name."""
+"""Test converting command line arguments to the types of the schema, and their errors."""
 
 from pathlib import Path
 from typing import Any

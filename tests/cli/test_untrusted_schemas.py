@@ -1,4 +1,4 @@
-"""Whatever a server sends as the schema of a tool, the command line reads it without stumbling."""
+"""Test that the command line handles any tool schema that a server sends."""
 
 import contextlib
 import json
@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from cli.command_process import RunCommand
 from dovetail.cli.answers import AnswerProvider
+from dovetail.cli.commands.diff import compare_items
 from dovetail.cli.commands.lint import lint_tools
 from dovetail.cli.tool_arguments import read_arguments
 from dovetail.errors import InputRequestError
-from dovetail.schemas.definition_diff import diff_definitions
 from dovetail.schemas.provider_rules import PROFILES, PROVIDER_RULES, fit_schema
 from dovetail.wire.elicitation import ElicitRequestParams
 from dovetail.wire.tools import Tool
@@ -54,7 +54,7 @@ def test_no_schema_is_stumbled_over(schema: dict[str, Any], other: dict[str, Any
     for profile in PROFILES:
         assert fit_schema(profile, schema)["type"] == "object"
     old, new = ({"t": {"inputSchema": one, "outputSchema": one}} for one in (schema, other))
-    assert [*diff_definitions("tool", old, new)] == [] or schema != other
+    assert [*compare_items("tool", old, new)] == [] or schema != other
     question = ElicitRequestParams(mode="form", message="?", requested_schema=schema)
     with contextlib.suppress(InputRequestError):
         assert "a" in AnswerProvider({"a": "1"}, lambda: None).fill_form(question)

@@ -1,6 +1,6 @@
-"""A server of few lines that nothing of the project helps: `python crashing_server.py <file> [junk|bytes]`.
+"""A minimal server that uses no code of the project: `python crashing_server.py <file> [junk|bytes]`.
 
-It notes in the file what it ran, dies when asked to, and may write junk or bytes that are no text beside its answers.
+It writes the calls it ran to the file, exits on request, and can write junk or invalid UTF-8 between its responses.
 """
 
 import json
@@ -37,7 +37,7 @@ def call_tool(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         with open(sys.argv[1], "a") as file:
             file.write(arguments["name"] + "\n")
         if arguments.get("hold"):
-            time.sleep(60)  # whoever wanted this kills it
+            time.sleep(60)  # the test kills it
     value = os.getpid() if name == "pid" else arguments.get("text", "")
     return {"content": [{"type": "text", "text": str(value)}], "resultType": "complete"}
 

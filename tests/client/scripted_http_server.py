@@ -1,4 +1,4 @@
-"""A server over HTTP that says what a test tells it to, byte for byte, and writes down what it was told."""
+"""An HTTP server that answers with exactly the bytes a test chooses, and records all requests."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ EVENTS = "text/event-stream"
 
 
 class HttpRequest(NamedTuple):
-    """One HTTP request."""
+    """An HTTP request."""
 
     verb: str
     headers: dict[str, str]
@@ -23,7 +23,7 @@ RequestHandler = Callable[["ScriptedHttpServer", HttpRequest], Any]
 
 
 class ScriptedHttpServer:
-    """One server; `answer` is a coroutine function that gives the bytes of the reply to what it is told."""
+    """The server. `answer` is a coroutine function that returns the bytes of the response to a request."""
 
     def __init__(self, answer: RequestHandler) -> None:
         self.told: list[HttpRequest] = []
@@ -53,7 +53,7 @@ class ScriptedHttpServer:
 
 @asynccontextmanager
 async def run_scripted_server(answer: RequestHandler) -> AsyncIterator[ScriptedHttpServer]:
-    """The server, listening."""
+    """Run the server."""
     server = ScriptedHttpServer(answer)
     async with await asyncio.start_server(server.handle_connection, "127.0.0.1", 0) as listening:
         server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp"
@@ -64,7 +64,7 @@ async def run_scripted_server(answer: RequestHandler) -> AsyncIterator[ScriptedH
 
 
 def encode_reply(*messages: Any, kind: str = JSON, status: str = "200 OK") -> bytes:
-    """Messages as the reply to a request: one as JSON, or any number as events."""
+    """Encode messages as a response: one as JSON, or any number as events."""
     if kind == EVENTS:
         body = "".join(f"data: {json.dumps(message)}\n\n" for message in messages).encode()
     else:
@@ -73,7 +73,7 @@ def encode_reply(*messages: Any, kind: str = JSON, status: str = "200 OK") -> by
 
 
 def create_result_response(request: HttpRequest, **fields: Any) -> dict[str, Any]:
-    """The response to a request."""
+    """Return the response to a request."""
     return {"jsonrpc": "2.0", "id": request.message["id"], "result": fields}
 
 

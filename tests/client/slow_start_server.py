@@ -1,6 +1,6 @@
-"""A slow server: `python slow_start_server.py <file> <seconds> <what>`. It speaks "both" eras, or one of them.
+"""A slow server: `python slow_start_server.py <file> <seconds> <what>`. It supports "both" eras, or one of them.
 
-It notes in the file what it is told, a line for each message, and reads nothing before it has started.
+It writes each received message to a line of the file, and reads nothing before it has started.
 """
 
 import json

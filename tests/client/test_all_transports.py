@@ -1,4 +1,4 @@
-"""What a client does, the same over every transport and in every revision."""
+"""Test the client's features over every transport and in every protocol version."""
 
 import asyncio
 from pathlib import Path
@@ -112,7 +112,7 @@ async def test_resources_prompts_and_completions(way: str, revision: str) -> Non
 
 
 @everywhere
-async def test_progress_is_told_in_order_and_before_the_result(way: str, revision: str) -> None:
+async def test_progress_is_reported_in_order_and_before_the_result(way: str, revision: str) -> None:
     told: list[Any] = []
 
     async def tell(done: float, total: float | None, text: str | None) -> None:
@@ -261,7 +261,7 @@ async def test_the_handler_that_failed_is_named(way: str, revision: str, handler
 
 
 @everywhere
-async def test_a_question_nobody_answers_is_an_error_on_either_side(way: str, revision: str) -> None:
+async def test_an_unanswered_request_is_an_error_on_both_sides(way: str, revision: str) -> None:
     async with connect_client(way, revision) as client:
         with pytest.raises((MCPError, ToolError)):
             await client.call("book")
@@ -284,7 +284,7 @@ async def test_a_model_is_asked(way: str, revision: str) -> None:
 
 
 @everywhere
-async def test_roots_are_told(way: str, revision: str, tmp_path: Path) -> None:
+async def test_roots_are_sent(way: str, revision: str, tmp_path: Path) -> None:
     async with connect_client(way, revision, roots=[tmp_path, "file:///x"]) as client:
         assert await client.call("roots", into=list[str]) == [tmp_path.as_uri(), "file:///x"]
         await client.send_roots_list_changed()

@@ -1,4 +1,4 @@
-"""The user's handlers: in order, bounded, and none of their failures spreads."""
+"""Test that the user's callbacks run in order, in a bounded queue, and that their errors do not spread."""
 
 import asyncio
 import logging
@@ -86,7 +86,7 @@ async def test_flushing_does_not_wait_for_what_comes_later() -> None:
     await box.flush(5)
 
 
-async def test_closing_lets_go_of_whoever_flushes_without_cancelling_them() -> None:
+async def test_closing_releases_flushing_tasks_without_cancelling_them() -> None:
     box = CallbackQueue(10)
 
     async def slow() -> None:
@@ -152,7 +152,7 @@ async def test_what_a_handler_left_running_waits_as_anybody_does() -> None:
     assert order == ["handled", "flushed"]
 
 
-def test_a_mailbox_whose_loop_is_gone_begins_anew() -> None:
+def test_a_callback_queue_of_a_closed_loop_starts_again() -> None:
     box, done = CallbackQueue(10), list[str]()
 
     async def endless() -> None:

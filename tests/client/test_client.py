@@ -1,4 +1,4 @@
-"""The client against servers that are told what to say: lists, headers, schemas, rounds, caches, opening, closing."""
+"""Test the client against scripted servers: lists, headers, schemas, rounds, caches, opening and closing."""
 
 import asyncio
 import contextlib
@@ -74,21 +74,21 @@ def client(at: Any, **options: Any) -> Client:
 
 @both
 async def test_a_list_that_goes_in_circles_is_found_out(era: str) -> None:
-    play = ScriptedServer(era, {"tools/list": {"tools": [tool_definition()], "nextCursor": "again"}})
-    async with serve_on_socket(play) as at, client(at) as one:
+    script = ScriptedServer(era, {"tools/list": {"tools": [tool_definition()], "nextCursor": "again"}})
+    async with serve_on_socket(script) as at, client(at) as one:
         with pytest.raises(InvalidResult):
             await one.list_tools()
-        assert play.count("tools/list") == 2
+        assert script.count("tools/list") == 2
         page = await one.list_tools_page()  # a page at a time it can still be read
         assert page.next_cursor == "again"
 
 
 @both
 async def test_an_empty_cursor_is_the_end(era: str) -> None:
-    play = ScriptedServer(era, {"tools/list": {"tools": [tool_definition()], "nextCursor": ""}})
-    async with serve_on_socket(play) as at, client(at) as one:
+    script = ScriptedServer(era, {"tools/list": {"tools": [tool_definition()], "nextCursor": ""}})
+    async with serve_on_socket(script) as at, client(at) as one:
         assert [found.name for found in await one.list_tools()] == ["echo"]
-        assert play.count("tools/list") == 1
+        assert script.count("tools/list") == 1
 
 
 async def test_pages_and_items_are_limited() -> None:
@@ -109,8 +109,8 @@ async def test_pages_and_items_are_limited() -> None:
 @both
 async def test_a_malformed_item_is_left_out_and_reported(era: str, caplog: pytest.LogCaptureFixture) -> None:
     broken: list[Any] = [{"name": 5, "inputSchema": {}}, "tool", {"inputSchema": {"type": "object"}}]
-    play = ScriptedServer(era, {"tools/list": {"tools": [tool_definition("a"), *broken, tool_definition("b")]}})
-    async with serve_on_socket(play) as at, client(at) as one:
+    script = ScriptedServer(era, {"tools/list": {"tools": [tool_definition("a"), *broken, tool_definition("b")]}})
+    async with serve_on_socket(script) as at, client(at) as one:
         with caplog.at_level(logging.WARNING, "dovetail"):
             assert [found.name for found in await one.list_tools()] == ["a", "b"]
         for record, number in zip(caplog.records, (1, 2, 3), strict=True):
@@ -130,33 +130,33 @@ REGION = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-h
 
 
 async def test_a_call_is_mirrored_in_headers() -> None:
-    play = ScriptedServer("stateless", {"tools/list": {"tools": [tool_definition("go", inputSchema=REGION)]}})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"tools/list": {"tools": [tool_definition("go", inputSchema=REGION)]}})
+    async with serve_over_http(script) as at, client(at) as one:
         await one.list_tools()
         await one.call("go", region="Ægir")
         await one.call("go", region="north")
-        _, first = play.heads[-2]
+        _, first = script.heads[-2]
         assert (first["mcp-protocol-version"], first["mcp-method"], first["mcp-name"]) == (
             STATELESS,
             "tools/call",
             "go",
         )
         assert first["mcp-param-region"].startswith("=?base64?")
-        assert play.heads[-1][1]["mcp-param-region"] == "north"
+        assert script.heads[-1][1]["mcp-param-region"] == "north"
 
 
 async def test_a_mismatch_of_headers_is_mended_by_listing_again() -> None:
-    play = ScriptedServer("stateless")
+    script = ScriptedServer("stateless")
 
     def called(message: dict[str, Any]) -> Any:
-        mirrored = "mcp-param-region" in play.heads[-1][1]
+        mirrored = "mcp-param-region" in script.heads[-1][1]
         return text_result() if mirrored else ErrorReply(-32020, "headers differ", status=400)
 
-    play.reactions = {"tools/list": {"tools": [tool_definition("go", inputSchema=REGION)]}, "tools/call": called}
-    async with serve_over_http(play) as at, client(at) as one:
+    script.reactions = {"tools/list": {"tools": [tool_definition("go", inputSchema=REGION)]}, "tools/call": called}
+    async with serve_over_http(script) as at, client(at) as one:
         assert await one.call("go", region="north") == "ok"
-        assert [one["method"] for one in play.received[1:]] == ["tools/call", "tools/list", "tools/call"]
-        play.reactions = {"tools/call": ErrorReply(-32020, "headers differ", status=400)}
+        assert [one["method"] for one in script.received[1:]] == ["tools/call", "tools/list", "tools/call"]
+        script.reactions = {"tools/call": ErrorReply(-32020, "headers differ", status=400)}
         with pytest.raises(RemoteError) as caught:
             await one.call("go", region="north")
         assert (caught.value.code, caught.value.status_code) == (-32020, 400)
@@ -168,13 +168,13 @@ async def test_a_definition_with_a_broken_header_is_left_out_where_headers_are_s
     bad = tool_definition(
         "bad", inputSchema={"type": "object", "properties": {"a": {"type": "string", "x-mcp-header": "a b"}}}
     )
-    play = ScriptedServer("stateless", {"tools/list": {"tools": [bad, tool_definition("good")]}})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"tools/list": {"tools": [bad, tool_definition("good")]}})
+    async with serve_over_http(script) as at, client(at) as one:
         with caplog.at_level(logging.WARNING, "dovetail"):
             assert [found.name for found in await one.list_tools()] == ["good"]
             assert [found.name for found in (await one.list_tools_page()).tools] == ["good"]
         assert mentions(caplog.text, "bad")
-    async with serve_on_socket(play) as at, client(at) as one:
+    async with serve_on_socket(script) as at, client(at) as one:
         assert [found.name for found in await one.list_tools()] == ["bad", "good"]
 
 
@@ -184,39 +184,39 @@ async def test_a_definition_with_a_broken_header_is_left_out_where_headers_are_s
 @both
 async def test_a_result_must_keep_the_promise_of_its_schema(era: str) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    play = ScriptedServer(era, {"tools/list": {"tools": [tool_definition("go", outputSchema=schema)]}})
-    async with serve_on_socket(play) as at, client(at) as one:
-        play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"n": "x"})}
+    script = ScriptedServer(era, {"tools/list": {"tools": [tool_definition("go", outputSchema=schema)]}})
+    async with serve_on_socket(script) as at, client(at) as one:
+        script.reactions = {**script.reactions, "tools/call": text_result("x", structuredContent={"n": "x"})}
         await one.call("go")  # nothing was promised to one who has not looked
         await one.list_tools()
         with pytest.raises(InvalidResult, match=values("n")) as caught:
             await one.call("go")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call go")
-        play.reactions = {**play.reactions, "tools/call": text_result("x")}
+        script.reactions = {**script.reactions, "tools/call": text_result("x")}
         with pytest.raises(InvalidResult):
             await one.call("go")
-        play.reactions = {**play.reactions, "tools/call": text_result("x", isError=True)}
+        script.reactions = {**script.reactions, "tools/call": text_result("x", isError=True)}
         with pytest.raises(ToolError, match="x"):
             await one.call("go")
-        play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"n": 1})}
+        script.reactions = {**script.reactions, "tools/call": text_result("x", structuredContent={"n": 1})}
         assert await one.call("go") == {"n": 1}
-    async with serve_on_socket(play) as at, client(at, validate_results=False) as one:
+    async with serve_on_socket(script) as at, client(at, validate_results=False) as one:
         await one.list_tools()
-        play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"n": "x"})}
+        script.reactions = {**script.reactions, "tools/call": text_result("x", structuredContent={"n": "x"})}
         assert await one.call("go") == {"n": "x"}
 
 
 @both
-async def test_a_result_of_the_wrong_shape_is_told(era: str) -> None:
-    play = ScriptedServer(
+async def test_a_result_of_the_wrong_shape_is_reported(era: str) -> None:
+    script = ScriptedServer(
         era, {"tools/call": {"content": "text"}, "resources/read": {"contents": [{"uri": "a", "blob": "%"}]}}
     )
-    async with serve_on_socket(play) as at, client(at) as one:
+    async with serve_on_socket(script) as at, client(at) as one:
         with pytest.raises(InvalidResult, match="tools/call"):
             await one.call("go")
         with pytest.raises(InvalidResult, match="base64"):
             await one.read("a")
-        play.reactions = {"tools/call": text_result(resultType="later")}
+        script.reactions = {"tools/call": text_result(resultType="later")}
         with pytest.raises(InvalidResult):
             await one.call("go")
 
@@ -240,8 +240,8 @@ async def test_a_question_can_be_stored_and_answered_by_another_client() -> None
     def called(message: dict[str, Any]) -> Any:
         return text_result("12") if "inputResponses" in message["params"] else asking(state, seat=FORM)
 
-    play = ScriptedServer("stateless", {"tools/call": called})
-    async with serve_over_http(play) as at:
+    script = ScriptedServer("stateless", {"tools/call": called})
+    async with serve_over_http(script) as at:
         async with client(at) as one:
             pending = await one.call_tool("book", {"flight": "SK"}, allow_input_required=True)
             assert isinstance(pending, PendingRequest)
@@ -253,7 +253,7 @@ async def test_a_question_can_be_stored_and_answered_by_another_client() -> None
             answer = {"action": "accept", "content": {"row": 12}}
             result = await other.resume(loaded, {"seat": answer})
             assert result.content[0].text == "12"
-        sent = play.received[-1]["params"]
+        sent = script.received[-1]["params"]
         assert sent["requestState"] == state
         assert sent["inputResponses"] == {"seat": answer}
         assert (sent["name"], sent["arguments"]) == ("book", {"flight": "SK"})
@@ -303,11 +303,11 @@ async def test_with_handlers_what_they_stand_for_may_be_asked() -> None:
 
 
 async def test_extensions_are_declared_with_what_may_be_asked() -> None:
-    play = ScriptedServer("stateless", {"tools/call": text_result("x")})
+    script = ScriptedServer("stateless", {"tools/call": text_result("x")})
     extensions = ClientCapabilities(extensions={"example.com/x": {}})
-    async with serve_over_http(play) as at, client(at, capabilities=extensions) as one:
+    async with serve_over_http(script) as at, client(at, capabilities=extensions) as one:
         await one.call_tool("go", allow_input_required=True)
-    told = play.received[-1]["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+    told = script.received[-1]["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
     assert told["extensions"] == {"example.com/x": {}}
     assert {"elicitation", "sampling", "roots"} <= set(told)
 
@@ -325,25 +325,28 @@ async def test_what_does_not_hold_pendings_is_refused() -> None:
 
 
 async def test_rounds_without_questions_or_with_too_many_are_bounded() -> None:
-    play = ScriptedServer("stateless", {"tools/call": asking("s")})
+    script = ScriptedServer("stateless", {"tools/call": asking("s")})
     limits = ClientLimits(max_input_rounds=3, reconnect_delay=0.01, max_input_requests=2)
-    async with serve_on_socket(play) as at, client(at, limits=limits, elicitation_handler=lambda _: {"row": 1}) as one:
+    async with (
+        serve_on_socket(script) as at,
+        client(at, limits=limits, elicitation_handler=lambda _: {"row": 1}) as one,
+    ):
         with pytest.raises(InputRequestError, match=values(3)):
             await one.call("go")
-        assert play.count("tools/call") == 4
-        play.reactions = {"tools/call": asking(a=FORM, b=FORM, c=FORM)}
+        assert script.count("tools/call") == 4
+        script.reactions = {"tools/call": asking(a=FORM, b=FORM, c=FORM)}
         with pytest.raises(InputRequestError, match=values(3)):
             await one.call("go")
 
 
-async def test_a_question_nobody_answers_names_what_is_missing() -> None:
-    play = ScriptedServer("stateless", {"tools/call": asking(a=FORM)})
-    async with serve_on_socket(play) as at, client(at) as one:
+async def test_an_unanswered_request_names_the_missing_handler() -> None:
+    script = ScriptedServer("stateless", {"tools/call": asking(a=FORM)})
+    async with serve_on_socket(script) as at, client(at) as one:
         with pytest.raises(InputRequestError, match="elicitation/create") as caught:
             await one.call("go")
         assert mentions(caught.value.hint, "elicitation_handler=")
         sampling = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
-        play.reactions = {"tools/call": asking(a=sampling)}
+        script.reactions = {"tools/call": asking(a=sampling)}
         with pytest.raises(InputRequestError) as caught:
             await one.call("go")
         assert mentions(caught.value.hint, "sampling_handler=")
@@ -353,12 +356,12 @@ async def test_a_ping_during_a_question_does_not_stop_the_clocks_for_ever() -> N
     """The limits stand still while a user is asked, and go on afterwards, whatever else the server said."""
     question = {"id": "q", "method": "elicitation/create", "params": FORM["params"]}
     ping = {"id": "p", "method": "ping"}
-    play = ScriptedServer("handshake", {"tools/call": Messages([question, ping])})
+    script = ScriptedServer("handshake", {"tools/call": Messages([question, ping])})
 
     async def answer(_: Any) -> dict[str, int]:
         return {"row": 1}
 
-    async with serve_on_socket(play) as at, client(at, elicitation_handler=answer) as one:
+    async with serve_on_socket(script) as at, client(at, elicitation_handler=answer) as one:
         with pytest.raises(RequestTimeout):
             async with asyncio.timeout(5):
                 await one.call_tool("go", timeout=0.3)
@@ -367,29 +370,29 @@ async def test_a_ping_during_a_question_does_not_stop_the_clocks_for_ever() -> N
 # What is kept
 
 
-async def test_a_result_is_kept_for_its_lifetime_and_dropped_when_told() -> None:
-    play = ScriptedServer(
+async def test_a_result_is_cached_for_its_lifetime_and_dropped_on_notification() -> None:
+    script = ScriptedServer(
         "stateless", {"tools/list": {"tools": [tool_definition()], "ttlMs": 60_000, "cacheScope": "private"}}
     )
-    async with serve_on_socket(play) as at, client(at) as one:
+    async with serve_on_socket(script) as at, client(at) as one:
         for _ in range(3):
             assert len(await one.list_tools()) == 1
-        assert play.count("tools/list") == 1
+        assert script.count("tools/list") == 1
         changed = create_notification("notifications/tools/list_changed")
-        play.reactions = {**play.reactions, "tools/call": Messages([changed, text_result()])}
+        script.reactions = {**script.reactions, "tools/call": Messages([changed, text_result()])}
         await one.call("go")
         await one.list_tools()
-        assert play.count("tools/list") == 2
-    async with serve_on_socket(play) as at, client(at, cache=False) as one:
+        assert script.count("tools/list") == 2
+    async with serve_on_socket(script) as at, client(at, cache=False) as one:
         await one.list_tools()
         await one.list_tools()
-        assert play.count("tools/list") == 4
+        assert script.count("tools/list") == 4
 
 
 @pytest.mark.parametrize("lifetime", [0, -5, 10**400])
 async def test_odd_lifetimes_do_no_harm(lifetime: int) -> None:
-    play = ScriptedServer("stateless", {"tools/list": {"tools": [tool_definition()], "ttlMs": lifetime}})
-    async with serve_on_socket(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"tools/list": {"tools": [tool_definition()], "ttlMs": lifetime}})
+    async with serve_on_socket(script) as at, client(at) as one:
         assert len(await one.list_tools()) == 1
         assert len(await one.list_tools()) == 1
 
@@ -401,15 +404,15 @@ async def test_what_many_want_at_once_is_asked_for_once() -> None:
         await release.wait()
         return {"contents": [{"uri": "a", "text": "x"}]}
 
-    play = ScriptedServer("handshake", {"resources/read": read})
-    async with serve_on_socket(play) as at, client(at) as one:
+    script = ScriptedServer("handshake", {"resources/read": read})
+    async with serve_on_socket(script) as at, client(at) as one:
         tasks = [asyncio.get_running_loop().create_task(one.read("a")) for _ in range(20)]
-        await wait_until(lambda: play.count("resources/read"))
+        await wait_until(lambda: script.count("resources/read"))
         tasks[0].cancel()  # who asked first gives up; the others still want it
-        await wait_until(lambda: play.count("resources/read") == 2)
+        await wait_until(lambda: script.count("resources/read") == 2)
         release.set()
         assert await asyncio.gather(*tasks[1:]) == ["x"] * 19
-        assert play.count("resources/read") == 2
+        assert script.count("resources/read") == 2
 
 
 # What is open
@@ -423,28 +426,28 @@ async def test_a_busy_server_is_asked_again_only_where_that_is_safe(era: str) ->
         calls["n"] += 1
         return ErrorReply(429, "busy", {"retryAfterMs": 10}) if calls["n"] % 2 else {"tools": []}
 
-    play = ScriptedServer(era, {"tools/list": busy, "tools/call": ErrorReply(429, "busy", {"retryAfterMs": 10**500})})
-    async with serve_on_socket(play) as at, client(at, cache=False) as one:
+    script = ScriptedServer(era, {"tools/list": busy, "tools/call": ErrorReply(429, "busy", {"retryAfterMs": 10**500})})
+    async with serve_on_socket(script) as at, client(at, cache=False) as one:
         assert await one.list_tools() == []
         assert calls["n"] == 2
         with pytest.raises(RateLimited) as caught:
             await one.call("go")
-        assert play.count("tools/call") == 1
+        assert script.count("tools/call") == 1
         assert caught.value.retry_after is not None
 
 
 async def test_eras_are_remembered_and_asked_for_again_when_they_are_wrong() -> None:
-    play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("handshake")
+    async with serve_on_socket(script) as at:
         for _ in range(2):
             async with client(at):
                 pass
-        assert [one["method"] for one in play.received if "id" in one] == [
+        assert [one["method"] for one in script.received if "id" in one] == [
             "server/discover",
             "initialize",
             "initialize",
         ]
-        play.era = "stateless"  # another server has come to live there
+        script.era = "stateless"  # another server has come to live there
         clients = [client(at) for _ in range(4)]
         await asyncio.gather(*(one.connect() for one in clients))
         assert {one.protocol_version for one in clients} == {STATELESS}
@@ -480,42 +483,42 @@ async def test_versions_offered_in_return_are_taken() -> None:
 
 
 async def test_a_refused_log_level_does_not_cost_the_server() -> None:
-    play = ScriptedServer("handshake", {"logging/setLevel": ErrorReply(-32603, "no logs here")})
-    async with serve_on_socket(play) as at, client(at, log_handler=print) as one:
+    script = ScriptedServer("handshake", {"logging/setLevel": ErrorReply(-32603, "no logs here")})
+    async with serve_on_socket(script) as at, client(at, log_handler=print) as one:
         assert one.is_connected
 
 
-async def test_closed_while_connecting_every_waiter_is_told() -> None:
-    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with serve_on_socket(play) as at:
+async def test_closing_while_connecting_raises_in_every_waiter() -> None:
+    script = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(script) as at:
         one = client(at)
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(one.connect()), *(loop.create_task(one.call("go")) for _ in range(3))]
-        await wait_until(lambda: play.count("server/discover"))
+        await wait_until(lambda: script.count("server/discover"))
         await one.close()
         told = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(error) for error in told] == [ConnectionLost] * 4
 
 
 async def test_closed_while_connecting_with_one_waiter() -> None:
-    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(script) as at:
         one = client(at)
         task = asyncio.get_running_loop().create_task(one.connect())
-        await wait_until(lambda: play.count("server/discover"))
+        await wait_until(lambda: script.count("server/discover"))
         await one.close()
         with pytest.raises(ConnectionLost):
             await task
 
 
 async def test_cancelled_while_connecting_leaves_nothing_and_can_be_tried_again() -> None:
-    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(script) as at:
         one = client(at)
         task = asyncio.get_running_loop().create_task(one.connect())
-        await wait_until(lambda: play.count("server/discover"))
+        await wait_until(lambda: script.count("server/discover"))
         task.cancel()
-        play.reactions = {}
+        script.reactions = {}
         await one.connect()  # at once, while the first attempt is still being cleared away
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -531,16 +534,16 @@ async def test_cancelling_one_who_waits_does_not_stop_the_others() -> None:
         await release.wait()
         return ErrorReply(-32601)
 
-    play = ScriptedServer("handshake", {"server/discover": slow})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("handshake", {"server/discover": slow})
+    async with serve_on_socket(script) as at:
         one = client(at)
         loop = asyncio.get_running_loop()
         first, second = loop.create_task(one.call("go")), loop.create_task(one.call("go"))
-        await wait_until(lambda: play.count("server/discover"))
+        await wait_until(lambda: script.count("server/discover"))
         first.cancel()
         release.set()
         assert await second == "ok"
-        assert play.connections == 1
+        assert script.connections == 1
         await one.close()
 
 
@@ -596,7 +599,7 @@ async def test_a_client_serves_the_loops_of_other_threads(way: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_client_left_open_on_a_loop_that_is_gone_starts_anew() -> None:
+def test_a_client_of_a_closed_loop_starts_again() -> None:
     one = client(create_full_server())
     assert asyncio.run(one.call("add", a=1)) == 2
     assert asyncio.run(one.call("add", a=2)) == 3
@@ -604,7 +607,7 @@ def test_a_client_left_open_on_a_loop_that_is_gone_starts_anew() -> None:
     gc.collect()
 
 
-def test_a_loop_that_stands_still_is_no_trap() -> None:
+def test_a_stopped_loop_does_not_block_the_client() -> None:
     one = client(create_full_server())
     loop = asyncio.new_event_loop()
     loop.run_until_complete(one.connect())
@@ -615,11 +618,11 @@ def test_a_loop_that_stands_still_is_no_trap() -> None:
 
 
 async def test_a_word_said_just_before_leaving_is_sent() -> None:
-    play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at, client(at) as one:
+    script = ScriptedServer("handshake")
+    async with serve_on_socket(script) as at, client(at) as one:
         await one.notify("notifications/farewell", {"a": 1})
         await one.close()
-        await wait_until(lambda: play.count("notifications/farewell"))
+        await wait_until(lambda: script.count("notifications/farewell"))
 
 
 @pytest.mark.parametrize("option", ["verify", "cert"])
@@ -629,11 +632,11 @@ async def test_a_certificate_file_that_is_not_there_is_named(option: str) -> Non
 
 
 async def test_a_failed_opening_is_not_repeated_without_a_pause() -> None:
-    play = ScriptedServer(
+    script = ScriptedServer(
         "handshake",
         {"server/discover": encode_http_reply(b"", status=500), "initialize": encode_http_reply(b"", status=500)},
     )
-    async with serve_over_http(play) as at:
+    async with serve_over_http(script) as at:
         one = client(at, limits=ClientLimits(reconnect_delay=0.2))
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -676,14 +679,14 @@ async def slow_to_leave() -> AsyncIterator[tuple[Client, ScriptedServer, asyncio
         await gate.wait()
         return encode_http_reply(b"", status=204)
 
-    play = ScriptedServer("handshake", session="s", http_delete_reaction=left)
-    async with serve_over_http(play) as at, Client(at, timeout=Timeouts(close=60)) as one:
-        yield one, play, gate
+    script = ScriptedServer("handshake", session="s", http_delete_reaction=left)
+    async with serve_over_http(script) as at, Client(at, timeout=Timeouts(close=60)) as one:
+        yield one, script, gate
         gate.set()
 
 
-def _left(play: ScriptedServer) -> int:
-    return sum(verb == "DELETE" for verb, _ in play.heads)
+def _left(script: ScriptedServer) -> int:
+    return sum(verb == "DELETE" for verb, _ in script.heads)
 
 
 def _elsewhere(one: Client) -> Any:
@@ -695,25 +698,25 @@ def _elsewhere(one: Client) -> Any:
     return asyncio.run(call())
 
 
-async def test_whoever_connects_while_the_client_closes_is_connected_afterwards() -> None:
-    async with slow_to_leave() as (one, play, gate), asyncio.timeout(10):
+async def test_a_connect_while_the_client_closes_succeeds_afterwards() -> None:
+    async with slow_to_leave() as (one, script, gate), asyncio.timeout(10):
         closing = [asyncio.create_task(one.close()) for _ in range(2)]
-        await wait_until(lambda: _left(play))
+        await wait_until(lambda: _left(script))
         connecting = asyncio.create_task(one.connect())
         await run_pending_callbacks()
         assert not connecting.done()
         assert not any(task.done() for task in closing)
         gate.set()
         await asyncio.gather(connecting, *closing)
-        assert _left(play) == 1
+        assert _left(script) == 1
         assert one.is_connected
         assert await asyncio.to_thread(_elsewhere, one) == "ok"
 
 
-async def test_whoever_gives_up_closing_does_not_wait_for_the_server() -> None:
-    async with slow_to_leave() as (one, play, _), asyncio.timeout(10):
+async def test_a_cancelled_close_does_not_wait_for_the_server() -> None:
+    async with slow_to_leave() as (one, script, _), asyncio.timeout(10):
         closing = asyncio.create_task(one.close())
-        await wait_until(lambda: _left(play))
+        await wait_until(lambda: _left(script))
         closing.cancel()
         await asyncio.wait([closing])
         assert closing.cancelled()

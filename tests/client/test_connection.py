@@ -1,4 +1,4 @@
-"""One conversation with a server that does not keep to the protocol: no call waits for what has already gone wrong."""
+"""Test a connection to a server that violates the protocol: no call waits for a response that cannot arrive."""
 
 import asyncio
 import json
@@ -66,8 +66,8 @@ async def test_a_malformed_answer_fails_its_call_at_once_and_no_other(era: str, 
         await other.wait()
         return {"content": [{"type": "text", "text": "fine"}], "resultType": "complete"}
 
-    play = ScriptedServer(era, {"tools/call": called})
-    async with serve_on_socket(play) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
+    script = ScriptedServer(era, {"tools/call": called})
+    async with serve_on_socket(script) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
         waiting = asyncio.create_task(one.call("good"))
         with pytest.raises(InvalidResult) as caught:
             await one.call("bad")
@@ -87,12 +87,12 @@ async def test_a_malformed_answer_over_http(era: str, broken: Any, streaming: bo
             return encode_http_reply(answer(message))
         return _open_ended(encode_event_stream(Messages([encode_event(answer(message))]), message))
 
-    play = ScriptedServer(era, {"tools/call": called})
-    async with serve_over_http(play) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
+    script = ScriptedServer(era, {"tools/call": called})
+    async with serve_over_http(script) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
         with pytest.raises(InvalidResult) as caught:
             await one.call("bad")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call bad")
-        assert play.count("tools/call") == 1
+        assert script.count("tools/call") == 1
 
 
 async def _open_ended(pieces: list[bytes]) -> Any:
@@ -105,9 +105,9 @@ async def _open_ended(pieces: list[bytes]) -> Any:
 @both
 async def test_an_answer_that_is_too_large_fails_its_call_at_once(era: str) -> None:
     large = {"content": [{"type": "text", "text": "x" * 5000}], "resultType": "complete"}
-    play = ScriptedServer(era, {"tools/call": large})
+    script = ScriptedServer(era, {"tools/call": large})
     limits = ClientLimits(max_response_bytes=4000)
-    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT, limits=limits) as one, asyncio.timeout(10):
+    async with serve_on_socket(script) as at, Client(at, timeout=PATIENT, limits=limits) as one, asyncio.timeout(10):
         with pytest.raises(InvalidResult) as caught:
             await one.call("go")
         assert "ClientLimits(max_response_bytes=" in str(caught.value)
@@ -131,16 +131,16 @@ def asks(message: dict[str, Any]) -> Any:
     return Messages([{"id": 70, "method": "roots/list"}])
 
 
-async def test_a_failed_handler_is_told_to_the_server_and_to_the_call(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_handler_is_reported_to_the_server_and_to_the_call(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Any:
         raise LookupError("no disk")
 
-    play = ScriptedServer("handshake", {"tools/call": asks})
-    async with serve_on_socket(play) as at, Client(at, roots=broken, timeout=PATIENT) as one, asyncio.timeout(10):
+    script = ScriptedServer("handshake", {"tools/call": asks})
+    async with serve_on_socket(script) as at, Client(at, roots=broken, timeout=PATIENT) as one, asyncio.timeout(10):
         with pytest.raises(InputRequestError, match=values("roots", "LookupError: no disk")):
             await one.call("go")
-        await wait_until(lambda: play.count("notifications/cancelled"))
-        (refusal,) = [message for message in play.received if message.get("id") == 70]
+        await wait_until(lambda: script.count("notifications/cancelled"))
+        (refusal,) = [message for message in script.received if message.get("id") == 70]
         assert refusal["error"]["code"] == -32603
         assert "no disk" not in str(refusal)
     assert not caplog.records
@@ -158,12 +158,12 @@ async def test_among_several_calls_none_is_blamed_for_a_question_of_one(caplog: 
         await answered.wait()
         return {"content": [{"type": "text", "text": "fine"}]}
 
-    play = ScriptedServer("handshake", {"tools/call": called})
-    async with serve_on_socket(play) as at, Client(at, roots=broken, timeout=PATIENT) as one, asyncio.timeout(10):
+    script = ScriptedServer("handshake", {"tools/call": called})
+    async with serve_on_socket(script) as at, Client(at, roots=broken, timeout=PATIENT) as one, asyncio.timeout(10):
         other = asyncio.create_task(one.call("other"))
-        await wait_until(lambda: play.count("tools/call"))
+        await wait_until(lambda: script.count("tools/call"))
         asking = asyncio.create_task(one.call("asking"))
-        await wait_until(lambda: any(message.get("id") == 70 for message in play.received))
+        await wait_until(lambda: any(message.get("id") == 70 for message in script.received))
         answered.set()
         assert await other == "fine"
         assert not asking.done()
@@ -183,10 +183,10 @@ async def test_over_http_the_call_whose_reply_brought_the_question_is_blamed() -
         await answered.wait()
         return {"content": [{"type": "text", "text": "fine"}]}
 
-    play = ScriptedServer("handshake", {"tools/call": called})
-    async with serve_over_http(play) as at, Client(at, roots=broken, timeout=PATIENT) as one, asyncio.timeout(10):
+    script = ScriptedServer("handshake", {"tools/call": called})
+    async with serve_over_http(script) as at, Client(at, roots=broken, timeout=PATIENT) as one, asyncio.timeout(10):
         other = asyncio.create_task(one.call("other"))
-        await wait_until(lambda: play.count("tools/call"))
+        await wait_until(lambda: script.count("tools/call"))
         with pytest.raises(InputRequestError, match="no disk"):
             await one.call("asking")
         answered.set()
@@ -194,7 +194,7 @@ async def test_over_http_the_call_whose_reply_brought_the_question_is_blamed() -
 
 
 @pytest.mark.parametrize("at_fault", ["server", "client"])
-async def test_whoever_records_and_fails_costs_no_answer_and_is_told_no_more(
+async def test_a_failing_recorder_affects_no_response_and_is_not_called_again(
     at_fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told, heard = list[str](), list[str]()
@@ -205,12 +205,12 @@ async def test_whoever_records_and_fails_costs_no_answer_and_is_told_no_more(
             if to == at_fault:
                 raise OSError("the disk is full")
 
-    play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
+    script = ScriptedServer("handshake")
+    async with serve_on_socket(script) as at, Client(at, name="it", timeout=PATIENT) as one, asyncio.timeout(10):
         get_session(one).recorders += [failing, lambda to, data, _: heard.append(to)]
         for _ in range(3):
             assert await one.call("pay") == "ok"
-    assert play.count("tools/call") == 3
+    assert script.count("tools/call") == 3
     assert told == ["server", "client"][: 1 if at_fault == "server" else 2]
     assert heard == ["server", "client"] * 3
     (record,) = caplog.records
@@ -230,8 +230,8 @@ async def test_a_slow_handler_of_progress_holds_an_answer_no_longer_than_the_cal
     async def slow(*_: object) -> None:
         await asyncio.Event().wait()
 
-    play = ScriptedServer(era, {"tools/call": _progressing})
-    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(10):
+    script = ScriptedServer(era, {"tools/call": _progressing})
+    async with serve_on_socket(script) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(10):
         result = await one.call_tool("pay", timeout=0.2, total_timeout=0.2, progress_handler=slow)
     assert result.content == [TextContent(text="paid")]
 
@@ -244,7 +244,7 @@ async def test_a_handler_of_progress_may_call_from_tasks_of_its_own(era: str) ->
         results.extend(await asyncio.gather(*(one.call_tool("pay", progress_handler=inner) for _ in range(2))))
 
     results = list[Any]()
-    play = ScriptedServer(era, {"tools/call": _progressing})
-    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(10):
+    script = ScriptedServer(era, {"tools/call": _progressing})
+    async with serve_on_socket(script) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(10):
         await one.call_tool("pay", progress_handler=outer)
     assert [result.content for result in results] == [[TextContent(text="paid")]] * 2

@@ -1,4 +1,4 @@
-"""Opening a conversation with a server that dies meanwhile, or starts late: what is told, and on which connection."""
+"""Test connecting to a server that exits meanwhile or starts late."""
 
 import asyncio
 import sys
@@ -45,7 +45,7 @@ async def test_a_call_whose_opening_was_cut_off_was_not_sent(transport: Any, rev
         await client.close()
 
 
-async def test_an_opening_that_is_always_cut_off_is_no_interruption() -> None:
+async def test_an_open_that_is_always_cut_off_was_not_sent() -> None:
     faults = testing.Faults()
     faults.drop(method="server/discover", times=100)
     async with testing.serve(app, transport="tcp", faults=faults) as target:
@@ -128,8 +128,8 @@ async def test_a_late_server_of_both_eras_is_asked_again_another_time(tmp_path: 
 
 async def test_one_limit_is_over_the_whole_opening() -> None:
     """Neither of the two questions, nor a second connection, begins it anew."""
-    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(script) as at:
         client = Client(at, name="it", timeout=Timeouts(discover=0.1, initialize=0.5), limits=QUICK)
         with pytest.raises(RequestTimeout, match=r"0\.5 s") as caught:
             await client.connect()
@@ -145,8 +145,8 @@ async def test_a_server_that_never_starts_says_why_in_its_own_words(tmp_path: Pa
 
 
 async def test_the_limit_of_a_call_is_also_over_the_opening() -> None:
-    play = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with serve_on_socket(script) as at:
         client = Client(at, name="it", timeout=Timeouts(discover=0.1, initialize=300), limits=QUICK)
         async with asyncio.timeout(30):
             with pytest.raises(RequestTimeout, match=r"0\.3 s") as caught:
@@ -162,28 +162,28 @@ async def test_an_opening_that_outlasts_a_call_serves_the_next() -> None:
         await release.wait()
         return ErrorReply(-32601)
 
-    play = ScriptedServer("handshake", {"server/discover": discover})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("handshake", {"server/discover": discover})
+    async with serve_on_socket(script) as at:
         client = Client(at, timeout=Timeouts(discover=300, initialize=300), limits=QUICK)
         with pytest.raises(RequestTimeout):
             await client.call_tool("go", timeout=0.1)
         release.set()
         assert await client.call("go") == "ok"
-        assert play.connections == 1
+        assert script.connections == 1
         await client.close()
 
 
 async def test_one_limit_is_over_all_attempts() -> None:
     """A server that is lost again and again may not take its limit each time."""
-    play = ScriptedServer("stateless", {"tools/list": CLOSE})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("stateless", {"tools/list": CLOSE})
+    async with serve_on_socket(script) as at:
         limits = ClientLimits(max_retries=10**6, reconnect_delay=0.01)
         async with Client(at, timeout=Timeouts(request=0.5), limits=limits) as client, asyncio.timeout(30):
             with pytest.raises((ConnectionLost, RequestTimeout)):  # between two attempts, or in one
                 await client.list_tools()
 
 
-async def test_a_discovery_that_failed_inside_the_server_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_discovery_that_failed_inside_the_server_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     inside = Server("broken")
 
     @inside.middleware

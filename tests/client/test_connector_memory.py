@@ -1,6 +1,4 @@
-"""What a client remembers of a server it has met: the era it found out, never one it was told to speak; and what it had
-asked for, which is asked for again on a new connection.
-"""
+"""Test what a client remembers about a server: its era, and the subscriptions to repeat after a reconnect."""
 
 import sys
 from typing import Any
@@ -26,17 +24,17 @@ async def test_a_wish_is_not_a_discovery(version: str) -> None:
         assert open_to_anything.protocol_version == "2026-07-28"
 
 
-def subscribing(play: ScriptedServer) -> list[tuple[str, str]]:
+def subscribing(script: ScriptedServer) -> list[tuple[str, str]]:
     return [
         (message["method"].removeprefix("resources/"), message["params"]["uri"])
-        for message in play.received
+        for message in script.received
         if message.get("method", "").endswith("subscribe")
     ]
 
 
-async def lost(one: Client, play: ScriptedServer) -> None:
+async def lost(one: Client, script: ScriptedServer) -> None:
     """Lose the connection, and have it opened again."""
-    play.reactions = {**play.reactions, "prompts/list": _first(CLOSE, {"prompts": []})}
+    script.reactions = {**script.reactions, "prompts/list": _first(CLOSE, {"prompts": []})}
     assert await one.list_prompts() == []
 
 
@@ -46,66 +44,66 @@ def _first(reaction: Any, then: Any) -> Any:
 
 
 async def test_subscriptions_are_asked_for_again_until_they_are_taken_back() -> None:
-    play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
+    script = ScriptedServer("handshake")
+    async with serve_on_socket(script) as at, Client(at, limits=SOON) as one:
         for uri in ("a", "b", "a"):
             await one.subscribe_resource(uri)
         await one.unsubscribe_resource("b")
-        play.received.clear()
-        await lost(one, play)
-        assert subscribing(play) == [("subscribe", "a")]
+        script.received.clear()
+        await lost(one, script)
+        assert subscribing(script) == [("subscribe", "a")]
         await one.unsubscribe_resource("a")
-        play.received.clear()
-        await lost(one, play)
-        assert subscribing(play) == []
+        script.received.clear()
+        await lost(one, script)
+        assert subscribing(script) == []
 
 
 async def test_over_http_the_stream_comes_before_the_subscriptions() -> None:
-    play = ScriptedServer("handshake", session="first")
-    async with serve_over_http(play) as at, Client(at, limits=SOON) as one:
+    script = ScriptedServer("handshake", session="first")
+    async with serve_over_http(script) as at, Client(at, limits=SOON) as one:
         await one.subscribe_resource("a")
-        play.heads.clear()
-        play.received.clear()
-        play.reactions = {"tools/list": _first(ErrorReply(-32000, "session not found", status=404), {"tools": []})}
+        script.heads.clear()
+        script.received.clear()
+        script.reactions = {"tools/list": _first(ErrorReply(-32000, "session not found", status=404), {"tools": []})}
         assert await one.list_tools() == []
-        assert subscribing(play) == [("subscribe", "a")]
+        assert subscribing(script) == [("subscribe", "a")]
 
 
 async def test_a_listener_and_a_subscription_to_the_same_resource_do_not_end_each_other() -> None:
-    play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
+    script = ScriptedServer("handshake")
+    async with serve_on_socket(script) as at, Client(at, limits=SOON) as one:
         await one.subscribe_resource("a")
         async with one.listen(uris=["a"]):
             pass
         async with one.listen(uris=["a"]):
             await one.unsubscribe_resource("a")
-            assert "unsubscribe" not in dict(subscribing(play))
-        await wait_until(lambda: ("unsubscribe", "a") in subscribing(play))
+            assert "unsubscribe" not in dict(subscribing(script))
+        await wait_until(lambda: ("unsubscribe", "a") in subscribing(script))
 
 
 async def test_a_subscription_that_cannot_be_had_again_costs_nothing_but_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    play = ScriptedServer("handshake", {"resources/subscribe": _first({}, ErrorReply(-32002, "gone"))})
-    async with serve_on_socket(play) as at, Client(at, limits=SOON, name="it") as one:
+    script = ScriptedServer("handshake", {"resources/subscribe": _first({}, ErrorReply(-32002, "gone"))})
+    async with serve_on_socket(script) as at, Client(at, limits=SOON, name="it") as one:
         await one.subscribe_resource("a")
-        await lost(one, play)
+        await lost(one, script)
         assert await one.call("go") == "ok"
     assert mentions(caplog.text, "it", "a", "gone")
 
 
 async def test_the_log_level_is_asked_for_again() -> None:
-    play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at, Client(at, limits=SOON, log_handler=lambda _: None) as one:
+    script = ScriptedServer("handshake")
+    async with serve_on_socket(script) as at, Client(at, limits=SOON, log_handler=lambda _: None) as one:
         await one.set_logging_level("error")
-        play.received.clear()
-        await lost(one, play)
-        assert [m["params"]["level"] for m in play.received if m.get("method") == "logging/setLevel"] == ["error"]
+        script.received.clear()
+        await lost(one, script)
+        assert [m["params"]["level"] for m in script.received if m.get("method") == "logging/setLevel"] == ["error"]
 
 
 async def test_restoring_is_within_the_limit_of_the_opening() -> None:
-    play = ScriptedServer("handshake", {"logging/setLevel": SILENCE})
+    script = ScriptedServer("handshake", {"logging/setLevel": SILENCE})
     limits = Timeouts(initialize=0.3, request=300)
-    async with serve_on_socket(play) as at:
+    async with serve_on_socket(script) as at:
         with pytest.raises(RequestTimeout):
             await Client(at, limits=SOON, timeout=limits, log_level="error").connect()

@@ -1,4 +1,4 @@
-"""The clocks of a conversation: each request ends in its own time, though one timer serves them all."""
+"""Test that one timer serves the deadlines of all requests of a connection."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The limits of one request, on a loop whose time stands in the test's hand."""
+"""Test the deadlines of one request, on an event loop with a simulated clock."""
 
 import asyncio
 import math
@@ -22,12 +22,9 @@ class Timeless:
         return self.now
 
 
-def clock(monkeypatch: pytest.MonkeyPatch, idle: float, total: float) -> tuple[RequestDeadline, Timeless]:
-    loop = Timeless()
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    made = RequestDeadline(idle, total)
-    monkeypatch.undo()
-    return made, loop
+def clock(idle: float, total: float) -> tuple[RequestDeadline, Timeless]:
+    loop: Any = Timeless()
+    return RequestDeadline(idle, total, loop=loop), loop
 
 
 steps = st.lists(
@@ -37,8 +34,7 @@ steps = st.lists(
 
 @given(idle=st.floats(0.5, 5.0), total=st.floats(1.0, 20.0), said=steps)
 def test_signs_of_life_extend_one_limit_and_never_the_other(idle: float, total: float, said: list[Any]) -> None:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        made, loop = clock(monkeypatch, idle, total)
+    made, loop = clock(idle, total)
     begun, asked, since = loop.now, 0.0, None
     sign = loop.now
     for pause, what in said:

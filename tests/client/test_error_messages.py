@@ -1,4 +1,4 @@
-"""What a user reads when something goes wrong: which server, which step, which revision, what it said, what to try."""
+"""Test the error messages of the client: the server, the step, the protocol version, its output and a hint."""
 
 import sys
 from pathlib import Path
@@ -58,7 +58,7 @@ async def test_every_error_of_a_request_names_server_step_and_revision(way: str,
             assert str(caught.value).startswith(f"it: {name} ({revision}): ") or isinstance(caught.value, ToolError)
 
 
-async def test_what_a_tool_says_is_told_without_the_revision() -> None:
+async def test_a_tool_error_is_shown_without_the_version() -> None:
     async with connect_client("memory") as client:
         with pytest.raises(ToolError) as caught:
             await client.call("failing", why="no luck")
@@ -114,7 +114,7 @@ JUNK = "print('Welcome to my server!', flush=True); print('ready', flush=True)"
     ("script", "kind"),
     [(f"{JUNK}; import sys; sys.stdin.read()", RequestTimeout), (f"{JUNK}; raise SystemExit(2)", ProcessStartError)],
 )
-async def test_a_program_that_only_prints_is_told_what_it_printed(script: str, kind: type[MCPError]) -> None:
+async def test_a_program_that_only_prints_is_reported_with_its_output(script: str, kind: type[MCPError]) -> None:
     with pytest.raises(kind) as caught:
         await Client([sys.executable, "-c", script], timeout=QUICK).connect()
     assert "'Welcome to my server!'" in str(caught.value)
@@ -237,8 +237,8 @@ def test_a_missing_handler_that_is_not_named(data: Any) -> None:
 
 
 async def test_what_knows_no_way_to_begin_is_doubted() -> None:
-    play = ScriptedServer("handshake", {"initialize": Refusal(-32601, "unknown")})
-    async with serve_on_socket(play) as at:
+    scripted = ScriptedServer("handshake", {"initialize": Refusal(-32601, "unknown")})
+    async with serve_on_socket(scripted) as at:
         with pytest.raises(MCPError, match="MCP"):
             await Client(at).connect()
 
@@ -250,6 +250,6 @@ async def test_a_web_server_is_recognised_behind_a_socket() -> None:
     assert "http://" in (caught.value.hint or "")
 
 
-async def test_a_port_where_nobody_listens() -> None:
+async def test_a_port_without_a_listener() -> None:
     with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1.*Connection refused"):
         await Client("tcp://127.0.0.1:1").connect()

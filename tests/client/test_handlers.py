@@ -1,4 +1,4 @@
-"""The user's answers: declared, checked, filled in; and which URLs may be shown."""
+"""Test the user's input handlers: capabilities, validation, defaults and allowed URLs."""
 
 import asyncio
 from pathlib import Path
@@ -190,7 +190,7 @@ async def test_an_answer_that_cannot_be_sent_names_the_handler(
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
 @pytest.mark.parametrize("tool", ["ask", "where"])
-async def test_whoever_called_is_told_of_an_answer_that_cannot_be_sent(tool: str, revision: str) -> None:
+async def test_an_answer_that_cannot_be_sent_is_reported_to_the_caller(tool: str, revision: str) -> None:
     app = Server("it")
 
     @app.tool

@@ -1,4 +1,4 @@
-"""Results that ask: told apart from answers, stored and taken up again, and sent back exactly as they came."""
+"""Test results that request input: recognized, stored, resumed and sent back unchanged."""
 
 import json
 from typing import Any
@@ -91,9 +91,9 @@ def test_what_was_not_stored_here_is_refused(data: bytes | str) -> None:
 
 @pytest.mark.parametrize("method", ["tools/list", "example.com/other", ""])
 async def test_a_pending_of_something_that_cannot_wait_is_refused(method: str) -> None:
-    play = ScriptedServer()
-    async with serve_on_socket(play) as at, Client(at) as one:
+    script = ScriptedServer()
+    async with serve_on_socket(script) as at, Client(at) as one:
         pending = PendingRequest(method=method, params={}, input_requests={})
         with pytest.raises(ValueError, match=repr(method)):
             await one.resume(pending, {})
-        assert [message["method"] for message in play.received] == ["server/discover"]
+        assert [message["method"] for message in script.received] == ["server/discover"]

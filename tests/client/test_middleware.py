@@ -1,4 +1,4 @@
-"""Middleware of the client: the shape of the server's, around what it sends."""
+"""Test client middleware, which wraps requests as on the server."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def revision(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-async def test_it_stands_around_every_request_in_order(revision: str) -> None:
+async def test_it_wraps_every_request_in_order(revision: str) -> None:
     steps: list[str] = []
 
     def step(name: str) -> Any:

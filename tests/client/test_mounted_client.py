@@ -1,4 +1,4 @@
-"""One server's requests passed on to another: as bytes where both speak alike, refusals in words that may travel."""
+"""Test passing requests of one server to another: as bytes if both use the same version, with safe errors."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from dovetail.auth import Principal
 from dovetail.client.client import mount_client
 from dovetail.client.mounted_client import MountedClient
 from dovetail.errors import InternalError, ProtocolError, ResourceNotFound
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.wire.base import Result
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
 
@@ -55,14 +55,14 @@ def caller(revision: str = NEW, **options: Any) -> Caller:
     return Caller(protocol_version=revision, is_stateless=revision == NEW, **options)
 
 
-def call(name: str, asker: Caller, meta: dict[str, Any] | None = None, **arguments: Any) -> Exchange:
-    return Exchange(
+def call(name: str, asker: Caller, meta: dict[str, Any] | None = None, **arguments: Any) -> IncomingExchange:
+    return IncomingExchange(
         id=1, method="tools/call", params={"name": name, "arguments": arguments}, meta=meta or {}, caller=asker
     )
 
 
-def read(uri: str, asker: Caller) -> Exchange:
-    return Exchange(id=1, method="resources/read", params={"uri": uri}, meta={}, caller=asker)
+def read(uri: str, asker: Caller) -> IncomingExchange:
+    return IncomingExchange(id=1, method="resources/read", params={"uri": uri}, meta={}, caller=asker)
 
 
 @pytest.mark.parametrize("revision", [OLD, NEW])
@@ -84,7 +84,7 @@ async def test_a_result_is_translated_where_they_do_not(above: str, below: str) 
 
 
 @pytest.mark.parametrize("revision", [OLD, NEW])
-async def test_progress_goes_to_whoever_wants_it_under_their_token(revision: str) -> None:
+async def test_progress_goes_to_the_requesting_caller_under_its_token(revision: str) -> None:
     one, told = forwarding(revision), list[Any]()
 
     async def emit(data: bytes) -> None:
@@ -110,7 +110,7 @@ async def test_a_refusal_travels_as_this_sides_own(revision: str) -> None:
     await one.stop()
 
 
-async def test_what_is_only_for_this_side_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_local_details_are_logged_and_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     one = mount_client(Client("tcp://127.0.0.1:9", name="far"))
     with pytest.raises(InternalError, match="far") as told:
         await one.handle(call("add", caller(), a=1, b=2))
@@ -136,7 +136,7 @@ async def test_a_question_goes_to_the_caller_it_is_about(below: str) -> None:
     await one.stop()
 
 
-def asking(asker: Caller, heard: list[str], name: str, origin: str | None = None) -> Exchange:
+def asking(asker: Caller, heard: list[str], name: str, origin: str | None = None) -> IncomingExchange:
     async def answer(*_: Any) -> Any:
         heard.append(name)
         return {"action": "decline"}
@@ -160,7 +160,7 @@ class Held:
         return "held"
 
     @asynccontextmanager
-    async def during(self, exchange: Exchange) -> AsyncIterator[MountedClient]:
+    async def during(self, exchange: IncomingExchange) -> AsyncIterator[MountedClient]:
         """While the call is held for this exchange."""
         exchange.params["name"] = "hold"
         async with run_target("tcp", self.app) as at, asyncio.timeout(20):

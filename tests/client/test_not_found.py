@@ -1,4 +1,4 @@
-"""What is not there is NotFound in every revision and in the words of every server, with what may have been meant."""
+"""Test that missing items raise NotFound in every protocol version, with suggestions."""
 
 from typing import Any
 
@@ -60,13 +60,13 @@ def test_only_of_resources() -> None:
         ("tools/call", -32602, "tools not found", RemoteError),
     ],
 )
-def test_words_tell_where_there_is_no_code(method: str, code: int, words: str, kind: type[RemoteError]) -> None:
+def test_the_message_decides_without_an_error_code(method: str, code: int, words: str, kind: type[RemoteError]) -> None:
     assert type(create_error("2025-11-25", method, ErrorObject(code, words, None))) is kind
 
 
 @pytest.mark.parametrize("way", ["memory", "http"])
 @pytest.mark.parametrize("revision", [STATELESS, NEWEST_HANDSHAKE])
-async def test_what_is_not_there_is_told_with_what_there_is(way: str, revision: str) -> None:
+async def test_a_missing_item_is_reported_with_the_existing_ones(way: str, revision: str) -> None:
     async with connect_client(way, revision) as client:
         for ask, listing in (
             (lambda: client.call("ecko", text="x"), ("list_tools()",)),
@@ -91,7 +91,7 @@ async def test_what_is_not_there_is_told_with_what_there_is(way: str, revision: 
             assert mentions(after.value.hint, meant)
 
 
-async def test_many_names_are_not_all_told_and_none_is_said() -> None:
+async def test_only_some_of_many_names_are_listed() -> None:
     app = Server("many")
     for number in range(12):
         app.add_tool(lambda: "x", name=f"tool_{number}")
@@ -127,8 +127,8 @@ def _failed(words: str) -> Any:
 
 @pytest.mark.parametrize("era", ["stateless", "handshake"])
 async def test_some_servers_say_it_in_a_result(era: Any) -> None:
-    play = ScriptedServer(era, {"tools/call": _failed("Unknown tool: fly")})
-    async with serve_on_socket(play) as at, Client(at, name="it") as client:
+    script = ScriptedServer(era, {"tools/call": _failed("Unknown tool: fly")})
+    async with serve_on_socket(script) as at, Client(at, name="it") as client:
         with pytest.raises(NotFound, match=r"it: tools/call fly \(.*\): Unknown tool: fly"):
             await client.call("fly")
         assert (await client.call_tool("fly")).is_error

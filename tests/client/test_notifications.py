@@ -1,4 +1,4 @@
-"""What a client says and hears beside its requests: notifications, and nothing a revision does not let it say."""
+"""Test the notifications a client sends and receives, as each protocol version allows."""
 
 import asyncio
 import logging
@@ -114,7 +114,7 @@ print(asked, flush=True)
 """
 
 
-async def test_a_question_after_leaving_is_nobodys_business(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_after_closing_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "dovetail"):
         async with Client([sys.executable, "-c", LATE], protocol_version="handshake", roots=["/"]):
             pass
@@ -124,8 +124,8 @@ async def test_a_question_after_leaving_is_nobodys_business(caplog: pytest.LogCa
 async def test_a_server_that_reads_no_answers_gets_no_more_of_them(caplog: pytest.LogCaptureFixture) -> None:
     """Each would stay in memory, and asking costs the server less than that costs us."""
     pings = b"".join(b'{"jsonrpc":"2.0","id":%d,"method":"ping"}\n' % number for number in range(5000))
-    play = ScriptedServer("handshake", {"tools/call": Messages([pings, text_result()])})
-    async with serve_on_socket(play) as at, Client(at) as one:
+    script = ScriptedServer("handshake", {"tools/call": Messages([pings, text_result()])})
+    async with serve_on_socket(script) as at, Client(at) as one:
         # Private: a server that reads nothing takes megabytes before the system holds an answer back.
         conversation = get_session(one).current
         assert conversation is not None

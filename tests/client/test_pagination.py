@@ -1,4 +1,4 @@
-"""Whole lists from any pages a server may give."""
+"""Test that list methods collect all pages of any server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Calls that wait for an answer: each with a ticket for its caller and its request, and nothing left behind."""
+"""Test calls that wait for input: each has a ticket for its caller and its request, and none is left behind."""
 
 import asyncio
 from typing import Any
@@ -8,22 +8,22 @@ import pytest
 from dovetail.client import mounted_client
 from dovetail.client.mounted_client import ParkedCalls
 from dovetail.errors import InvalidParams, ServerBusy
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.wire.input_required import InputRequiredResult
 from transports.fake_service import run_pending_callbacks
 
 CALL = "tools/call"
-MADE: list[Exchange] = []
+MADE: list[IncomingExchange] = []
 
 
-def exchange(id: int = 1, *, principal: Any = None, **params: Any) -> Exchange:
+def exchange(id: int = 1, *, principal: Any = None, **params: Any) -> IncomingExchange:
     caller = Caller(protocol_version="2026-07-28", is_stateless=True, principal=principal)
-    made = Exchange(id=id, method=CALL, params={"name": "go", **params}, meta={}, caller=caller)
+    made = IncomingExchange(id=id, method=CALL, params={"name": "go", **params}, meta={}, caller=caller)
     MADE.append(made)
     return made
 
 
-def back(asked: InputRequiredResult, answer: Any = "yes", **options: Any) -> Exchange:
+def back(asked: InputRequiredResult, answer: Any = "yes", **options: Any) -> IncomingExchange:
     """The caller comes again, with the ticket and what was asked for."""
     return exchange(2, requestState=asked.request_state, inputResponses={"q": answer}, **options)
 
@@ -38,7 +38,7 @@ class Server:
         self.stuck = False
         self._questions = questions
 
-    async def send(self, exchange: Exchange, params: dict[str, Any]) -> Any:
+    async def send(self, exchange: IncomingExchange, params: dict[str, Any]) -> Any:
         self.sent.append(params)
         answers: list[Any] = []
         try:
@@ -53,7 +53,7 @@ class Server:
             raise
         return answers
 
-    async def asks(self, one: Exchange) -> InputRequiredResult:
+    async def asks(self, one: IncomingExchange) -> InputRequiredResult:
         found = await self.parking.run(one, self.send)
         assert isinstance(found, InputRequiredResult)
         return found
@@ -107,7 +107,7 @@ async def test_a_ticket_is_good_for_one_caller_one_request_and_once() -> None:
         await server.parking.run(back(asked), server.send)
 
 
-async def test_what_is_said_later_goes_to_the_request_that_waits_now() -> None:
+async def test_progress_goes_to_the_currently_waiting_request() -> None:
     server, first = Server(), exchange()
     again = back(await server.asks(first))
 
@@ -133,7 +133,7 @@ async def test_a_caller_who_gives_up_leaves_nothing_behind(rounds: int) -> None:
     assert server.ended == ["cancelled"]
 
 
-async def test_nobody_waits_for_ever_and_all_can_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_wait_is_endless_and_all_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounted_client, "ANSWER_TIMEOUT_S", 0.0)
     server = Server()
     await server.asks(exchange())

@@ -1,4 +1,4 @@
-"""Losing a server and finding it again: what is repeated, what is reported, and that nothing runs twice by accident."""
+"""Test reconnecting: which requests are repeated or reported, and that no tool runs twice."""
 
 import asyncio
 import os
@@ -70,14 +70,14 @@ def once(reaction: Any, then: Any) -> Any:
 @lost
 @pytest.mark.parametrize("on", [serve_on_socket, serve_over_http])
 async def test_a_call_that_may_have_run_is_reported_and_the_client_lives_on(era: str, loss: Any, on: Any) -> None:
-    play = ScriptedServer(era, {"tools/call": once(loss, text_result())}, session="s")
-    async with on(play) as at, client(at) as one:
+    script = ScriptedServer(era, {"tools/call": once(loss, text_result())}, session="s")
+    async with on(script) as at, client(at) as one:
         with pytest.raises(OutcomeUnknown) as caught:
             await one.call("go")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call go")
-        assert play.count("tools/call") == 1
+        assert script.count("tools/call") == 1
         assert await one.call("go") == "ok"
-        assert play.count("tools/call") == 2
+        assert script.count("tools/call") == 2
 
 
 @both
@@ -87,17 +87,17 @@ async def test_what_is_safe_is_sent_again(era: str, loss: Any, on: Any) -> None:
     harmless = tool_definition("peek", annotations={"readOnlyHint": True})
     same = tool_definition("put", annotations={"idempotentHint": True})
     listed = {"tools": [harmless, same, tool_definition("go")]}
-    play = ScriptedServer(era, {"tools/list": once(loss, listed)})
-    async with on(play) as at, client(at) as one:
+    script = ScriptedServer(era, {"tools/list": once(loss, listed)})
+    async with on(script) as at, client(at) as one:
         assert len(await one.list_tools()) == 3
         for name in ("peek", "put"):
-            play.reactions = {"tools/list": listed, "tools/call": once(loss, text_result(name))}
+            script.reactions = {"tools/list": listed, "tools/call": once(loss, text_result(name))}
             await one.list_tools()
             assert await one.call(name) == name
-        play.reactions = {"tools/call": once(loss, text_result("twice"))}
+        script.reactions = {"tools/call": once(loss, text_result("twice"))}
         result = await one.call_tool("go", retry=True)
         assert result.content[0].text == "twice"  # pyright: ignore[reportAttributeAccessIssue]
-        play.reactions = {"tools/list": listed, "tools/call": once(loss, text_result())}
+        script.reactions = {"tools/list": listed, "tools/call": once(loss, text_result())}
         await one.list_tools()
         with pytest.raises(OutcomeUnknown):
             await one.call_tool("peek", retry=False)
@@ -105,53 +105,53 @@ async def test_what_is_safe_is_sent_again(era: str, loss: Any, on: Any) -> None:
 
 @both
 async def test_patience_ends_after_the_stated_number_of_tries(era: str) -> None:
-    play = ScriptedServer(era, {"tools/list": CLOSE})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer(era, {"tools/list": CLOSE})
+    async with serve_over_http(script) as at, client(at) as one:
         with pytest.raises(ConnectionLost):
             await one.list_tools()
-        assert play.count("tools/list") == 3
+        assert script.count("tools/list") == 3
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 async def test_busy_moments_of_a_proxy(status: int) -> None:
     page = encode_http_reply(b"<h1>busy</h1>", status=status, kind="text/html", retry_after="0")
-    play = ScriptedServer("stateless", {"tools/list": once(page, {"tools": []}), "tools/call": page})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"tools/list": once(page, {"tools": []}), "tools/call": page})
+    async with serve_over_http(script) as at, client(at) as one:
         assert await one.list_tools() == []
         with pytest.raises(MCPError) as caught:
             await one.call("go")
         assert caught.value.status_code == status
-        assert play.count("tools/call") == 1
+        assert script.count("tools/call") == 1
 
 
 @pytest.mark.parametrize("status", [400, 404, 500])
 async def test_other_errors_are_not_repeated(status: int) -> None:
-    play = ScriptedServer("stateless", {"tools/list": encode_http_reply(b"no", status=status, kind="text/plain")})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"tools/list": encode_http_reply(b"no", status=status, kind="text/plain")})
+    async with serve_over_http(script) as at, client(at) as one:
         with pytest.raises(MCPError) as caught:
             await one.list_tools()
         assert caught.value.status_code == status
-        assert play.count("tools/list") == 1
+        assert script.count("tools/list") == 1
 
 
 # Sessions
 
 
 async def test_a_lost_session_is_opened_again_once_for_all_who_wait() -> None:
-    play = ScriptedServer("handshake", session="first")
+    script = ScriptedServer("handshake", session="first")
     known = {"first"}
 
     def called(_: Any) -> Any:
-        session = play.heads[-1][1].get("mcp-session-id")
+        session = script.heads[-1][1].get("mcp-session-id")
         return text_result(session or "none") if session in known else encode_http_reply(b"", status=404)
 
-    play.reactions = {"tools/call": called}
-    async with serve_over_http(play) as at, client(at) as one:
+    script.reactions = {"tools/call": called}
+    async with serve_over_http(script) as at, client(at) as one:
         assert await one.call("go") == "first"
-        play.session, known = "second", {"second"}
+        script.session, known = "second", {"second"}
         # Refused without its session, so nothing ran, and each may be sent again.
         assert await asyncio.gather(*(one.call("go") for _ in range(20))) == ["second"] * 20
-        assert play.count("initialize") == 2
+        assert script.count("initialize") == 2
 
 
 def _refusal(code: int, words: str, **id: Any) -> Any:
@@ -172,12 +172,12 @@ def _refusal(code: int, words: str, **id: Any) -> Any:
     ],
     ids=["an argument", "an answer", "another code", "other words"],
 )
-async def test_a_refusal_that_speaks_of_sessions_is_no_lost_session(refusal: Any) -> None:
-    play = ScriptedServer("handshake", {"tools/call": refusal}, session="s")
-    async with serve_over_http(play) as at, client(at) as one:
+async def test_a_refusal_that_mentions_sessions_is_not_a_lost_session(refusal: Any) -> None:
+    script = ScriptedServer("handshake", {"tools/call": refusal}, session="s")
+    async with serve_over_http(script) as at, client(at) as one:
         with pytest.raises(RemoteError, match="session"):
             await one.call("pay")
-        assert play.count("tools/call") == play.count("initialize") == 1
+        assert script.count("tools/call") == script.count("initialize") == 1
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,12 @@ async def test_a_refusal_that_speaks_of_sessions_is_no_lost_session(refusal: Any
     ],
 )
 async def test_servers_that_tell_a_lost_session_in_words_are_understood(code: int, words: str, id: str | None) -> None:
-    play = ScriptedServer("handshake", session="s")
+    script = ScriptedServer("handshake", session="s")
     refusals = [_refusal(code, words, id=id)]
-    play.reactions = {"tools/call": lambda message: refusals.pop()(message) if refusals else text_result("done")}
-    async with serve_over_http(play) as at, client(at) as one:
+    script.reactions = {"tools/call": lambda message: refusals.pop()(message) if refusals else text_result("done")}
+    async with serve_over_http(script) as at, client(at) as one:
         assert await one.call("go") == "done"
-        assert play.count("initialize") == 2
+        assert script.count("initialize") == 2
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -234,21 +234,21 @@ async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str
 @pytest.mark.parametrize("listing", [SILENCE, CLOSE], ids=["silent", "lost"])
 async def test_a_result_is_not_lost_over_the_list_of_tools_asked_for_after_it(listing: Any) -> None:
     def listed(_: Any) -> Any:
-        return {"tools": [tool_definition("pay")]} if play.connections == 1 else listing
+        return {"tools": [tool_definition("pay")]} if script.connections == 1 else listing
 
-    play = ScriptedServer("handshake", {"tools/list": listed, "tools/call": once(CLOSE, text_result("paid"))})
+    script = ScriptedServer("handshake", {"tools/list": listed, "tools/call": once(CLOSE, text_result("paid"))})
     timeouts = Timeouts(connect=2, discover=0.3, initialize=5, call=0.5, request=0.5)
-    async with serve_on_socket(play) as at, client(at, timeout=timeouts) as one:
+    async with serve_on_socket(script) as at, client(at, timeout=timeouts) as one:
         await one.list_tools()
         with pytest.raises(OutcomeUnknown):
             await one.call("die")
         async with asyncio.timeout(20):
             assert await one.call("pay") == "paid"
-        assert play.connections > 1
-        assert play.count("tools/call") == 2
+        assert script.connections > 1
+        assert script.count("tools/call") == 2
 
 
-async def test_a_server_that_was_away_a_thousand_times_is_still_told_as_away() -> None:
+async def test_a_server_that_failed_a_thousand_times_is_still_reported() -> None:
     opened = 0
 
     async def refuse() -> Any:
@@ -276,12 +276,12 @@ async def test_listening_goes_on_after_a_loss_and_tells_what_may_be_missed(era: 
         )
         return Messages([agreed])
 
-    play = ScriptedServer(era, {"subscriptions/listen": listen, "tools/call": CLOSE}, session="s")
-    play.http_get_reaction = SILENCE
+    script = ScriptedServer(era, {"subscriptions/listen": listen, "tools/call": CLOSE}, session="s")
+    script.http_get_reaction = SILENCE
     listening = {"tools": True, "uris": ["a"]}
-    async with on(play) as at, client(at) as one, one.listen(**listening) as changes:
+    async with on(script) as at, client(at) as one, one.listen(**listening) as changes:
         if era == "handshake" and on is serve_over_http:
-            play.reactions = {"tools/list": once(encode_http_reply(b"", status=404), {"tools": []})}
+            script.reactions = {"tools/list": once(encode_http_reply(b"", status=404), {"tools": []})}
             await one.list_tools()
         elif on is serve_on_socket:
             with pytest.raises(OutcomeUnknown):
@@ -300,12 +300,12 @@ async def test_a_stream_that_ends_again_and_again_is_not_followed_for_ever() -> 
         meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
         return Messages([create_notification("notifications/subscriptions/acknowledged", notifications={}, _meta=meta)])
 
-    play = ScriptedServer("stateless", {"subscriptions/listen": listen})
+    script = ScriptedServer("stateless", {"subscriptions/listen": listen})
     limits = ClientLimits(reconnect_delay=0.01, max_reconnects=3)
-    async with serve_over_http(play) as at, client(at, limits=limits) as one:
+    async with serve_over_http(script) as at, client(at, limits=limits) as one:
         with pytest.raises(ConnectionLost, match="4 times"):
             await asyncio.wait_for(anext(aiter(one.listen(tools=False, prompts=False, resources=False))), 5)
-        assert play.count("subscriptions/listen") == 4
+        assert script.count("subscriptions/listen") == 4
         assert await one.call("go") == "ok"
 
 
@@ -319,30 +319,32 @@ def _confirmed(message: dict[str, Any]) -> Any:
     "slip", [SILENCE, encode_http_reply(b"<p>soon</p>", kind="text/html")], ids=["silent", "a page"]
 )
 async def test_a_listener_outlives_one_attempt_that_is_slow_or_odd(slip: Any) -> None:
-    play = ScriptedServer("stateless")
+    script = ScriptedServer("stateless")
     slips = [slip]
-    play.reactions = {
-        "subscriptions/listen": lambda message: slips.pop() if slips and play.count(LISTEN) > 1 else _confirmed(message)
+    script.reactions = {
+        "subscriptions/listen": lambda message: (
+            slips.pop() if slips and script.count(LISTEN) > 1 else _confirmed(message)
+        )
     }
     timeouts = Timeouts(connect=2, discover=5, initialize=5, call=5, request=0.3)
-    async with serve_over_http(play) as at, client(at, timeout=timeouts) as one, asyncio.timeout(10):
+    async with serve_over_http(script) as at, client(at, timeout=timeouts) as one, asyncio.timeout(10):
         changes = aiter(one.listen(prompts=False, resources=False))
         assert (await anext(changes)).maybe_missed
         assert not slips
-        assert play.count(LISTEN) >= 3
+        assert script.count(LISTEN) >= 3
         await changes.aclose()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def test_a_listener_outlives_an_opening_that_is_slow() -> None:
-    play = ScriptedServer("handshake")
+    script = ScriptedServer("handshake")
     slow = [SILENCE]
-    play.reactions = {
-        "initialize": lambda _: slow.pop() if slow and play.connections == 2 else OPENED,
+    script.reactions = {
+        "initialize": lambda _: slow.pop() if slow and script.connections == 2 else OPENED,
         "tools/call": CLOSE,
     }
     timeouts = Timeouts(connect=2, discover=0.1, initialize=0.3, call=5, request=5)
     async with (
-        serve_on_socket(play) as at,
+        serve_on_socket(script) as at,
         client(at, timeout=timeouts, protocol_version="handshake") as one,
         asyncio.timeout(10),
     ):
@@ -356,21 +358,21 @@ async def test_a_listener_outlives_an_opening_that_is_slow() -> None:
 
 
 async def test_attempts_that_are_never_confirmed_come_to_an_end() -> None:
-    play = ScriptedServer("stateless")
-    play.reactions = {LISTEN: lambda message: _confirmed(message) if play.count(LISTEN) == 1 else SILENCE}
+    script = ScriptedServer("stateless")
+    script.reactions = {LISTEN: lambda message: _confirmed(message) if script.count(LISTEN) == 1 else SILENCE}
     timeouts = Timeouts(connect=2, discover=5, initialize=5, call=5, request=0.05)
     limits = ClientLimits(reconnect_delay=0.01, max_reconnect_delay=0.02, max_reconnects=3)
-    async with serve_over_http(play) as at, client(at, timeout=timeouts, limits=limits) as one, asyncio.timeout(10):
+    async with serve_over_http(script) as at, client(at, timeout=timeouts, limits=limits) as one, asyncio.timeout(10):
         with pytest.raises(ConnectionLost, match="4 times") as caught:
             async for _ in one.listen():
                 pass
         assert isinstance(caught.value.__cause__, RequestTimeout)
-        assert play.count(LISTEN) == 4
+        assert script.count(LISTEN) == 4
 
 
 async def test_a_server_that_refuses_to_be_listened_to_says_so_at_once() -> None:
-    play = ScriptedServer("stateless", {"subscriptions/listen": ErrorReply(-32601, "no such thing", status=404)})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"subscriptions/listen": ErrorReply(-32601, "no such thing", status=404)})
+    async with serve_over_http(script) as at, client(at) as one:
         with pytest.raises(NotSupported):
             async with one.listen():
                 pass
@@ -378,19 +380,19 @@ async def test_a_server_that_refuses_to_be_listened_to_says_so_at_once() -> None
 
 async def test_a_broken_stream_is_taken_up_where_it_ended() -> None:
     """A handshake server may end the stream of a reply; the rest comes over a GET with the last event's id."""
-    play = ScriptedServer("handshake", {"tools/call": Messages([encode_event(b"", id="7", retry="1")])}, session="s")
+    script = ScriptedServer("handshake", {"tools/call": Messages([encode_event(b"", id="7", retry="1")])}, session="s")
 
     def resumed() -> Any:
-        _, head = play.heads[-1]
+        _, head = script.heads[-1]
         if head.get("last-event-id") != "7":
             return SILENCE
-        (asked,) = (one["id"] for one in play.received if one["method"] == "tools/call")
+        (asked,) = (one["id"] for one in script.received if one["method"] == "tools/call")
         return Messages([{"jsonrpc": "2.0", "id": asked, "result": text_result("the rest")}])
 
-    play.http_get_reaction = resumed
-    async with serve_over_http(play) as at, client(at) as one:
+    script.http_get_reaction = resumed
+    async with serve_over_http(script) as at, client(at) as one:
         assert await one.call("go") == "the rest"
-        assert play.count("tools/call") == 1
+        assert script.count("tools/call") == 1
 
 
 # Processes
@@ -471,19 +473,19 @@ async def test_a_list_that_may_have_changed_unheard_is_asked_for_again() -> None
         )
 
     fresh = {"tools": [], "ttlMs": 60_000, "cacheScope": "private"}
-    play = ScriptedServer("stateless", {"subscriptions/listen": listen, "tools/list": fresh})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"subscriptions/listen": listen, "tools/list": fresh})
+    async with serve_over_http(script) as at, client(at) as one:
         await one.list_tools()
         async with one.listen(prompts=False, resources=False) as changes, asyncio.timeout(5):
             change = await anext(aiter(changes))
         assert change.maybe_missed
         await one.list_tools()
-        assert play.count("tools/list") == 2
+        assert script.count("tools/list") == 2
 
 
 async def test_a_server_that_never_confirms_is_not_waited_for() -> None:
-    play = ScriptedServer("stateless", {"subscriptions/listen": SILENCE})
-    async with serve_on_socket(play) as at, client(at, timeout=Timeouts(request=0.2)) as one:
+    script = ScriptedServer("stateless", {"subscriptions/listen": SILENCE})
+    async with serve_on_socket(script) as at, client(at, timeout=Timeouts(request=0.2)) as one:
         with pytest.raises(RequestTimeout, match=r"0\.2 s"):
             async with asyncio.timeout(5), one.listen():
                 pass
@@ -495,15 +497,17 @@ async def test_a_subscription_that_fails_takes_no_other_along() -> None:
         return ErrorReply(-32602, "no") if message["params"]["uri"] == "bad" else {}
 
     reactions = {"resources/subscribe": subscribe, "resources/unsubscribe": {}}
-    play = ScriptedServer("handshake", reactions)
-    async with serve_on_socket(play) as at, client(at) as one:
+    script = ScriptedServer("handshake", reactions)
+    async with serve_on_socket(script) as at, client(at) as one:
         with pytest.raises(MCPError):
             async with one.listen(uris=["bad", "good"]):
                 pass
         async with one.listen(uris=["good"]):
             async with one.listen(uris=["good"]):
                 pass
-            gone = [message["params"]["uri"] for message in play.received if "unsubscribe" in message.get("method", "")]
+            gone = [
+                message["params"]["uri"] for message in script.received if "unsubscribe" in message.get("method", "")
+            ]
             assert gone == ["bad"]
 
 

@@ -1,4 +1,4 @@
-"""A remote server mounted like a local one: both eras on both sides, over memory and over HTTP."""
+"""Test mounting a remote server, with both eras on both sides, in memory and over HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -131,9 +131,9 @@ async def test_refusals_are_passed_on(eras: tuple[str, str]) -> None:
 
 
 async def test_missing_credentials_of_a_mounted_server_keep_their_code() -> None:
-    play = ScriptedServer("handshake", {"tools/call": ErrorReply(-32003, "log in first")})
+    script = ScriptedServer("handshake", {"tools/call": ErrorReply(-32003, "log in first")})
     app = Server("near")
-    async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
+    async with serve_on_socket(script) as at, asyncio.timeout(PATIENCE):
         app.mount(Client(at), "far")
         async with Client(app, protocol_version="handshake") as client:
             with pytest.raises(Unauthorized) as refused:
@@ -196,7 +196,7 @@ async def test_changes_are_heard(eras: tuple[str, str]) -> None:
 
 async def test_a_server_whose_changes_are_heard_no_more_is_listened_to_again(caplog: pytest.LogCaptureFixture) -> None:
     def listen(message: dict[str, Any]) -> Any:
-        return ErrorReply(-32603, "not now") if play.count(LISTEN) == 1 else holding(message)
+        return ErrorReply(-32603, "not now") if script.count(LISTEN) == 1 else holding(message)
 
     def holding(message: dict[str, Any]) -> Any:
         meta = {SUBSCRIPTION: message["id"]}
@@ -204,8 +204,8 @@ async def test_a_server_whose_changes_are_heard_no_more_is_listened_to_again(cap
         agreed = create_notification("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)
         return Messages([agreed])
 
-    play = ScriptedServer("stateless", {LISTEN: listen})
-    async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
+    script = ScriptedServer("stateless", {LISTEN: listen})
+    async with serve_on_socket(script) as at, asyncio.timeout(PATIENCE):
         client = Client(at, name="it", limits=ClientLimits(max_reconnect_delay=0.0))
         forwarding, heard = mount_client(client), list[str]()
         forwarding.watch_changes(lambda notice, _: heard.append(notice))
@@ -218,8 +218,8 @@ async def test_a_server_whose_changes_are_heard_no_more_is_listened_to_again(cap
 
 
 async def test_a_server_that_tells_of_no_changes_is_not_asked_again_and_again() -> None:
-    play = ScriptedServer("stateless", {LISTEN: ErrorReply(-32601, "unknown")})
-    async with serve_on_socket(play) as at, asyncio.timeout(PATIENCE):
+    script = ScriptedServer("stateless", {LISTEN: ErrorReply(-32601, "unknown")})
+    async with serve_on_socket(script) as at, asyncio.timeout(PATIENCE):
         client = Client(at, name="it", limits=ClientLimits(max_reconnect_delay=0.0))
         forwarding = mount_client(client)
         forwarding.watch_changes(lambda *_: None)
@@ -227,7 +227,7 @@ async def test_a_server_that_tells_of_no_changes_is_not_asked_again_and_again() 
             await forwarding.start()
             await client.list_tools()
             await run_pending_callbacks()
-        assert play.count(LISTEN) == 1
+        assert script.count(LISTEN) == 1
         await forwarding.stop()
 
 
@@ -313,7 +313,7 @@ async def test_a_server_that_is_not_there_costs_the_others_nothing(caplog: pytes
     assert "127.0.0.1" in caplog.text
 
 
-async def test_a_question_is_never_put_to_whoever_happened_to_open_the_connection() -> None:
+async def test_a_request_is_never_sent_to_the_client_that_opened_the_connection() -> None:
     """A handshake server on one pipe does not say whose request its question belongs to."""
     begun = asyncio.Event()
     asked: list[Any] = []
@@ -348,3 +348,43 @@ async def test_a_client_that_is_shared_answers_only_what_it_asks_for_itself(belo
         assert bare(await inner.call("ask")) == "host 1"
         assert bare(await client.call("far_ask")) == "caller 1"
     await app.stop()
+
+
+async def call_far_tool(client: Client) -> Any:
+    return (await client.call_tool("far_add", {"a": 1, "b": 2})).structured_content
+
+
+def add_own_tool(app: Server) -> None:
+    @app.tool(name="far_add")
+    async def _own(a: int, b: int) -> int:
+        return 7
+
+
+async def test_a_tool_that_is_added_comes_before_a_mounted_one_that_was_called() -> None:
+    app = Server("gate")
+    app.mount(Client(far(), protocol_version=NEW), "far")
+    async with Client(app, protocol_version=NEW) as client:
+        assert await call_far_tool(client) == 3
+        add_own_tool(app)
+        assert await call_far_tool(client) == 7
+        app.remove_tool("far_add")
+        assert await call_far_tool(client) == 3
+
+
+@pytest.mark.parametrize("change", ["unmount", "disable", "disable tag", "restrict"])
+async def test_a_mounted_tool_that_was_called_can_be_withdrawn(change: str) -> None:
+    app = Server("gate")
+    unmount = app.mount(Client(far(), protocol_version=NEW), "far")
+    async with Client(app, protocol_version=NEW) as client:
+        assert await call_far_tool(client) == 3
+        match change:
+            case "unmount":
+                unmount()
+            case "disable":
+                app.disable("far_add")
+            case "disable tag":
+                app.disable("far_add", tags=["other"])
+            case _:
+                app.restrict("far_add", visible_to=lambda _: False)
+        with pytest.raises(NotFound):
+            await call_far_tool(client)

@@ -1,4 +1,4 @@
-"""Requests as the client makes them: within which limits, sent how often, and what becomes of their results."""
+"""Test how the client sends requests: deadlines, retries and results."""
 
 import asyncio
 from typing import Any
@@ -66,9 +66,7 @@ async def test_how_a_call_is_sent(options: RequestOptions, idle: float, total: f
 
 
 @pytest.mark.parametrize(("timeout", "idle", "total"), [(None, 60, 600), (5, 5, 600), (3600, 3600, 3600)])
-async def test_a_request_nobody_knows_has_the_limits_of_a_call(
-    timeout: float | None, idle: float, total: float
-) -> None:
+async def test_an_unknown_request_has_the_limits_of_a_call(timeout: float | None, idle: float, total: float) -> None:
     keeping = Keeping(DONE)
     await requesting(keeping).send_raw("x/y", {}, timeout)
     ((_, _, sending),) = keeping.sent
@@ -116,7 +114,7 @@ async def test_who_wants_it_new_gets_it_new(how: str) -> None:
     assert len(keeping.sent) == 2
 
 
-async def test_a_server_without_such_things_has_none_and_other_refusals_are_told() -> None:
+async def test_a_server_without_the_feature_has_empty_lists_and_other_refusals_are_raised() -> None:
     assert await requesting(Keeping(RemoteError(-32601, "unknown"))).list_all(TOOLS) == []
     with pytest.raises(RemoteError):
         await requesting(Keeping(RemoteError(-32603, "broken"))).list_all(TOOLS)

@@ -1,4 +1,4 @@
-"""The cache as a machine against a model, and those who wait together."""
+"""Test the result cache against a model, and concurrent requests that share a result."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""From a result to the value a caller wants."""
+"""Test converting a result to the value the caller wants."""
 
 from typing import Any
 

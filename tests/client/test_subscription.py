@@ -1,4 +1,4 @@
-"""Listening: each change is told once until it is taken, gaps are told as such, and it never falls silent unsaid."""
+"""Test subscriptions: each change arrives once, gaps are reported, and the end is never silent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import ChangeEvent, Client, ClientLimits, Timeouts
-from dovetail.client.subscription import CHANGE_KINDS, Subscription
+from dovetail.client.subscription import CHANGE_KINDS, ReconnectingSubscription
 from dovetail.client.targets import ResolvedTarget
 from dovetail.errors import NotSupported
 from dovetail.wire.subscriptions import SubscriptionFilter
@@ -32,17 +32,17 @@ SOON = ClientLimits(reconnect_delay=0.01, max_reconnect_delay=0.02, max_reconnec
 PATIENT = Timeouts(discover=20)
 
 
-def alone(limits: ClientLimits | None = None, **wanted: Any) -> Subscription:
+def alone(limits: ClientLimits | None = None, **wanted: Any) -> ReconnectingSubscription:
     """A listener that no client has."""
 
     async def here(work: Callable[..., Any], *args: Any) -> Any:
         return await work(*args)
 
     filter = SubscriptionFilter(**wanted)
-    return Subscription(None, filter, limits or ClientLimits(), 5.0, set(), here, lambda _: None)  # pyright: ignore[reportArgumentType]
+    return ReconnectingSubscription(None, filter, limits or ClientLimits(), 5.0, set(), here, lambda _: None)  # pyright: ignore[reportArgumentType]
 
 
-async def taken(listening: Subscription) -> list[ChangeEvent]:
+async def taken(listening: ReconnectingSubscription) -> list[ChangeEvent]:
     """What waits to be taken."""
     found: list[ChangeEvent] = []
     await listening.aclose()
@@ -77,7 +77,7 @@ def test_each_change_waits_once_in_the_order_of_its_first_and_the_oldest_give_wa
     asyncio.run(run())
 
 
-async def test_what_is_no_notice_is_passed_over() -> None:
+async def test_an_invalid_notification_is_ignored() -> None:
     listening = alone(tools_list_changed=True)
     for params in (b"[]", b'{"uri":7}', b'{"_meta":{"io.modelcontextprotocol/subscriptionId":"another"}}'):
         listening.handle_notification(TOOLS, params)
@@ -120,14 +120,14 @@ def listening_client(at: str, **options: Any) -> Client:
     return Client(at, name="it", **({"protocol_version": "handshake", "limits": SOON, "timeout": PATIENT} | options))
 
 
-async def test_a_gap_in_the_stream_is_told_as_missed() -> None:
+async def test_a_gap_in_the_stream_is_reported_as_missed() -> None:
     gap, never = asyncio.Event(), asyncio.Event()
-    play = ScriptedServer(
+    script = ScriptedServer(
         "handshake", session="s", http_get_reaction=Streams(lambda: says(ends=gap), lambda: says(ends=never))
     )
     wanted = {"tools": True, "uris": ["a"]}
     async with (
-        serve_over_http(play) as at,
+        serve_over_http(script) as at,
         listening_client(at) as one,
         one.listen(**wanted) as changes,
         asyncio.timeout(20),
@@ -140,19 +140,19 @@ async def test_a_gap_in_the_stream_is_told_as_missed() -> None:
 async def test_what_was_kept_may_have_changed_in_a_gap() -> None:
     gap, never = asyncio.Event(), asyncio.Event()
     streams = Streams(lambda: says(ends=gap), lambda: says(ends=never))
-    play = ScriptedServer(
+    script = ScriptedServer(
         "handshake", {"tools/list": {"tools": [], "ttlMs": 60_000}}, session="s", http_get_reaction=streams
     )
-    async with serve_over_http(play) as at, listening_client(at) as one:
+    async with serve_over_http(script) as at, listening_client(at) as one:
         await wait_until(lambda: streams.opened == 1)
         for _ in range(2):
             await one.list_tools()
-        assert play.count("tools/list") == 1
+        assert script.count("tools/list") == 1
         async with one.listen() as changes, asyncio.timeout(20):
             gap.set()
             await anext(aiter(changes))
         await one.list_tools()
-        assert play.count("tools/list") == 2
+        assert script.count("tools/list") == 2
 
 
 async def test_a_stream_taken_up_by_its_ids_has_no_gap() -> None:
@@ -160,10 +160,10 @@ async def test_a_stream_taken_up_by_its_ids_has_no_gap() -> None:
     first = create_notification(UPDATED, uri="a")
     second = create_notification(UPDATED, uri="b")
     streams = Streams(lambda: says(first, ends=gap, id="1"), lambda: says(second, ends=never, id="2"))
-    play = ScriptedServer("handshake", session="s", http_get_reaction=streams)
+    script = ScriptedServer("handshake", session="s", http_get_reaction=streams)
     wanted = {"uris": ["a", "b"]}
     async with (
-        serve_over_http(play) as at,
+        serve_over_http(script) as at,
         listening_client(at) as one,
         one.listen(**wanted) as changes,
         asyncio.timeout(20),
@@ -172,7 +172,7 @@ async def test_a_stream_taken_up_by_its_ids_has_no_gap() -> None:
         gap.set()
         found.append(await anext(aiter(changes)))
     assert found == [ChangeEvent("resource", "a"), ChangeEvent("resource", "b")]
-    assert [head.get("last-event-id") for verb, head in play.heads if verb == "GET"] == [None, "1"]
+    assert [head.get("last-event-id") for verb, head in script.heads if verb == "GET"] == [None, "1"]
 
 
 async def test_a_stream_that_does_not_last_is_reported_and_opened_again_and_again(
@@ -188,8 +188,8 @@ async def test_a_stream_that_does_not_last_is_reported_and_opened_again_and_agai
         await never.wait()
 
     streams = Streams(*vain, at_last)
-    play = ScriptedServer("handshake", session="s", http_get_reaction=streams)
-    async with serve_over_http(play) as at, listening_client(at) as one, asyncio.timeout(20):
+    script = ScriptedServer("handshake", session="s", http_get_reaction=streams)
+    async with serve_over_http(script) as at, listening_client(at) as one, asyncio.timeout(20):
         async with one.listen(tools=False, prompts=False, resources=False, uris=["a", "b"]) as changes:
             async for change in changes:
                 if streams.opened == 9:
@@ -211,10 +211,10 @@ async def test_a_stream_that_is_refused_for_a_while_is_opened_again() -> None:
         lambda: encode_http_reply(b"", status=403),
     ]
     streams = Streams(lambda: says(), *refusals, lambda: says(create_notification(TOOLS), ends=never))
-    play = ScriptedServer("handshake", session="s", http_get_reaction=streams)
+    script = ScriptedServer("handshake", session="s", http_get_reaction=streams)
     wanted = {"prompts": False, "resources": False}
     async with (
-        serve_over_http(play) as at,
+        serve_over_http(script) as at,
         listening_client(at) as one,
         one.listen(**wanted) as changes,
         asyncio.timeout(20),
@@ -225,18 +225,18 @@ async def test_a_stream_that_is_refused_for_a_while_is_opened_again() -> None:
 
 @pytest.mark.parametrize("status", [404, 405])
 async def test_a_server_without_such_a_stream_cannot_be_listened_to(status: int) -> None:
-    play = ScriptedServer("handshake", session="s", http_get_reaction=encode_http_reply(b"", status=status))
-    async with serve_over_http(play) as at, listening_client(at) as one, asyncio.timeout(20):
+    script = ScriptedServer("handshake", session="s", http_get_reaction=encode_http_reply(b"", status=status))
+    async with serve_over_http(script) as at, listening_client(at) as one, asyncio.timeout(20):
         with pytest.raises(NotSupported):
             async with one.listen():
                 pass
         assert await one.call("go") == "ok"
-        assert play.count("initialize") == 1
+        assert script.count("initialize") == 1
 
 
 async def test_a_server_that_goes_away_is_lost_and_so_is_the_session() -> None:
-    play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
-    async with serve_over_http(play) as at:
+    script = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
+    async with serve_over_http(script) as at:
         one = listening_client(at, timeout=Timeouts(discover=0.1))
         await one.connect()
         assert one.is_connected
@@ -244,7 +244,7 @@ async def test_a_server_that_goes_away_is_lost_and_so_is_the_session() -> None:
     await one.close()
 
 
-async def test_an_opening_that_fails_in_any_way_is_told_to_who_listens() -> None:
+async def test_a_failed_open_is_reported_to_the_listener() -> None:
     def dial() -> Any:
         raise FileNotFoundError("there is no certificate file")
 
@@ -258,23 +258,23 @@ async def test_an_opening_that_fails_in_any_way_is_told_to_who_listens() -> None
 
 
 async def test_a_client_that_leaves_waits_for_no_answer_to_its_listeners() -> None:
-    play = ScriptedServer("handshake", {"resources/unsubscribe": SILENCE})
-    async with serve_on_socket(play) as at, asyncio.timeout(20):
+    script = ScriptedServer("handshake", {"resources/unsubscribe": SILENCE})
+    async with serve_on_socket(script) as at, asyncio.timeout(20):
         one = Client(at, timeout=Timeouts(discover=5, request=60, close=2))
         listeners = [one.listen(uris=[f"a:{number}"]) for number in range(3)]
         for listener in listeners:
             await listener.__aenter__()
         await one.close()
         assert not one.is_connected
-        assert play.count("resources/subscribe") == 3
-        assert play.count("resources/unsubscribe") == 0
+        assert script.count("resources/subscribe") == 3
+        assert script.count("resources/unsubscribe") == 0
         for listener in listeners:
             assert [change async for change in listener] == []
 
 
 async def test_a_listener_that_stops_alone_says_so() -> None:
-    play = ScriptedServer("handshake")
-    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(20):
+    script = ScriptedServer("handshake")
+    async with serve_on_socket(script) as at, Client(at, timeout=PATIENT) as one, asyncio.timeout(20):
         async with one.listen(uris=["a:1"]):
             pass
-        assert play.count("resources/unsubscribe") == 1
+        assert script.count("resources/unsubscribe") == 1

@@ -1,4 +1,4 @@
-"""SyncClient: the surface of Client, from scripts, threads, running loops, forks and at the end of a program."""
+"""Test SyncClient in scripts, threads, running event loops, forks and at interpreter exit."""
 
 import asyncio
 import inspect
@@ -150,7 +150,7 @@ def test_a_handler_may_use_the_client_that_asks_it() -> None:
         assert client.call("book") == "row 2, window, none"
 
 
-def test_a_coroutine_handler_cannot_and_is_told_so() -> None:
+def test_a_coroutine_handler_is_refused() -> None:
     async def answer(_: Any) -> dict[str, int]:
         return {"row": client.call("add", a=1)}
 
@@ -230,7 +230,7 @@ with SyncClient([sys.executable, *sys.argv[1:]]) as client:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="platform: fork")
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="platform: fork beside threads warns")
-def test_a_client_that_went_along_into_a_fork_connects_anew() -> None:
+def test_a_client_copied_into_a_fork_connects_again() -> None:
     assert run(KEPT, str(TESTS / "client" / "crashing_server.py"), "unused").strip() == "0 True"
 
 
@@ -246,7 +246,7 @@ client.connect()
 """
 
 
-def test_what_comes_too_late_is_told_so_and_does_not_hang() -> None:
+def test_a_late_call_raises_and_does_not_hang() -> None:
     assert "InterpreterShutdown" in run(TOO_LATE)
 
 
@@ -275,7 +275,7 @@ def test_an_interrupted_listener_is_interrupted_and_nothing_else() -> None:
     assert run(INTERRUPTED).split() == ["interrupted", "again"]
 
 
-def test_a_progress_handler_cannot_call_and_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_progress_handler_cannot_call_the_client(caplog: pytest.LogCaptureFixture) -> None:
     with SyncClient(create_full_server()) as client:
         client.call_tool("count", {"to": 1}, progress_handler=lambda *_: client.ping())
     assert "progress_handler=" in caplog.text

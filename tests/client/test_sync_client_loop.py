@@ -1,4 +1,4 @@
-"""One loop for all who do not await: from any thread, interruptible, and never from the loop itself."""
+"""Test the shared event loop of synchronous clients: any thread can use it and interrupt it."""
 
 import asyncio
 import threading
@@ -37,7 +37,7 @@ def test_what_is_raised_there_is_raised_here() -> None:
         sync_client.run_blocking(failing())
 
 
-def test_the_loop_itself_is_told_instead_of_waiting_for_itself() -> None:
+def test_a_call_from_the_loop_itself_raises() -> None:
     async def inner() -> None: ...
 
     async def outer() -> str:

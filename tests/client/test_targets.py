@@ -1,4 +1,4 @@
-"""Targets: what may be given to a client, what becomes of it, and what is refused at once."""
+"""Test the targets a client accepts, and the errors for all others."""
 
 import re
 import ssl
@@ -66,7 +66,7 @@ def test_names_are_what_a_reader_recognises() -> None:
         ({"mcpServers": {}}, ValueError),
     ],
 )
-def test_what_is_no_target_is_refused_at_once(given: Any, kind: type[Exception]) -> None:
+def test_an_invalid_target_is_refused_at_once(given: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         Client(given)
 
@@ -89,7 +89,7 @@ def test_what_is_no_target_is_refused_at_once(given: Any, kind: type[Exception])
         ("http://localhost:99999/mcp", "Port"),
     ],
 )
-def test_what_is_no_target_is_explained(given: str, advice: str) -> None:
+def test_an_invalid_target_is_explained(given: str, advice: str) -> None:
     with pytest.raises(ValueError, match=re.escape(advice)) as caught:
         Client(given)
     assert "password@" not in str(caught.value)
@@ -274,12 +274,12 @@ async def test_entries_of_a_configuration(tmp_path: Path) -> None:
 async def test_headers_of_an_entry_and_of_the_call_come_together() -> None:
     from scripted_server import ScriptedServer, serve_over_http
 
-    play = ScriptedServer()
-    async with serve_over_http(play) as at:
+    scripted = ScriptedServer()
+    async with serve_over_http(scripted) as at:
         given = {"url": at, "headers": {"Authorization": "old", "x-b": "2"}}
         async with Client(given, headers={"Authorization": "Bearer new"}) as client:
             await client.ping()
-    for _, head in play.heads:
+    for _, head in scripted.heads:
         assert (head["authorization"], head["x-b"]) == ("Bearer new", "2")
 
 
@@ -310,9 +310,7 @@ async def test_what_a_process_says_on_stderr_can_be_had() -> None:
 
 
 @pytest.mark.parametrize("told", [{"verify": False}, {"cert": "here.pem"}, {"verify": "ca.pem"}, {}], ids=str)
-def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
-    told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_certificate_settings_apply_only_to_the_server(told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.auth import authorizer
     from dovetail.transports.http_client import remote_server
 
@@ -341,7 +339,7 @@ def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("auth", [BearerAuth("s3cret"), "oauth"])
-def test_credentials_in_the_clear_are_told_of(
+def test_unencrypted_credentials_are_reported(
     url: str, clear: bool, auth: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     Client(url, auth=auth)

@@ -1,4 +1,4 @@
-"""What a client knows of tools: learnt from lists, and right again after a reconnect."""
+"""Test that a client learns tools from lists, and again after a reconnect."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def made(name: str, schema: dict[str, Any] | None = None, **more: Any) -> Tool:
 # A list as it is learnt
 
 
-def test_what_is_harmless_is_said_by_either_hint() -> None:
+def test_either_hint_marks_a_tool_as_harmless() -> None:
     tools = ToolIndex()
     listed = [
         made("reads", annotations=ToolAnnotations(read_only_hint=True)),
@@ -36,7 +36,7 @@ def test_what_is_harmless_is_said_by_either_hint() -> None:
         made("silent"),
     ]
     tools.add_listed(listed, "it", sends_headers=False)
-    assert [known.can_repeat for known in map(tools.get, ("reads", "puts", "acts", "silent")) if known] == [
+    assert [known.can_repeat for known in map(tools.entries.get, ("reads", "puts", "acts", "silent")) if known] == [
         True,
         True,
         False,
@@ -48,9 +48,9 @@ def test_a_broken_header_spoils_a_tool_only_where_headers_are_sent(caplog: pytes
     tools = ToolIndex()
     assert [one.name for one in tools.add_listed([made("a", BROKEN)], "it", sends_headers=False)] == ["a"]
     assert tools.add_listed([made("a", BROKEN), made("b", HEADED)], "it", sends_headers=True) == [made("b", HEADED)]
-    assert tools.get("a") is None
+    assert tools.entries.get("a") is None
     assert mentions(caplog.text, "tool", "a")
-    known = tools.get("b")
+    known = tools.entries.get("b")
     assert known is not None
     assert known.build_headers({"city": "Oslo"})
     assert known.build_headers({}) == []
@@ -59,11 +59,11 @@ def test_a_broken_header_spoils_a_tool_only_where_headers_are_sent(caplog: pytes
 def test_what_is_listed_again_unchanged_is_not_compiled_again() -> None:
     tools = ToolIndex()
     tools.add_listed([made("a")], "it", sends_headers=True)
-    first = tools.get("a")
+    first = tools.entries.get("a")
     tools.add_listed([made("a")], "it", sends_headers=True)
-    assert tools.get("a") is first
+    assert tools.entries.get("a") is first
     tools.add_listed([made("a", HEADED)], "it", sends_headers=True)
-    assert tools.get("a") is not first
+    assert tools.entries.get("a") is not first
 
 
 names = st.sampled_from("abc")
@@ -92,15 +92,15 @@ def test_what_is_known_outdated_or_unknown(said: list[tuple[str, frozenset[str] 
             known |= listed or frozenset()
             if is_complete:
                 outdated = set()
-        assert {name for name in "abc" if tools.get(name) is not None} == known
-        assert {name for name in "abc" if tools.is_stale(name)} == outdated
+        assert {name for name in "abc" if tools.entries.get(name) is not None} == known
+        assert {name for name in "abc" if name in tools.stale_names} == outdated
 
 
 def test_a_result_is_held_against_the_schema_unless_it_says_it_failed() -> None:
     tools = ToolIndex()
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tools.add_listed([made("a", output_schema=schema)], "it", sends_headers=False)
-    known = tools.get("a")
+    known = tools.entries.get("a")
     assert known is not None
     known.validate_result(CallToolResult(content=[], structured_content={"n": 1}), "it")
     known.validate_result(CallToolResult(content=[], is_error=True), "it")
@@ -116,7 +116,7 @@ def test_what_a_user_does_to_a_tool_changes_nothing_here() -> None:
     (listed,) = tools.add_listed([made("a", output_schema=schema)], "it", sends_headers=False)
     assert listed.output_schema is not None
     listed.output_schema.clear()
-    known = tools.get("a")
+    known = tools.entries.get("a")
     assert known is not None
     with pytest.raises(InvalidResult):
         known.validate_result(CallToolResult(content=[], structured_content={}), "it")
@@ -138,30 +138,30 @@ def first(reaction: Any, then: Any) -> Any:
 
 @both
 async def test_tools_are_listed_again_before_the_next_call_of_one(era: str) -> None:
-    play = ScriptedServer(era, {"tools/list": {"tools": [shaped("integer"), tool_definition("other")]}})
-    async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
+    script = ScriptedServer(era, {"tools/list": {"tools": [shaped("integer"), tool_definition("other")]}})
+    async with serve_on_socket(script) as at, Client(at, limits=SOON) as one:
         await one.list_tools()
-        play.reactions = {
+        script.reactions = {
             "tools/list": {"tools": [shaped("string")]},  # another version has come to live there
             "tools/call": first(CLOSE, text_result(structuredContent={"n": "one"})),
         }
         with pytest.raises(OutcomeUnknown):
             await one.call("other")
         assert await one.call("count") == {"n": "one"}
-        assert play.count("tools/list") == 2
-        play.reactions = {**play.reactions, "tools/call": text_result(structuredContent={"n": 1})}
+        assert script.count("tools/list") == 2
+        script.reactions = {**script.reactions, "tools/call": text_result(structuredContent={"n": 1})}
         with pytest.raises(InvalidResult, match=values("n")):
             await one.call("count")
-        assert play.count("tools/list") == 2
+        assert script.count("tools/list") == 2
 
 
 @both
 async def test_a_call_repeated_on_a_new_connection_is_held_against_the_new_schema(era: str) -> None:
     harmless = {"annotations": {"readOnlyHint": True}}
-    play = ScriptedServer(era, {"tools/list": {"tools": [shaped("integer", **harmless)]}})
-    async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
+    script = ScriptedServer(era, {"tools/list": {"tools": [shaped("integer", **harmless)]}})
+    async with serve_on_socket(script) as at, Client(at, limits=SOON) as one:
         await one.list_tools()
-        play.reactions = {
+        script.reactions = {
             "tools/list": {"tools": [shaped("string", **harmless)]},
             "tools/call": first(CLOSE, text_result(structuredContent={"n": "one"})),
         }
@@ -170,19 +170,19 @@ async def test_a_call_repeated_on_a_new_connection_is_held_against_the_new_schem
 
 @both
 async def test_who_never_listed_does_not_list_after_a_reconnect(era: str) -> None:
-    play = ScriptedServer(era, {"tools/call": first(CLOSE, text_result())})
-    async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
+    script = ScriptedServer(era, {"tools/call": first(CLOSE, text_result())})
+    async with serve_on_socket(script) as at, Client(at, limits=SOON) as one:
         with pytest.raises(OutcomeUnknown):
             await one.call("go")
         assert await one.call("go") == "ok"
-        assert play.count("tools/list") == 0
+        assert script.count("tools/list") == 0
 
 
 async def test_a_list_that_is_refused_after_a_reconnect_costs_no_call() -> None:
-    play = ScriptedServer("handshake", {"tools/list": {"tools": [shaped("integer")]}})
-    async with serve_on_socket(play) as at, Client(at, limits=SOON) as one:
+    script = ScriptedServer("handshake", {"tools/list": {"tools": [shaped("integer")]}})
+    async with serve_on_socket(script) as at, Client(at, limits=SOON) as one:
         await one.list_tools()
-        play.reactions = {
+        script.reactions = {
             "tools/list": ErrorReply(-32000, "not now"),
             "tools/call": first(CLOSE, text_result(structuredContent={"n": "one"})),
         }
@@ -190,4 +190,4 @@ async def test_a_list_that_is_refused_after_a_reconnect_costs_no_call() -> None:
             await one.call("count")
         assert await one.call("count") == {"n": "one"}
         assert await one.call("count") == {"n": "one"}
-        assert play.count("tools/list") == 2
+        assert script.count("tools/list") == 2

@@ -1,4 +1,4 @@
-"""Requests that are served only after a page was visited: the user is asked once, the request sent again."""
+"""Test requests that need a visited URL first: the user is asked once and the request is sent again."""
 
 import asyncio
 from typing import Any
@@ -42,8 +42,8 @@ def over(id: str) -> bytes:
 async def test_the_user_is_asked_and_the_call_made_again_when_the_visit_is_over() -> None:
     asked: list[ElicitRequestParams] = []
     served = Served(required(PAGE))
-    play = ScriptedServer("handshake", {"tools/call": served, "ping": Messages([over("another"), over("v1"), {}])})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("handshake", {"tools/call": served, "ping": Messages([over("another"), over("v1"), {}])})
+    async with serve_on_socket(script) as at:
 
         async def visit(question: ElicitRequestParams) -> bool:
             asked.append(question)
@@ -60,8 +60,8 @@ async def test_the_user_is_asked_and_the_call_made_again_when_the_visit_is_over(
 
 
 async def test_a_visit_that_is_over_before_the_user_says_so_is_not_waited_for() -> None:
-    play = ScriptedServer("handshake", {"tools/call": Served(required(PAGE)), "ping": Messages([over("v1"), {}])})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("handshake", {"tools/call": Served(required(PAGE)), "ping": Messages([over("v1"), {}])})
+    async with serve_on_socket(script) as at:
 
         async def visit(_: ElicitRequestParams) -> None:
             await one.ping()
@@ -75,8 +75,8 @@ async def test_a_server_that_never_says_so_is_asked_again_in_time_and_the_user_i
     asked: list[Any] = []
     served = Served(required(PAGE), required(PAGE), required(PAGE))
     soon = Timeouts(request=0.05)
-    play = ScriptedServer("handshake", {"tools/call": served})
-    async with on(play) as at, Client(at, url_elicitation_handler=asked.append, timeout=soon) as one:
+    script = ScriptedServer("handshake", {"tools/call": served})
+    async with on(script) as at, Client(at, url_elicitation_handler=asked.append, timeout=soon) as one:
         assert await one.call("go") == "done"
     assert len(asked) == 1
     assert len(served.calls) == 4
@@ -87,8 +87,8 @@ async def test_other_requests_may_want_it_too_and_several_pages_are_asked_for_in
     pages = [{"mode": "url", "message": name, "url": "https://example.com"} for name in "ab"]
     left = [required(*pages)]
     prompt = {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]}
-    play = ScriptedServer("handshake", {"prompts/get": lambda _: left.pop() if left else prompt})
-    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=asked.append, timeout=PATIENT) as one:
+    script = ScriptedServer("handshake", {"prompts/get": lambda _: left.pop() if left else prompt})
+    async with serve_on_socket(script) as at, Client(at, url_elicitation_handler=asked.append, timeout=PATIENT) as one:
         assert len((await one.get_prompt("p")).messages) == 1
     assert [one.message for one in asked] == ["a", "b"]
 
@@ -99,9 +99,9 @@ async def test_a_user_who_says_no_ends_the_call(no: type[MCPError]) -> None:
         raise no
 
     served = Served(required(PAGE))
-    play = ScriptedServer("handshake", {"tools/call": served})
+    script = ScriptedServer("handshake", {"tools/call": served})
     async with (
-        serve_on_socket(play) as at,
+        serve_on_socket(script) as at,
         Client(at, name="it", url_elicitation_handler=refuse, timeout=PATIENT) as one,
     ):
         with pytest.raises(no, match="it: tools/call"):
@@ -111,12 +111,12 @@ async def test_a_user_who_says_no_ends_the_call(no: type[MCPError]) -> None:
 
 async def test_a_server_that_is_never_content_is_not_asked_for_ever() -> None:
     fresh = iter(range(100))
-    play = ScriptedServer("handshake", {"tools/call": lambda _: required(PAGE | {"elicitationId": str(next(fresh))})})
+    script = ScriptedServer("handshake", {"tools/call": lambda _: required(PAGE | {"elicitationId": str(next(fresh))})})
     options = {"timeout": Timeouts(request=0.01), "limits": ClientLimits(max_input_rounds=3)}
-    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, **options) as one:
+    async with serve_on_socket(script) as at, Client(at, url_elicitation_handler=lambda _: True, **options) as one:
         with pytest.raises(InputRequestError, match="3"):
             await one.call("go")
-    assert play.count("tools/call") == 4
+    assert script.count("tools/call") == 4
 
 
 @pytest.mark.parametrize(
@@ -125,22 +125,28 @@ async def test_a_server_that_is_never_content_is_not_asked_for_ever() -> None:
      {"elicitations": [{"message": "a form", "requestedSchema": {}}]}],
 )  # fmt: skip
 async def test_a_demand_that_does_not_say_what_it_wants_is_the_error_it_is(data: Any) -> None:
-    play = ScriptedServer("handshake", {"tools/call": ErrorReply(-32042, "visit first", data)})
-    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, timeout=PATIENT) as one:
+    script = ScriptedServer("handshake", {"tools/call": ErrorReply(-32042, "visit first", data)})
+    async with (
+        serve_on_socket(script) as at,
+        Client(at, url_elicitation_handler=lambda _: True, timeout=PATIENT) as one,
+    ):
         with pytest.raises(RemoteError, match="visit first"):
             await one.call("go")
-    assert play.count("tools/call") == 1
+    assert script.count("tools/call") == 1
 
 
 async def test_without_a_handler_the_error_says_what_is_missing() -> None:
-    play = ScriptedServer("handshake", {"tools/call": required(PAGE)})
-    async with serve_on_socket(play) as at, Client(at, timeout=PATIENT) as one:
+    script = ScriptedServer("handshake", {"tools/call": required(PAGE)})
+    async with serve_on_socket(script) as at, Client(at, timeout=PATIENT) as one:
         with pytest.raises(RemoteError, match="url_elicitation_handler="):
             await one.call("go")
 
 
 async def test_an_address_no_browser_should_open_is_refused() -> None:
-    play = ScriptedServer("handshake", {"tools/call": required(PAGE | {"url": "file:///etc/passwd"})})
-    async with serve_on_socket(play) as at, Client(at, url_elicitation_handler=lambda _: True, timeout=PATIENT) as one:
+    script = ScriptedServer("handshake", {"tools/call": required(PAGE | {"url": "file:///etc/passwd"})})
+    async with (
+        serve_on_socket(script) as at,
+        Client(at, url_elicitation_handler=lambda _: True, timeout=PATIENT) as one,
+    ):
         with pytest.raises(InputRequestError, match=r"url.*https"):
             await one.call("go")

@@ -1,4 +1,4 @@
-"""Checking a stranger's value against a stranger's schema: verdicts, refusals, and the words for both."""
+"""Test validating untrusted values against untrusted schemas, and the error messages."""
 
 import json
 import socket

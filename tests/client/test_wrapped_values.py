@@ -1,4 +1,4 @@
-"""Structured content that is an object only because a server could send nothing else: `call` gives what is inside."""
+"""Test that `call` unwraps structured content that a server had to wrap in an object."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""The authorization server the official suite is run against: `python authserver.py --port N [--callback P]`.
+"""The authorization server for the official suite: `python authserver.py --port N [--callback P]`.
 
-One client, `conformance`, known beforehand; one user, who is whoever allows access.
+It has one registered client, `conformance`. The user is anyone who allows access.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""The client the official conformance suite drives: `client.py URL`, one function per scenario.
+"""The client for the official conformance suite: `client.py URL`, one function per scenario.
 
-The suite names the scenario, and sometimes a context, in the environment. Written as any user would write it, with the
-public client only, which finds out by itself what the suite's servers speak.
+The suite passes the scenario, and sometimes a context, in the environment. The client uses only public names and
+negotiates the protocol version as usual.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ scenarios: dict[str, Scenario] = {}
 
 
 def scenario(*names: str) -> Callable[[Scenario], Scenario]:
-    """What to do when the suite asks for one of these."""
+    """Register a function for these scenarios."""
 
-    def register(play: Scenario) -> Scenario:
-        scenarios.update(dict.fromkeys(names, play))
-        return play
+    def register(run: Scenario) -> Scenario:
+        scenarios.update(dict.fromkeys(names, run))
+        return run
 
     return register
 
@@ -65,16 +65,16 @@ async def echo_a_schema(url: str) -> None:
         await client.call("json_schema_echo", schema=tools["json_schema_2020_12_tool"].input_schema)
 
 
-# Questions of the server
+# Requests of the server
 
 
 def answer(question: ElicitRequestParams) -> dict[str, Any]:
-    """Say yes to whatever asks for a yes, and leave the rest to the form's defaults."""
-    asked: dict[str, Any] = (question.requested_schema or {}).get("properties", {})
-    return {name: True for name, one in asked.items() if one.get("type") == "boolean" and "default" not in one}
+    """Answer yes to booleans without a default, and leave the rest to the form's defaults."""
+    fields: dict[str, Any] = (question.requested_schema or {}).get("properties", {})
+    return {name: True for name, field in fields.items() if field.get("type") == "boolean" and "default" not in field}
 
 
-def think(question: CreateMessageRequestParams) -> str:
+def answer_sampling(question: CreateMessageRequestParams) -> str:
     return "forty-two"
 
 
@@ -100,7 +100,7 @@ async def answer_in_rounds(url: str) -> None:
 
 @scenario("request-metadata")
 async def declare_everything(url: str) -> None:
-    async with Client(url, elicitation_handler=answer, sampling_handler=think, roots=["/"]) as client:
+    async with Client(url, elicitation_handler=answer, sampling_handler=answer_sampling, roots=["/"]) as client:
         await client.list_tools()
         await client.call("add_numbers", a=5, b=3)
 
@@ -114,7 +114,7 @@ async def use_every_method(url: str) -> None:
             await client.read(resource.uri)
         for prompt in await client.list_prompts():
             await client.get_prompt(prompt.name)
-        # The suite looks for the headers of these two as well, though nothing of this era sends them.
+        # The suite also looks for the headers of these two methods, although nothing in this era sends them.
         about = {
             "protocolVersion": client.protocol_version,
             "capabilities": {},
@@ -125,15 +125,15 @@ async def use_every_method(url: str) -> None:
 
 
 @scenario("http-custom-headers")
-async def call_as_told(url: str) -> None:
+async def call_context_tools(url: str) -> None:
     async with Client(url) as client:
         await client.list_tools()
-        for told in context()["toolCalls"]:
-            await client.call_tool(told["name"], told["arguments"])
+        for call in context()["toolCalls"]:
+            await client.call_tool(call["name"], call["arguments"])
 
 
 @scenario("http-invalid-tool-headers")
-async def call_what_is_listed(url: str) -> None:
+async def call_listed_tools(url: str) -> None:
     async with Client(url) as client:
         for tool in await client.list_tools():
             names = tool.input_schema.get("required", [])
@@ -143,25 +143,25 @@ async def call_what_is_listed(url: str) -> None:
 # Skills
 
 
-def knows_skills(url: str) -> Client:
+def connect_with_skills(url: str) -> Client:
     return Client(url, capabilities=ClientCapabilities(extensions={SKILLS: {}}))
 
 
 @scenario("sep-2640-client-no-prefetch")
 async def list_skills(url: str) -> None:
-    async with knows_skills(url) as client:
+    async with connect_with_skills(url) as client:
         assert (await client.request("skills/list"))["skills"]
 
 
 @scenario("sep-2640-client-verify-digest", "sep-2640-client-verify-size", "sep-2640-client-verify-frontmatter")
 async def load_skills(url: str) -> None:
-    async with knows_skills(url) as client:
+    async with connect_with_skills(url) as client:
         for skill in (await client.request("skills/list"))["skills"]:
-            assert not await loaded(client, skill), "the suite has tampered with every skill of these scenarios"
+            assert not await load_skill(client, skill), "the suite modifies every skill of these scenarios"
 
 
-async def loaded(client: Client, skill: dict[str, Any]) -> bool:
-    """Read the files of a skill, up to the first that is not what was announced."""
+async def load_skill(client: Client, skill: dict[str, Any]) -> bool:
+    """Read the files of a skill, and return whether all of them match their announced size, digest and front matter."""
     for file in skill["resources"]:
         text: str = await client.read(file["uri"])
         data = text.encode()
@@ -173,7 +173,7 @@ async def loaded(client: Client, skill: dict[str, Any]) -> bool:
 
 
 def frontmatter(text: str) -> dict[str, str]:
-    """The fields at the head of a file, as far as the suite uses them: one line of text each."""
+    """Parse the front matter of a file. The suite uses only fields of one line."""
     _, head, _ = text.split("---\n", 2)
     return dict(line.split(": ", 1) for line in head.splitlines())
 
@@ -181,35 +181,35 @@ def frontmatter(text: str) -> dict[str, str]:
 # Logins
 
 
-class Stay(HTTPRedirectHandler):
-    """Follow nothing."""
+class NoRedirects(HTTPRedirectHandler):
+    """Follows no redirects."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-def visit(url: str) -> str:
-    """A user who agrees to everything: where the browser is sent when it opens the page."""
+def approve(url: str) -> str:
+    """Open a page as a user who agrees to everything, and return the redirect target."""
     try:
-        build_opener(Stay).open(url)
+        build_opener(NoRedirects).open(url)
     except HTTPError as redirect:
         with redirect:
             return redirect.headers["location"]
-    raise AssertionError("the authorization server asks for more than the suite's do")
+    raise AssertionError("the authorization server did not redirect")
 
 
-def user(**given: Any) -> OAuth:
+def create_oauth(**settings: Any) -> OAuth:
     return OAuth(
-        paste_redirect=visit,
+        paste_redirect=approve,
         token_store="memory",
         redirect_uri="http://127.0.0.1:8765/callback",
         client_metadata_url="https://conformance-test.local/client-metadata.json",
-        **given,
+        **settings,
     )
 
 
-async def use(url: str, auth: Any) -> None:
-    """Whatever one logs in for."""
+async def list_and_call_tools(url: str, auth: Any) -> None:
+    """List and call tools after a login."""
     async with Client(url, auth=auth) as client:
         for tool in await client.list_tools():
             await client.call_tool(tool.name)
@@ -236,24 +236,24 @@ async def use(url: str, auth: Any) -> None:
     "auth/iss-not-advertised",
 )
 async def log_in(url: str) -> None:
-    await use(url, user())
+    await list_and_call_tools(url, create_oauth())
 
 
 @scenario("auth/authorization-server-migration")
 async def log_in_where_the_server_moved(url: str) -> None:
-    async with Client(url, auth=user()) as client:
+    async with Client(url, auth=create_oauth()) as client:
         (tool,) = await client.list_tools()
         await client.call_tool(tool.name)
         await client.call_tool(tool.name)
 
 
 @scenario("auth/scope-retry-limit")
-async def ask_a_few_times_only(url: str) -> None:
+async def limit_scope_retries(url: str) -> None:
     try:
-        await use(url, user())
+        await list_and_call_tools(url, create_oauth())
     except Forbidden:
         return
-    raise AssertionError("the suite never lets this one in")
+    raise AssertionError("the call must be refused in this scenario")
 
 
 @scenario(
@@ -264,59 +264,65 @@ async def ask_a_few_times_only(url: str) -> None:
     "auth/iss-normalized",
     "auth/metadata-issuer-mismatch",
 )
-async def refuse_to_log_in(url: str) -> None:
+async def expect_login_failure(url: str) -> None:
     try:
-        await use(url, user())
+        await list_and_call_tools(url, create_oauth())
     except LoginFailed:
         return
-    raise AssertionError("the suite has something to hide in these scenarios")
+    raise AssertionError("the login must fail in these scenarios")
 
 
 @scenario("auth/pre-registration")
 async def log_in_as_registered(url: str) -> None:
-    given = context()
-    await use(url, user(**{name: given.get(name) for name in ("client_id", "client_secret", "issuer")}))
+    settings = context()
+    await list_and_call_tools(
+        url, create_oauth(**{name: settings.get(name) for name in ("client_id", "client_secret", "issuer")})
+    )
 
 
 @scenario("auth/dpop", "auth/dpop-nonce")
 async def log_in_with_a_key(url: str) -> None:
-    await use(url, user(dpop=True))
+    await list_and_call_tools(url, create_oauth(dpop=True))
 
 
 @scenario("auth/client-credentials-jwt")
 async def log_in_by_key(url: str) -> None:
-    given = context()
-    key, algorithm = given["private_key_pem"], given["signing_algorithm"]
-    await use(url, ClientCredentials(client_id=given["client_id"], private_key=key, signing_algorithm=algorithm))
+    settings = context()
+    key, algorithm = settings["private_key_pem"], settings["signing_algorithm"]
+    await list_and_call_tools(
+        url, ClientCredentials(client_id=settings["client_id"], private_key=key, signing_algorithm=algorithm)
+    )
 
 
 @scenario("auth/client-credentials-basic")
 async def log_in_by_secret(url: str) -> None:
-    given = context()
-    await use(url, ClientCredentials(client_id=given["client_id"], client_secret=given["client_secret"]))
+    settings = context()
+    await list_and_call_tools(
+        url, ClientCredentials(client_id=settings["client_id"], client_secret=settings["client_secret"])
+    )
 
 
 @scenario("auth/enterprise-managed-authorization")
 async def log_in_by_company(url: str) -> None:
-    given = context()
+    settings = context()
     auth = EnterpriseLogin(
-        client_id=given["client_id"],
-        client_secret=given["client_secret"],
-        idp_client_id=given["idp_client_id"],
-        idp_token_endpoint=given["idp_token_endpoint"],
-        id_token=given["idp_id_token"],
+        client_id=settings["client_id"],
+        client_secret=settings["client_secret"],
+        idp_client_id=settings["idp_client_id"],
+        idp_token_endpoint=settings["idp_token_endpoint"],
+        id_token=settings["idp_id_token"],
     )
-    await use(url, auth)
+    await list_and_call_tools(url, auth)
 
 
 @scenario("auth/wif-jwt-bearer")
 async def log_in_as_workload(url: str) -> None:
-    given = context()
-    await use(url, WorkloadIdentity(client_id=given["client_id"], assertion=given["valid_jwt"]))
+    settings = context()
+    await list_and_call_tools(url, WorkloadIdentity(client_id=settings["client_id"], assertion=settings["valid_jwt"]))
 
 
 def context() -> Any:
-    """What the suite tells beyond the scenario's name."""
+    """Return the context of the scenario."""
     return json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])
 
 

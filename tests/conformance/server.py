@@ -1,6 +1,6 @@
-"""The server the official conformance suite talks to: every tool, resource and prompt it looks for, and nothing else.
+"""The server for the official conformance suite, with all tools, resources and prompts that it looks for.
 
-Written as any author would write it. The names and texts are the suite's; nothing here knows which era is calling.
+It is an ordinary server. The suite defines the names and texts, and no function depends on the era.
 """
 
 import argparse

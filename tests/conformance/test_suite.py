@@ -1,4 +1,4 @@
-"""The official conformance suite as tests, one per leg: every check of every scenario must succeed."""
+"""Run the official conformance suite, one test per leg. Every check of every scenario must succeed."""
 
 import subprocess
 import sys

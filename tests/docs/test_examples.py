@@ -1,4 +1,4 @@
-"""Every example is started as its own docstring says and does what it is there to show."""
+"""Test that every example starts as its docstring says and shows the expected output."""
 
 import asyncio
 import http.client

@@ -1,8 +1,8 @@
-"""Every block of the README works when a reader pastes it into a file or a shell.
+"""Run every block of the README as a reader who pastes it into a file or a shell.
 
-Each block runs in a new folder and a new process. The folder holds only the files that the README told the reader to
-save before, by "Save this as `NAME`". A `text` block is the output of the block before it, and a `json` block is the
-configuration that the `dovetail install` before it writes. "…" in either stands for any text.
+Each block runs in a new folder and a new process. The folder holds only the files that earlier blocks save, marked by
+"Save this as `NAME`". A `text` block is the output of the block before it. A `json` block is the configuration that the
+`dovetail install` before it writes. "…" means any text in both.
 """
 
 import json

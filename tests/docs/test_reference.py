@@ -1,4 +1,4 @@
-"""The reference lists every public name once, with its members, and takes explanations from docstrings and comments."""
+"""Test that the reference lists every public name once, with explanations from docstrings and comments."""
 
 import importlib
 import importlib.util
@@ -142,6 +142,10 @@ def test_inherited_members_are_listed_once(sample: ModuleType, tmp_path: Path) -
     entry = text.partition("\n## Bakery\n")[2].partition("\n## ")[0]
     assert "Subclass of [`Shop`](dovetail_sample.md#shop)." in entry
     assert re.findall(r"^### (.+)$", entry, re.MULTILINE) == ["Bakery.bake"]
+
+
+def test_every_option_is_explained(generator: ModuleType) -> None:
+    assert generator.list_unexplained_options() == []
 
 
 def test_options_without_an_explanation_are_found(sample: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, is complete, and works without a network."""
+"""Test that the documentation site builds without warnings, is complete and works offline."""
 
 import os
 import re

@@ -1,8 +1,8 @@
-"""What the pages show of the command line is what it prints: every transcript of `dovetail` commands is run.
+"""Run every transcript of `dovetail` commands on the pages and compare the output.
 
-A transcript is a `console` block whose commands are all ours. It is run in a folder with the server of the README, two
-examples, a policy, and a configuration. "…" in a line stands for anything from there on, alone on a line for all lines
-that follow; `# exits with N` behind a command says how it ends.
+A transcript is a `console` block with only `dovetail` commands. It runs in a folder with the server of the README, two
+examples, a policy and a configuration. "…" in a line means any rest of the line, and alone on a line any lines that
+follow. `# exits with N` after a command is its exit status.
 """
 
 import json

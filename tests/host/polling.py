@@ -1,4 +1,4 @@
-"""Waiting in tests: until something is so, in bounded time."""
+"""Wait for conditions in tests, with a timeout."""
 
 import asyncio
 import inspect
@@ -12,7 +12,7 @@ TIMEOUT_S = 20.0
 
 
 async def wait_until(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
-    """Wait until a function, plain or not, says so; what it said."""
+    """Wait until a function, plain or async, returns a true value, and return the value."""
     end = asyncio.get_running_loop().time() + timeout_s
     while asyncio.get_running_loop().time() < end:
         said = condition()
@@ -23,7 +23,7 @@ async def wait_until(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S)
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Let the clock of this process run so many times as fast, until the test ends."""
+    """Make the clock of this process run faster by this factor, until the test ends."""
     clock = time.monotonic
     start = clock()
     monkeypatch.setattr(time, "monotonic", lambda: start + (clock() - start) * times)

@@ -1,4 +1,4 @@
-"""The journal: what is written of calls and decisions, what is not, who may read it, and what becomes of a full one."""
+"""Test the audit log: its entries for calls and decisions, redaction, permissions and rotation."""
 
 import json
 import logging
@@ -73,7 +73,7 @@ def test_values_only_if_they_are_wanted(tmp_path: Path) -> None:
         assert CANARY not in text
 
 
-def test_large_values_are_told_by_their_shape(tmp_path: Path) -> None:
+def test_large_values_are_described_by_their_shape(tmp_path: Path) -> None:
     with AuditLog(tmp_path / "j", include_values=True) as kept:
         kept.write("call", "s", arguments={"q": "x" * 100_000}, error="e" * 100_000)
     (one,) = events(tmp_path / "j")

@@ -1,4 +1,4 @@
-"""The desk: policy first, then what was agreed to before, then the person; and what they change is looked at again."""
+"""Test authorization: the policy, then grants, then the user, and checking changed arguments again."""
 
 import asyncio
 from pathlib import Path
@@ -103,7 +103,7 @@ async def test_what_was_agreed_to_is_one_callers_and_so_is_the_definition() -> N
     assert pins.compare("i", [TOOL]).same
 
 
-async def test_another_process_that_holds_the_file_stalls_nobody_and_is_told_in_words(
+async def test_a_locked_file_blocks_no_other_work_and_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry(monkeypatch, 20)
@@ -126,7 +126,7 @@ async def test_another_process_that_holds_the_file_stalls_nobody_and_is_told_in_
     await one.authorize(ASKED, TOOL)
 
 
-async def test_a_decision_is_told_with_the_owner_of_its_rule() -> None:
+async def test_a_decision_names_the_owner_of_its_rule() -> None:
     told: list[HostEvent] = []
     policy = Policy.combine(admin=Policy(rules=[rule("deny", tool="t", reason="no")]), user=Policy("allow"))
     with pytest.raises(PolicyError):
@@ -136,7 +136,7 @@ async def test_a_decision_is_told_with_the_owner_of_its_rule() -> None:
     assert told[0].details.request == ASKED
 
 
-async def test_where_nobody_is_what_was_asked_and_the_cure_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_user_the_question_and_the_fix_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = PolicyRequest(server="m", kind="server.start", from_project=True, server_identity="i")
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(PolicyError, match=r'server\.start.*rule\("allow", kind="server.start", server="m"\)'):

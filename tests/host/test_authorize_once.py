@@ -1,4 +1,4 @@
-"""A call is authorized once: one decision about the call, one about its result, whichever way it comes."""
+"""Test that each call is authorized once, and its result once, on every call path."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Eleven servers, six of them broken each in its own way: the five others answer as if they were alone."""
+"""Test that five servers work while six others on the same host are broken, each in a different way."""
 
 import asyncio
 import statistics

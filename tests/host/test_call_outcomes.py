@@ -1,13 +1,21 @@
-"""Noting: each call is told of before and after, however it ends, and a journal keeps it."""
+"""Test that each call is reported before and after, however it ends, and that the audit log records it."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dovetail.errors import PolicyError
-from dovetail.host.audit_log import AuditLog, CallOutcome, create_audit_listener, read_audit_log, report_call
+from dovetail.host.audit_log import (
+    AuditLog,
+    CallOutcome,
+    build_call_event,
+    build_outcome_event,
+    create_audit_listener,
+    read_audit_log,
+)
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.events import HostEvent
 from dovetail.host.policy.policy import PolicyRequest
@@ -17,8 +25,8 @@ from dovetail.wire.tools import CallToolResult
 QUESTION = PolicyRequest(server="s", tool="t", arguments={"a": 1})
 
 
-def outcome(events: list[HostEvent]) -> CallOutcome:
-    call, result = events
+def outcome(result: Any, error: BaseException | None = None) -> CallOutcome:
+    call, result = build_call_event(QUESTION), build_outcome_event(QUESTION, time.perf_counter(), result, error)
     assert (call.kind, call.server, call.message, call.details) == ("tool.call", "s", "t", QUESTION)
     assert result.kind == "tool.result"
     return result.details
@@ -33,29 +41,23 @@ def outcome(events: list[HostEvent]) -> CallOutcome:
     ],
 )
 def test_how_a_call_ended(result: Any, said: str) -> None:
-    events: list[HostEvent] = []
-    with report_call(QUESTION, events.append) as note:
-        note(result)
-    told = outcome(events)
+    told = outcome(result)
     assert told.outcome == said
     assert told.result_bytes is not None
     assert told.duration_ms >= 0
 
 
 @pytest.mark.parametrize("failure", [PolicyError("no"), ValueError("no"), asyncio.CancelledError("no")])
-def test_what_failed_is_told_of_and_goes_on(failure: BaseException) -> None:
-    events: list[HostEvent] = []
-    with pytest.raises(type(failure)), report_call(QUESTION, events.append):
-        raise failure
-    told = outcome(events)
+def test_the_failure_of_a_call_is_its_outcome(failure: BaseException) -> None:
+    told = outcome(None, failure)
     assert (told.outcome, told.error, told.result_bytes) == (type(failure).__name__, "no", None)
 
 
-def test_a_journal_has_what_was_told(tmp_path: Path) -> None:
+def test_the_audit_log_contains_the_reported_events(tmp_path: Path) -> None:
     with AuditLog(tmp_path / "journal.jsonl") as journal:
         write = create_audit_listener(journal, SecretResolver({}))
-        with report_call(QUESTION, write) as note:
-            note(CallToolResult(content=[]))
+        write(build_call_event(QUESTION))
+        write(build_outcome_event(QUESTION, time.perf_counter(), CallToolResult(content=[]), None))
         write(HostEvent(kind="server.state", server="s", previous_state="idle", state="ready"))
         write(HostEvent(kind="server.log", server="s", message="hello"))  # of which there may be very many
     _, *kept = read_audit_log(tmp_path / "journal.jsonl")

@@ -1,4 +1,4 @@
-"""Callers: each has a client of a server of its own, made with its own credentials, and room is kept for others."""
+"""Test that each caller has its own client with its own credentials, within limits."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,7 +36,7 @@ async def test_each_caller_has_its_own_and_always_the_same() -> None:
     assert ada.settings.idle_timeout  # and it is closed when it is not used
 
 
-async def test_who_is_nobody_or_has_no_credentials_is_refused() -> None:
+async def test_a_caller_without_identity_or_credentials_is_refused() -> None:
     found = per_caller([])
     with pytest.raises(PolicyError):
         found.get_server(None)

@@ -1,4 +1,4 @@
-"""A gateway caller's yes to a changed definition counts for that caller alone."""
+"""Test that a gateway caller's consent to a changed definition applies only to that caller."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -79,7 +79,7 @@ async def described(host: Host, text: str) -> None:
     await wait_until(is_current)
 
 
-async def test_a_yes_of_one_caller_counts_for_nobody_else(tmp_path: Path) -> None:
+async def test_consent_of_one_caller_does_not_apply_to_others(tmp_path: Path) -> None:
     upstream, people = Upstream(), People()
     async with testing.serve(upstream, transport="http") as url:
         async with opened(url, tmp_path, people) as host:
@@ -116,7 +116,7 @@ async def test_first_sight_by_a_caller_pins_nothing_for_the_user(tmp_path: Path)
         assert people.asked == ["ada"]
 
 
-async def test_callers_that_cannot_be_told_apart_are_asked_every_time(tmp_path: Path) -> None:
+async def test_callers_without_identity_are_asked_every_time(tmp_path: Path) -> None:
     upstream, people = Upstream(), People()
     async with testing.serve(upstream, transport="http") as url, opened(url, tmp_path, people) as host:
         app = host.as_server()
@@ -136,7 +136,7 @@ async def test_callers_that_cannot_be_told_apart_are_asked_every_time(tmp_path: 
     assert PinStore(tmp_path / "pins.json").list() == []
 
 
-async def test_a_yes_to_results_from_now_on_counts_for_nobody_else(tmp_path: Path) -> None:
+async def test_consent_to_later_results_does_not_apply_to_others(tmp_path: Path) -> None:
     upstream, people = Upstream(), People()
     asks = rule("ask", kind="tool.result")
     async with testing.serve(upstream, transport="http") as url, opened(url, tmp_path, people, asks) as host:
@@ -153,7 +153,7 @@ async def test_a_yes_to_results_from_now_on_counts_for_nobody_else(tmp_path: Pat
     assert people.asked == ["ada", "bob", "user tool.result"]
 
 
-async def test_a_yes_of_the_user_counts_for_callers_that_cannot_be_told_apart(tmp_path: Path) -> None:
+async def test_consent_of_the_user_applies_to_callers_without_identity(tmp_path: Path) -> None:
     upstream, people = Upstream(), People()
     async with testing.serve(upstream, transport="http") as url, opened(url, tmp_path, people) as host:
         app = host.as_server()

@@ -1,4 +1,4 @@
-"""The catalog: names told back, order, duplicates, what models are given and what they say."""
+"""Test the catalog: names, order, duplicates, and the tools and calls of models."""
 
 import json
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.catalog import Catalog, Manifest
+from dovetail.host.catalog import Catalog, ServerItems
 from dovetail.schemas.provider_rules import find_violations
 from dovetail.types import Prompt, Resource, ResourceTemplate, Tool
 
@@ -20,7 +20,7 @@ def tool(name: str, description: str = "", **schema: Any) -> Tool:
 
 
 def catalog(**servers: list[Tool]) -> Catalog:
-    return Catalog.from_manifests({name: Manifest(tools=tools) for name, tools in servers.items()})
+    return Catalog.from_servers({name: ServerItems(tools=tools) for name, tools in servers.items()})
 
 
 TWO = catalog(
@@ -47,8 +47,10 @@ servers = st.dictionaries(
 
 
 @given(servers)
-def test_every_name_can_be_told_back_and_none_is_of_two(given: dict[str, list[str]]) -> None:
-    made = Catalog.from_manifests({name: Manifest(tools=[tool(one) for one in tools]) for name, tools in given.items()})
+def test_every_name_can_be_resolved_and_belongs_to_one_tool(given: dict[str, list[str]]) -> None:
+    made = Catalog.from_servers(
+        {name: ServerItems(tools=[tool(one) for one in tools]) for name, tools in given.items()}
+    )
     assert not made.problems
     assert {(one.server, one.name) for one in made.tools} == {
         (name, one) for name, tools in given.items() for one in tools
@@ -62,18 +64,18 @@ def test_every_name_can_be_told_back_and_none_is_of_two(given: dict[str, list[st
 
 @given(servers, st.randoms(use_true_random=False))
 def test_the_order_is_that_of_the_names(given: dict[str, list[str]], chance: Any) -> None:
-    manifests = {name: Manifest(tools=[tool(one) for one in tools]) for name, tools in given.items()}
+    manifests = {name: ServerItems(tools=[tool(one) for one in tools]) for name, tools in given.items()}
     mixed = [*given.items()]
     chance.shuffle(mixed)
-    shuffled = {name: Manifest(tools=[tool(one) for one in sorted(tools, reverse=True)]) for name, tools in mixed}
-    assert Catalog.from_manifests(manifests) == Catalog.from_manifests(shuffled)
+    shuffled = {name: ServerItems(tools=[tool(one) for one in sorted(tools, reverse=True)]) for name, tools in mixed}
+    assert Catalog.from_servers(manifests) == Catalog.from_servers(shuffled)
 
 
 @given(servers, servers)
-def test_nobody_is_renamed_when_a_server_joins(given: dict[str, list[str]], joining: dict[str, list[str]]) -> None:
+def test_no_tool_is_renamed_when_a_server_joins(given: dict[str, list[str]], joining: dict[str, list[str]]) -> None:
     def exposed(servers: dict[str, list[str]]) -> dict[str, str]:
-        made = Catalog.from_manifests(
-            {name: Manifest(tools=[tool(one) for one in tools]) for name, tools in servers.items()}
+        made = Catalog.from_servers(
+            {name: ServerItems(tools=[tool(one) for one in tools]) for name, tools in servers.items()}
         )
         return {one.full_name: one.model_name for one in made.tools}
 
@@ -89,7 +91,7 @@ def test_of_two_things_under_one_name_neither_is_offered() -> None:
     assert made.find("a.x") is None
 
 
-def test_a_name_that_two_would_have_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_of_two_tools_belongs_to_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     def bare(_: str, tool: str) -> str:
         return tool
 
@@ -107,14 +109,14 @@ def test_the_same_thing_twice_is_offered_once() -> None:
 
 
 def test_everything_of_every_server_is_there() -> None:
-    made = Catalog.from_manifests(
+    made = Catalog.from_servers(
         {
-            "b": Manifest(
+            "b": ServerItems(
                 resources=[Resource(uri="file:///z", name="z"), Resource(uri="file:///a", name="a")],
                 resource_templates=[ResourceTemplate(uri_template="file:///{x}", name="t")],
                 prompts=[Prompt(name="review")],
             ),
-            "a": Manifest(resources=[Resource(uri="file:///a", name="a")]),
+            "a": ServerItems(resources=[Resource(uri="file:///a", name="a")]),
         }
     )
     assert [one.full_name for one in made.resources] == ["a.file:///a", "b.file:///a", "b.file:///z"]
@@ -209,7 +211,7 @@ REFUSED = catalog(
 )
 
 
-def test_what_a_maker_would_refuse_is_told_and_handed_on_wider() -> None:
+def test_a_definition_refused_by_a_provider_is_reported_and_widened() -> None:
     found = dict(REFUSED.lint("openai"))
     assert found.keys() == {"a.bare", "a.either", "a.list", "a.long"}
     for entry in REFUSED.to_openai():

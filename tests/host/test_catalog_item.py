@@ -1,4 +1,4 @@
-"""Offers: what a definition takes of a conversation, and what a thing is called at home."""
+"""Test catalog items: the size of a definition and the name on its server."""
 
 from dovetail.host.catalog_item import estimate_tokens, get_item_name
 from dovetail.wire.prompts import Prompt

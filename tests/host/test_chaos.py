@@ -1,4 +1,4 @@
-"""A host in use while its servers are killed: nothing crosses, is lost unsaid, runs twice, or stays."""
+"""Test a host while its servers are killed: no call is mixed up, lost silently or run twice, and no process remains."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Rules about arguments, where a server may take a value for something else than it looks like."""
+"""Test rules on arguments that a server may convert to another type."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -301,7 +301,7 @@ def cases(draw: st.DrawFn) -> tuple[Any, str, Any]:
     default=st.sampled_from(["allow", "ask", "deny"]),
     negated=st.booleans(),
 )
-def test_a_text_is_never_judged_more_leniently_than_the_value_it_stands_for(
+def test_a_text_is_never_judged_more_leniently_than_its_value(
     case: tuple[Any, str, Any], condition: Any, decided: Any, default: Any, negated: bool
 ) -> None:
     value, text, schema = case
@@ -389,7 +389,7 @@ def test_the_items_of_an_array_share_one_look_at_their_schema(monkeypatch: pytes
     assert 0 < CountedSchema.lookups < 10_000
 
 
-def test_items_with_a_schema_for_their_position_are_told_apart() -> None:
+def test_items_with_a_schema_for_their_position_are_distinguished() -> None:
     array = {"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": {"type": "boolean"}}
     schema = {"type": "object", "properties": {"ids": {"type": "array", **array}}}
     denied = rule("deny", when=arg("/ids").in_(["a", 99]))

@@ -1,4 +1,4 @@
-"""Conditions on arguments: what holds, what does not, and what cannot be said."""
+"""Test conditions on arguments: true, false and impossible to evaluate."""
 
 from typing import Any
 

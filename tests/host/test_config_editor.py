@@ -1,4 +1,4 @@
-"""An entry is added to a host's file, and everything else in it stays as it was."""
+"""Test adding an entry to a host's configuration file without changing the rest."""
 
 import json
 import os
@@ -152,7 +152,7 @@ EMPTY = ["{}", "{ }", "null", "~", "", "{} # mine", "\n# mine"]
 @pytest.mark.parametrize("said", EMPTY)
 @pytest.mark.parametrize("key", ["extensions", '"extensions"'])
 @pytest.mark.parametrize("more", ["mode: auto\n", ""])
-def test_an_empty_section_is_filled_where_it_stands(said: str, key: str, more: str) -> None:
+def test_an_empty_section_is_filled_in_place(said: str, key: str, more: str) -> None:
     text = insert_entry("goose", f"a: 1\n{key}: {said}\n{more}", "time", {"cmd": "uvx"})
     assert text.count("extensions") == 1
     assert ("# mine" in text) == ("# mine" in said)
@@ -216,7 +216,7 @@ a = 1
 """
 
 
-def test_what_is_said_of_the_next_table_stays() -> None:
+def test_comments_of_the_next_table_stay() -> None:
     with pytest.raises(ValueError, match="'time'"):
         insert_entry("codex", REMARKS, "time", {"command": "new"})
     text = insert_entry("codex", REMARKS, "time", {"command": "new"}, replace=True)

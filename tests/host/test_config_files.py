@@ -1,4 +1,4 @@
-"""Every host's dialect is read as one shape; what is wrong spoils itself only."""
+"""Test reading the configuration formats of all hosts, and that a mistake affects only its entry."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def test_a_bad_entry_spoils_itself_only(tmp_path: Path) -> None:
     assert problems[0].is_unreadable
 
 
-def test_what_is_in_strings_is_no_comment(tmp_path: Path) -> None:
+def test_text_in_strings_is_not_a_comment(tmp_path: Path) -> None:
     text = '{"mcpServers": {"a": {"url": "https://x//y", /* z */ "headers": {"q": "/* ,} */"}}}}'
     entries, _ = load_config(write(tmp_path / "mcp.json", text))
     assert entries[0].url == "https://x//y"
@@ -129,7 +129,7 @@ def test_a_home_that_is_also_the_project_is_read_once(tmp_path: Path) -> None:
         ({"command": "x", "x-dovetail": 5}, "x-dovetail"),
     ],
 )
-def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, entry: dict[str, Any], text: str) -> None:
+def test_mistakes_in_an_entry_are_reported(tmp_path: Path, entry: dict[str, Any], text: str) -> None:
     path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"bad": entry, "good": STDIO}}))
     entries, (problem,) = load_config(path)
     assert [one.name for one in entries] == ["good"]
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, entry: dict[str, An
     assert problem.is_error
 
 
-def test_two_names_that_become_one_are_told(tmp_path: Path) -> None:
+def test_two_names_that_become_the_same_are_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"a.b": STDIO, "a b": STDIO}}))
     entries, problems = load_config(path)
     assert [(one.name, one.original_name) for one in entries] == [("a-b", "a.b")]
@@ -174,7 +174,7 @@ def test_a_file_of_a_host_need_not_have_servers(tmp_path: Path) -> None:
     assert load_config(write(tmp_path / "empty.json", '{"mcpServers": {}}')) == ([], [])
 
 
-def test_a_name_that_stands_twice_is_told(tmp_path: Path) -> None:
+def test_a_duplicate_name_is_reported(tmp_path: Path) -> None:
     text = '{"mcpServers": {"a": {"command": "first"}, "a": {"command": "last", "env": {"X": "1", "X": "2"}}}}'
     (entry,), problems = load_config(write(tmp_path / "mcp.json", text))
     assert entry.command == "last"
@@ -188,7 +188,7 @@ def test_a_level_is_one_of_two(tmp_path: Path) -> None:
         load_config(path, level=wrong)
 
 
-def test_a_file_that_is_no_yaml_is_told(tmp_path: Path) -> None:
+def test_invalid_yaml_is_reported(tmp_path: Path) -> None:
     entries, (problem,) = load_config(write(tmp_path / "x.yaml", "a: [b"))
     assert not entries
     assert problem.is_error

@@ -1,4 +1,4 @@
-"""The files of twelve hosts, each as its host writes it: what is started or reached, and what is told about them."""
+"""Test the configuration files of twelve hosts: the servers they define and the warnings."""
 
 import json
 import re
@@ -124,7 +124,7 @@ def told(name: str) -> list[tuple[str, bool]]:
     return [(one.message, one.is_error) for one in entries_of(FOLDER, name)[1]]
 
 
-def test_what_is_told_about_them() -> None:
+def test_the_warnings_about_each_file() -> None:
     expected = {
         "mcp.json": [
             ("My Server (beta): .*colour", False),
@@ -252,7 +252,7 @@ def test_what_codex_hands_on_and_what_is_not_taken_over(tmp_path: Path) -> None:
     assert any(one.startswith("s: oauth ") for one in told)
 
 
-def test_trust_said_elsewhere_is_told(tmp_path: Path) -> None:
+def test_trust_in_another_format_is_reported(tmp_path: Path) -> None:
     entry, (told,) = written(tmp_path, "mcp.json", trust=True)
     assert not entry.settings.trusted
     assert "trust" in told

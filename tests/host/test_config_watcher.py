@@ -1,4 +1,4 @@
-"""A host of configuration files: late secrets, consent to what a project wants, and changes that are followed."""
+"""Test a host of configuration files: late secrets, consent for project files and live changes."""
 
 import json
 import os
@@ -224,7 +224,7 @@ async def test_a_known_file_that_is_being_written_changes_nothing(
         assert host.servers == ()
 
 
-async def test_what_is_said_to_a_host_of_files_is_kept(file: File) -> None:
+async def test_the_defaults_of_a_configured_host_apply(file: File) -> None:
     file.write({"a": file.entry(), "b": file.entry(**{"x-dovetail": {"start": "lazy", "include_tools": []}})})
     defaults = ServerSettings(trusted=True, start="eager", exclude_tools=("w*",))
     async with Host.from_config(file.path, policy=ALLOW, defaults=defaults) as host:
@@ -234,7 +234,7 @@ async def test_what_is_said_to_a_host_of_files_is_kept(file: File) -> None:
         assert {tool.full_name for tool in await host.list_tools()} == {"a.pid", "a.token"}
 
 
-def test_mistakes_in_naming_files_are_told(file: File, tmp_path: Path) -> None:
+def test_mistakes_in_file_arguments_are_reported(file: File, tmp_path: Path) -> None:
     file.write({"a": file.entry()})
     wrong: Any = [file.path, file.path]
     with pytest.raises(TypeError, match=r"from_config\(a, b\)"):

@@ -1,4 +1,4 @@
-"""What a person is asked, how it is shown, and what their answers mean."""
+"""Test consent questions: how they are shown and how answers are interpreted."""
 
 import io
 import os
@@ -11,12 +11,12 @@ import pytest
 
 from dovetail.host.consent.consent import (
     Allow,
-    CallbackConsent,
+    AnswerLater,
     ConsentRequest,
-    Defer,
     Deny,
     DenyAll,
     Edit,
+    FunctionConsent,
     as_consent_answer,
 )
 from dovetail.host.consent.terminal_consent import TerminalConsent
@@ -88,7 +88,7 @@ async def test_what_cannot_last_is_not_granted_for_longer() -> None:
     assert is_denied(await consent.ask(ConsentRequest(kind="sampling.request", server="a")), dismissed=True)
 
 
-async def test_what_is_no_answer_is_asked_again() -> None:
+async def test_an_invalid_answer_is_asked_again() -> None:
     consent, out = terminal("?\n", "yse\n", "y\n")
     assert await consent.ask(CALL) == Allow()
     assert out.getvalue().count("[y]es") == 3
@@ -142,7 +142,7 @@ def test_on_a_real_terminal_an_interrupt_needs_no_line(typed: bytes | None) -> N
 
 
 @pytest.mark.parametrize("typed", [b"y\n", b""])
-def test_what_comes_through_a_pipe_is_nobodys_word(typed: bytes) -> None:
+def test_piped_input_is_not_consent(typed: bytes) -> None:
     run = subprocess.run([sys.executable, "-c", ASKING], input=typed, capture_output=True, timeout=60, check=True)
     assert run.stdout.decode().startswith("False Deny(")
     assert run.stderr == b""
@@ -198,11 +198,11 @@ async def test_functions() -> None:
     async def slow(_: ConsentRequest) -> Any:
         return Allow("session")
 
-    assert await CallbackConsent(slow).ask(CALL) == Allow("session")
-    assert await CallbackConsent(lambda _: True).ask(CALL) == Allow()
-    assert await CallbackConsent(lambda _: None).ask(CALL) == Deny()
-    assert await CallbackConsent(lambda _: {"a": 1}).ask(CALL) == Edit({"a": 1})
+    assert await FunctionConsent(slow).ask(CALL) == Allow("session")
+    assert await FunctionConsent(lambda _: True).ask(CALL) == Allow()
+    assert await FunctionConsent(lambda _: None).ask(CALL) == Deny()
+    assert await FunctionConsent(lambda _: {"a": 1}).ask(CALL) == Edit({"a": 1})
     with pytest.raises(TypeError, match=r"Allow.*Deny.*str"):
-        await CallbackConsent(lambda _: "yes").ask(CALL)
+        await FunctionConsent(lambda _: "yes").ask(CALL)
     assert is_denied(await DenyAll().ask(CALL))
-    assert as_consent_answer(Defer("t")) == Defer("t")
+    assert as_consent_answer(AnswerLater("t")) == AnswerLater("t")

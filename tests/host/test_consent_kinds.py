@@ -1,4 +1,4 @@
-"""Kinds of things that happen: a closed list, and how each is decided where rules say little."""
+"""Test the closed list of consent kinds, and the default decision of each."""
 
 import re
 from typing import Any
@@ -23,7 +23,7 @@ def test_a_kind_or_a_glob_that_matches_one_is_taken(given: str) -> None:
     assert rule("deny", kind=given).kind == (given,)
 
 
-def test_one_kind_is_no_glob() -> None:
+def test_a_kind_is_not_a_pattern() -> None:
     assert {check_consent_kind(kind) for kind in CONSENT_KINDS} == set(CONSENT_KINDS)
     with pytest.raises(ValueError, match=r"'tool_call'.*'tool\.call'"):
         check_consent_kind("tool_call")

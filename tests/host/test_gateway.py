@@ -1,4 +1,4 @@
-"""A gateway in use: who calls it, what of that reaches the servers behind, its paths, and its life as a process."""
+"""Test a gateway: its callers, what reaches the servers, its paths and its process."""
 
 import asyncio
 import os
@@ -203,7 +203,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def test_slow_and_broken_servers_hold_up_nobody() -> None:
+async def test_slow_and_broken_servers_block_no_other_server() -> None:
     async with Host(policy=ALLOW, ready_timeout=0.5) as host:
         host.add("good", UpstreamServer("good"))
         host.add("mute", [sys.executable, "-c", "import time; time.sleep(100)"])

@@ -1,4 +1,4 @@
-"""The gateway between two eras: each of the four pairs, for everything that is offered, asked or told."""
+"""Test all four pairs of eras on the two sides of the gateway, for every feature."""
 
 import asyncio
 import re

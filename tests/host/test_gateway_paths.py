@@ -1,70 +1,50 @@
-"""Paths: which gateway an address means; what means none goes to the first, which refuses it."""
+"""Test which gateway a path selects, and that unknown paths are refused."""
 
 from typing import Any
 
 import pytest
 
-from dovetail.host.gateway.gateway import GatewayRouter
+from dovetail.host.gateway.gateway import GatewayPaths
 
 
-class Door:
+class App:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.heard: list[str] = []
-        self.closed = False
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.heard.append(scope.get("path", scope["type"]))
+        self.is_closed = False
 
     async def close(self) -> None:
-        self.closed = True
+        self.is_closed = True
 
 
-def paths() -> tuple[GatewayRouter, dict[str, Door]]:
-    doors = {"first": Door("first")}
-
-    def make(mode: str, only: str | None, path: str) -> Door | None:
-        if only == "gone":
-            return None
-        return doors.setdefault(path, Door(f"{mode} {only}"))
-
-    first: Any = doors["first"]
-    return GatewayRouter(first, make), doors
+def create_app(mode: str, only_server: str | None, path: str) -> App | None:
+    return None if only_server == "gone" else App(f"{mode} {only_server} {path}")
 
 
 @pytest.mark.parametrize(
-    ("path", "root", "door", "name"),
+    ("path", "root", "name"),
     [
-        ("/mcp", "", "first", "first"),
-        ("/search/mcp", "", "/search/mcp", "search None"),
-        ("/search", "", "/search/mcp", "search None"),
-        ("/servers/one/mcp", "", "/servers/one/mcp", "merged one"),
-        ("/servers/one/", "", "/servers/one/mcp", "merged one"),
-        ("/api/servers/one/mcp", "/api", "/servers/one/mcp", "merged one"),
-        ("/.well-known/oauth-protected-resource/servers/one/mcp", "", "/servers/one/mcp", "merged one"),
-        ("/servers/gone/mcp", "", "first", "first"),
-        ("/servers/one/two/mcp", "", "first", "first"),
-        ("/servers/o.e/mcp", "", "first", "first"),
-        ("/servers//mcp", "", "first", "first"),
-        ("/searching/mcp", "", "first", "first"),
+        ("/mcp", "", None),
+        ("/search/mcp", "", "search None /search/mcp"),
+        ("/search", "", "search None /search/mcp"),
+        ("/servers/one/mcp", "", "merged one /servers/one/mcp"),
+        ("/servers/one/", "", "merged one /servers/one/mcp"),
+        ("/api/servers/one/mcp", "/api", "merged one /servers/one/mcp"),
+        ("/.well-known/oauth-protected-resource/servers/one/mcp", "", "merged one /servers/one/mcp"),
+        ("/servers/gone/mcp", "", None),
+        ("/servers/one/two/mcp", "", None),
+        ("/servers/o.e/mcp", "", None),
+        ("/servers//mcp", "", None),
+        ("/searching/mcp", "", None),
     ],
 )
-async def test_which_is_meant(path: str, root: str, door: str, name: str) -> None:
-    made, doors = paths()
-    await made({"type": "http", "path": path, "root_path": root}, None, None)
-    assert [one for one, met in doors.items() if met.heard] == [door]
-    assert doors[door].name == name
+def test_which_is_meant(path: str, root: str, name: str | None) -> None:
+    app = GatewayPaths(create_app).find({"type": "http", "path": path, "root_path": root})
+    assert (None if app is None else app.name) == name
 
 
-async def test_each_is_made_once_and_all_are_closed() -> None:
-    made, doors = paths()
-    for path in ("/servers/one/mcp", "/servers/one/mcp", "/search/mcp"):
-        await made({"type": "http", "path": path}, None, None)
-    await made({"type": "lifespan"}, None, None)
-    assert {name: len(door.heard) for name, door in doors.items()} == {
-        "first": 1,
-        "/servers/one/mcp": 2,
-        "/search/mcp": 1,
-    }
-    await made.close()
-    assert all(door.closed for door in doors.values())
+async def test_each_is_created_once_and_all_are_closed() -> None:
+    paths = GatewayPaths(create_app)
+    apps: list[Any] = [paths.find({"path": path}) for path in ("/servers/one/mcp", "/servers/one/mcp", "/search/mcp")]
+    assert apps[0] is apps[1]
+    await paths.close()
+    assert all(app.is_closed for app in apps)

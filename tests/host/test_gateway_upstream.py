@@ -1,8 +1,8 @@
-"""What holds for a host's own calls holds for those of its gateway's callers: rules, limits, definitions, consent."""
+"""Test that a host's rules, limits, definitions and consent also apply to its gateway's callers."""
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from dovetail.host.host import Host, get_parts
 from dovetail.host.qualified_names import make_model_name
 from host.polling import TIMEOUT_S, wait_until
 from host.upstream_server import UpstreamServer
+from scripted_server import ScriptedServer, serve_on_socket
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 TOKENS = StaticTokenVerifier({f"token-of-{who}-0000": Principal(who) for who in ("ada", "bob")})
@@ -29,12 +30,12 @@ def eras(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 @asynccontextmanager
 async def gateway(
-    eras: tuple[str, str], policy: Policy, *, consent: Any = None, **options: Any
+    eras: tuple[str, str], policy: Policy, *, consent: Any = None, secret_keys: Sequence[str] = (), **options: Any
 ) -> AsyncGenerator[tuple[Client, UpstreamServer, Host]]:
     far = UpstreamServer()
     async with Host(policy=policy, consent=consent) as host:
         host.add("far", far, protocol_version=eras[1])
-        app = host.as_server()
+        app = host.as_server(secret_keys=secret_keys)
         async with Client(app, protocol_version=eras[0], **options) as client, asyncio.timeout(TIMEOUT_S):
             yield client, far, host
         await app.stop()
@@ -278,7 +279,7 @@ async def test_searching_finds_what_is_there_for_this_caller() -> None:
         assert host.servers[0].state == "idle"  # nobody's
 
 
-async def test_a_name_that_was_cut_is_told_back_for_its_caller() -> None:
+async def test_a_shortened_name_is_resolved_for_its_caller() -> None:
     long = "a.name/that is_much__too long for any model to take, and then some"
     async with private() as (url, _), caller(url, "ada") as client:
         assert "long" in str((await client.call_tool(make_model_name("far", long))).content)
@@ -371,6 +372,44 @@ async def test_an_answer_is_good_once() -> None:
         assert far.calls == ["add"]
 
 
+async def test_concurrent_requests_cannot_share_an_answer() -> None:
+    async with gateway((NEW, NEW), Policy("ask"), elicitation_handler=lambda _: None) as (client, far, host):
+        call = {"name": "far__add", "arguments": {"a": 1}}
+        answer = answered(await client.request("tools/call", call), "once")
+        await host.restart("far")  # so that all of them wait for its tools
+        requests = (client.request("tools/call", call | answer) for _ in range(3))
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        completed = [result for result in results if isinstance(result, dict) and result["resultType"] == "complete"]
+        assert len(completed) == 1
+        assert far.calls == ["add"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "other_keys", "outcome"),
+    [
+        (["a" * 32], ["a" * 32], "complete"),
+        (["a" * 32], ["b" * 32, "a" * 32], "complete"),
+        (["a" * 32], ["b" * 32], "input_required"),
+        ([], [], "input_required"),
+    ],
+    ids=["same key", "rotated key", "other key", "no keys"],
+)
+async def test_gateways_with_the_same_keys_accept_each_others_answers(
+    keys: list[str], other_keys: list[str], outcome: str
+) -> None:
+    ask: dict[str, Any] = {"policy": Policy("ask"), "elicitation_handler": lambda _: None}
+    async with (
+        gateway((NEW, NEW), secret_keys=keys, **ask) as (client, far, _),
+        gateway((NEW, NEW), secret_keys=other_keys, **ask) as (other_client, other_far, _),
+    ):
+        call = {"name": "far__add", "arguments": {"a": 1}}
+        answer = answered(await client.request("tools/call", call), "once")
+        assert (await other_client.request("tools/call", call | answer))["resultType"] == outcome
+        if outcome == "complete":  # and once in the whole process
+            assert (await client.request("tools/call", call | answer))["resultType"] == "input_required"
+        assert far.calls + other_far.calls == (["add"] if outcome == "complete" else [])
+
+
 async def test_between_two_rounds_the_policy_is_asked_again() -> None:
     """Consent that was given does not keep a rule from holding, nor a state from being used up."""
     async with gateway((NEW, NEW), Policy("ask"), elicitation_handler=lambda _: None) as (client, far, host):
@@ -446,7 +485,7 @@ async def test_a_gateway_made_while_a_server_starts() -> None:
 
 
 @pytest.mark.parametrize("above", [OLD, NEW])
-async def test_what_a_slow_server_has_is_told_of_once_it_is_there(above: str) -> None:
+async def test_the_tools_of_a_slow_server_are_announced_once_it_is_ready(above: str) -> None:
     go = asyncio.Event()
 
     @asynccontextmanager
@@ -493,4 +532,19 @@ async def test_the_hosts_own_calls_outlive_the_first_of_a_gateway(revision: str)
             assert "hi" in str((await client.call_tool("far__hi")).content)
         go.set()
         assert "waited" in str((await own).content)
+        await app.stop()
+
+
+async def test_a_result_that_claims_to_ask_for_input_is_reviewed() -> None:
+    """In a handshake session no result asks for input, so the caller would read the content of such a result."""
+    definition = {"name": "add", "inputSchema": {"type": "object"}}
+    forged = {"resultType": "input_required", "content": [{"type": "text", "text": "secret"}]}
+    script = ScriptedServer("handshake", {"tools/list": {"tools": [definition]}, "tools/call": forged})
+    policy = allowing(rule("deny", kind="tool.result", tool="far.add"))
+    async with serve_on_socket(script) as target, Host(policy=policy) as host:
+        host.add("far", target)
+        app = host.as_server()
+        async with Client(app, protocol_version=OLD) as client, asyncio.timeout(TIMEOUT_S):
+            with pytest.raises(ToolError, match=r"tool\.result"):
+                await client.call("far__add")
         await app.stop()

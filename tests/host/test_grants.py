@@ -1,4 +1,4 @@
-"""Grants: what they cover, what makes them void, and that several processes agree on them."""
+"""Test grants: what they cover, what invalidates them, and several processes that share them."""
 
 import subprocess
 import sys
@@ -88,7 +88,7 @@ def test_a_grant_for_a_project_needs_one() -> None:
     assert grants.find(nowhere, "f") is None
 
 
-def test_a_grant_for_nobody_is_refused() -> None:
+def test_a_grant_without_an_identity_is_refused() -> None:
     with pytest.raises(ValueError, match="identity"):
         GrantStore().add(Grant.from_request(replace(QUESTION, server_identity=""), "f"))
     with pytest.raises(ValueError, match="nothing"):
@@ -117,7 +117,7 @@ def test_grants_can_be_listed_and_revoked(tmp_path: Path, monkeypatch: pytest.Mo
     assert grants.list() == []
 
 
-def test_what_is_no_grant_in_the_file_is_nobodys_agreement(tmp_path: Path) -> None:
+def test_an_invalid_grant_in_the_file_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "g"
     grants = GrantStore(path)
     grants.add(Grant.from_request(QUESTION, "f", scope="always"))
@@ -127,7 +127,7 @@ def test_what_is_no_grant_in_the_file_is_nobodys_agreement(tmp_path: Path) -> No
     assert grants.list() == []
 
 
-def test_a_grant_for_nobody_in_the_file_covers_nothing(tmp_path: Path) -> None:
+def test_a_stored_grant_without_an_identity_covers_nothing(tmp_path: Path) -> None:
     path, nobody = tmp_path / "g", replace(QUESTION, server_identity="")
     GrantStore(path).add(Grant.from_request(QUESTION, "f", scope="always"))
     path.write_text(path.read_text(encoding="utf-8").replace('"i1"', '""'), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A host over servers of this process and real processes: one catalog, one way to call, one user in charge."""
+"""Test a host with in-memory and process servers: one catalog, one call path, and user consent."""
 
 import asyncio
 import sys
@@ -446,7 +446,7 @@ async def test_servers_are_only_started_while_the_host_is_open() -> None:
             assert text(await host.call("a.add", {"a": 1})) == "2"
 
 
-async def test_the_tools_of_a_slow_server_are_told_of_when_they_come() -> None:
+async def test_the_tools_of_a_slow_server_are_announced_when_they_arrive() -> None:
     app, go = calculator(), asyncio.Event()
 
     async def slow(exchange: Any, call_next: Any) -> Any:
@@ -513,7 +513,7 @@ async def test_arguments_by_name() -> None:
         assert text(await host.call("a.greet", {"times": 1}, name="you")) == "you 1"
 
 
-async def test_the_last_words_of_a_server_are_told_again_and_as_they_come() -> None:
+async def test_the_stderr_of_a_server_is_reported_live_and_in_errors() -> None:
     async with Host(policy=ALLOW) as host:
         words = "import sys; print('setting up', file=sys.stderr); sys.exit('no key')"
         host.add("gone", [sys.executable, "-c", words], settings=ServerSettings(restart_delay=100.0))
@@ -534,7 +534,7 @@ def test_consent_that_cannot_be_asked_is_refused_at_once(consent: Any) -> None:
         Host(consent=consent)
 
 
-def test_a_verdict_is_no_file_of_rules() -> None:
+def test_a_verdict_is_not_a_policy_file() -> None:
     with pytest.raises(ValueError, match=r'policy="allow".*Policy\("allow"\)'):
         Host(policy="allow")
     with pytest.raises(TypeError, match="policy"):

@@ -1,4 +1,4 @@
-"""What an editor shows after `host.` and after one of its servers: the documented members, and nothing else."""
+"""Test that a host and its servers have only the documented public members."""
 
 from dovetail import Host, Server
 from dovetail.host import ManagedServer

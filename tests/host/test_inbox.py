@@ -1,4 +1,4 @@
-"""Questions that wait: written down, answered by another host, with what was asked for looked at again."""
+"""Test stored questions: written to disk, answered by another host, and checked again."""
 
 import asyncio
 import contextlib
@@ -117,7 +117,7 @@ async def test_a_grant_given_later_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_whoever_waits_gets_the_answer_from_anywhere(tmp_path: Path, revision: str) -> None:
+async def test_a_waiting_call_gets_the_answer_from_another_host(tmp_path: Path, revision: str) -> None:
     """The call waits with its connection; the answer comes from another host that has the same file."""
     done: list[Any] = []
     path = tmp_path / "inbox"
@@ -140,7 +140,7 @@ async def gone(host: Host, ticket: str) -> bool:
     return ticket not in {item.ticket for item in await open_questions(host)}
 
 
-async def test_a_question_nobody_waits_for_any_more_is_not_asked(tmp_path: Path) -> None:
+async def test_a_question_of_an_ended_call_is_not_asked(tmp_path: Path) -> None:
     async with life(tmp_path / "inbox", Leave([]), CALLS) as host:
         call = asyncio.create_task(host.call("hr.approve", {"days": 5}))
         await wait_until(lambda: open_questions(host))
@@ -163,7 +163,7 @@ async def test_a_question_has_its_time(tmp_path: Path) -> None:
             await host.call("hr.approve", {"days": 3})
 
 
-async def test_what_a_server_wants_to_be_told_again_is_encrypted(tmp_path: Path) -> None:
+async def test_request_state_is_encrypted(tmp_path: Path) -> None:
     path = tmp_path / "inbox"
     async with life(path, Leave([]), CALLS, secret_key="sixteen bytes or more") as host:
         out = await host.call("hr.approve", {"days": 12345}, wait=False)
@@ -205,7 +205,7 @@ async def changed_and_called(host: Host, app: Server) -> PendingCall:
     return await host.call("hr.work", {"path": "secret"}, wait=False)
 
 
-async def test_a_yes_to_a_changed_definition_is_no_yes_to_the_call(tmp_path: Path) -> None:
+async def test_consent_to_a_changed_definition_is_not_consent_to_the_call(tmp_path: Path) -> None:
     app = worker()
     async with life(tmp_path / "inbox", app) as host:
         out = await host.call("hr.work", {"path": "a"}, wait=False)
@@ -254,7 +254,7 @@ async def test_an_edit_given_later_is_looked_at_again_and_loses_nothing(tmp_path
         assert text(await host.answer(out.ticket, Edit({"path": "/b"}))) == "worked on /b"
 
 
-async def test_a_server_that_is_down_costs_nobody_their_question(tmp_path: Path) -> None:
+async def test_a_server_that_is_down_does_not_block_other_questions(tmp_path: Path) -> None:
     path, sign = tmp_path / "inbox", tmp_path / "up"
     program = tmp_path / "hr_program.py"
     program.write_text(

@@ -1,4 +1,4 @@
-"""What servers ask a host: forms, visits, its model, its roots — on both eras."""
+"""Test the requests of servers to a host (forms, URLs, sampling and roots) in both eras."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -155,7 +155,7 @@ async def test_a_share_of_the_model(revision: str) -> None:
     assert len(model.heard) == 1
 
 
-async def test_without_a_model_servers_are_told_so(revision: str) -> None:
+async def test_without_a_model_servers_get_an_error(revision: str) -> None:
     async with Host(policy=policy()) as host:
         host.add("a", asker(), protocol_version=revision)
         with pytest.raises(MCPError, match="sampling"):
@@ -176,7 +176,7 @@ async def test_roots_are_each_servers_own(revision: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("revision", [OLD, NEW])
 @pytest.mark.parametrize(("tool", "cure"), [("think", "Host(model=...)"), ("where", "Host(roots=[...])")])
-async def test_what_a_host_lacks_is_said_in_its_own_words(revision: str, tool: str, cure: str) -> None:
+async def test_a_missing_host_option_is_named_in_the_hint(revision: str, tool: str, cure: str) -> None:
     async with Host(policy=Policy("allow")) as host:
         host.add("asker", asker(), protocol_version=revision)
         with pytest.raises(MCPError) as caught:

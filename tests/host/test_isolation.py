@@ -1,4 +1,4 @@
-"""Servers cannot see into each other: two hostile ones on one host, on both eras and over real pipes."""
+"""Test that two hostile servers on one host cannot see each other, in both eras and over pipes."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ async def test_two_hostile_processes_reach_neither_each_other_nor_an_honest_one(
 
 
 @pytest.mark.parametrize("revision", [OLD, NEW])
-async def test_what_a_model_is_asked_by_one_is_not_told_to_another(revision: str) -> None:
+async def test_a_sampling_request_of_one_server_is_not_shown_to_another(revision: str) -> None:
     class Model:
         def __init__(self) -> None:
             self.heard: list[str] = []

@@ -1,4 +1,4 @@
-"""What a server offered last: who is told when it is something else, and that nobody is told twice."""
+"""Test the cached lists of a server, and that each change is reported once."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from dovetail.host.list_cache import ListCache
 TOOLS = "notifications/tools/list_changed"
 
 
-class Scene:
+class Environment:
     """Lists, and all that was told of them."""
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class Scene:
         self.learned.update("tool", found, 1.0, self.learned.get_change_count("tool"))
 
 
-def test_a_first_list_is_told_of_only_to_those_who_missed_it() -> None:
-    scene = Scene()
-    scene.learn(a=1)
-    assert scene.notices == []
-    late = Scene()
+def test_a_first_list_is_reported_only_if_it_was_awaited() -> None:
+    environment = Environment()
+    environment.learn(a=1)
+    assert environment.notices == []
+    late = Environment()
     late.learned.mark_awaited("tool")
     late.learn(a=1)
     late.learn(a=1)
@@ -33,30 +33,30 @@ def test_a_first_list_is_told_of_only_to_those_who_missed_it() -> None:
     assert [event.kind for event in late.events] == ["tools.changed"]
 
 
-def test_a_change_nobody_told_of_is_told_of_here() -> None:
-    scene = Scene()
-    scene.learn(a=1)
-    scene.learn(a=2)
-    assert scene.notices == [(TOOLS, None)]
-    assert [event.kind for event in scene.events] == ["tools.changed", "definitions.changed"]
+def test_a_change_without_a_notification_is_reported() -> None:
+    environment = Environment()
+    environment.learn(a=1)
+    environment.learn(a=2)
+    assert environment.notices == [(TOOLS, None)]
+    assert [event.kind for event in environment.events] == ["tools.changed", "definitions.changed"]
 
 
-def test_a_change_the_server_told_of_is_told_once() -> None:
-    scene = Scene()
-    scene.learn(a=1)
-    scene.learned.handle_change("tools")
-    assert "tool" not in scene.learned.fetched_at
-    scene.learn(a=2)
-    assert scene.learned.fetched_at["tool"] == 1.0
-    assert scene.notices == [(TOOLS, None)]
-    scene.stop()
-    scene.learn(a=3)
-    assert len(scene.notices) == 1
+def test_a_change_with_a_notification_is_reported_once() -> None:
+    environment = Environment()
+    environment.learn(a=1)
+    environment.learned.handle_change("tools")
+    assert "tool" not in environment.learned.fetched_at
+    environment.learn(a=2)
+    assert environment.learned.fetched_at["tool"] == 1.0
+    assert environment.notices == [(TOOLS, None)]
+    environment.stop()
+    environment.learn(a=3)
+    assert len(environment.notices) == 1
 
 
-def test_a_list_that_changed_while_it_was_told_is_not_fresh() -> None:
-    scene = Scene()
-    news = scene.learned.get_change_count("tool")
-    scene.learned.handle_change("tools")
-    scene.learned.update("tool", {"a": 1}, 1.0, news)
-    assert "tool" not in scene.learned.fetched_at
+def test_a_list_that_changed_during_the_request_is_not_fresh() -> None:
+    environment = Environment()
+    news = environment.learned.get_change_count("tool")
+    environment.learned.handle_change("tools")
+    environment.learned.update("tool", {"a": 1}, 1.0, news)
+    assert "tool" not in environment.learned.fetched_at

@@ -1,4 +1,4 @@
-"""Policy: decisions by table, tiers that only tighten, trust in annotations, limits, files, and explanations."""
+"""Test policies: decisions, tiers that only tighten, trust in annotations, limits, files and explanations."""
 
 import itertools
 import re
@@ -167,7 +167,7 @@ def test_tiers(admin: Policy | None, user: Policy | None, project: Policy | None
     assert (decision.action, decision.level) == (expected, tier)
 
 
-def test_where_nobody_can_be_asked_to_ask_is_to_deny() -> None:
+def test_without_a_user_ask_means_deny() -> None:
     asked, allowed = PolicyRequest(server="a"), PolicyRequest(server="b")
     policy = Policy(rules=[rule("allow", server="b")])
     decision = apply_non_interactive(policy, policy.decide(asked))
@@ -392,7 +392,7 @@ def test_the_name_a_model_sees_allows_this_tool_and_no_other() -> None:
     assert verdict(policy, "n", "write", {}) == "ask"
 
 
-def test_a_hint_that_is_not_believed_is_told_with_the_cure() -> None:
+def test_an_ignored_hint_is_reported_with_a_fix() -> None:
     policy = Policy("ask", [rule("allow", read_only=True)])
     told = policy.decide(PolicyRequest(server="a", tool="x", arguments={}, annotations=READING)).reason
     assert "trusted=True" in told
@@ -411,6 +411,23 @@ def test_rules_given_as_tables_are_rules_and_anything_else_is_refused_at_once() 
 
 
 @pytest.mark.parametrize(("member", "meant"), [("readonly", "read_only"), ("tools", "tool"), ("acton", "action")])
-def test_a_misspelled_member_of_a_rule_is_told_with_the_one_that_is_meant(member: str, meant: str) -> None:
+def test_a_misspelled_member_of_a_rule_is_reported_with_a_suggestion(member: str, meant: str) -> None:
     with pytest.raises(ValueError, match=rf"rules\[0\]: .*{member}.*'{meant}'"):
         Policy.from_dict({"rules": [{"action": "deny", member: True}]})
+
+
+def test_a_decision_is_remembered_only_if_arguments_do_not_matter() -> None:
+    policy = Policy("allow", [rule("deny", tool="write", when=arg("/path").under("/etc"))])
+    for path, action in (("/data/a", "allow"), ("/etc/passwd", "deny"), ("/data/b", "allow")):
+        assert policy.decide(PolicyRequest(server="s", tool="write", arguments={"path": path})).action == action
+        assert policy.decide(PolicyRequest(server="s", tool="read", arguments={"path": path})).action == "allow"
+        assert policy.decide(PolicyRequest(server="s", tool="write")).action == "allow"
+
+
+def test_a_decision_is_remembered_for_its_annotations_and_trust_alone() -> None:
+    policy = Policy("ask", [rule("allow", read_only=True)])
+    for is_trusted, is_read_only, action in ((True, True, "allow"), (False, True, "ask"), (True, False, "ask")):
+        for _ in range(2):
+            annotations = ToolAnnotations(read_only_hint=is_read_only)
+            request = PolicyRequest(server="s", tool="t", annotations=annotations, trusted=is_trusted)
+            assert policy.decide(request).action == action

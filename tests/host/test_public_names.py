@@ -1,4 +1,4 @@
-"""What dovetail.host names is there."""
+"""Test that every public name of dovetail.host exists."""
 
 import pytest
 

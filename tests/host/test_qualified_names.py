@@ -1,4 +1,4 @@
-"""Names across servers: injective, stable, short, and what is refused as a server's name."""
+"""Test qualified names: unique, stable and short, and refused server names."""
 
 import re
 
@@ -81,12 +81,12 @@ def test_names_are_the_same_for_ever() -> None:
 
 
 @given(servers, st.text(max_size=40))
-def test_a_full_name_can_be_told_back(server: str, tool: str) -> None:
+def test_a_full_name_can_be_split_again(server: str, tool: str) -> None:
     assert split_full_name(make_full_name(server, tool)) == (server, tool)
 
 
 @pytest.mark.parametrize("name", ["", "tool", ".tool"])
-def test_what_is_no_full_name(name: str) -> None:
+def test_an_invalid_full_name(name: str) -> None:
     with pytest.raises(ValueError, match=r"server\.tool"):
         split_full_name(name)
 

@@ -1,4 +1,4 @@
-"""Metering: how often, how many at once, and how much of a result."""
+"""Test counting calls against quotas: rate, concurrency and result size."""
 
 import asyncio
 
@@ -77,7 +77,7 @@ def test_a_long_result_says_how_much_is_missing() -> None:
     assert cut.structured_content is UNSET
 
 
-def test_a_picture_that_is_too_large_is_only_told_of() -> None:
+def test_a_large_image_is_replaced_by_a_note() -> None:
     (note,) = truncate_result(
         CallToolResult(content=[ImageContent(data="A" * 999, mime_type="image/png")]), 100
     ).content

@@ -1,20 +1,19 @@
-"""Quotas: limits as a policy writes them, and the strictest of several."""
+"""Test the quotas of a policy, and that the strictest of several applies."""
 
 from typing import Any
 
 import pytest
 
-from dovetail.host.policy.quotas import Rate, ToolLimits, combine_limits, parse_limits, parse_rate
+from dovetail.host.policy.quotas import ToolLimits, combine_limits, parse_limits, parse_rate
 
 
 @pytest.mark.parametrize(
     ("written", "rate"),
-    [("60/min", Rate(60, 60.0)), ("1/s", Rate(1, 1.0)), ("5/h", Rate(5, 3600.0)), ("2/day", Rate(2, 86400.0))],
+    [("60/min", (60, 60.0)), ("1/s", (1, 1.0)), ("5/h", (5, 3600.0)), ("2/day", (2, 86400.0))],
 )
-def test_rates(written: str, rate: Rate) -> None:
+def test_rates(written: str, rate: tuple[int, float]) -> None:
     assert parse_limits(written) == ToolLimits(rate=written)
     assert parse_rate(written) == rate
-    assert str(rate) == written
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ def test_rates(written: str, rate: Rate) -> None:
         ({"rate": 60}, "60/min"),
     ],
 )
-def test_what_is_no_limit(given: Any, wrong: str) -> None:
+def test_an_invalid_limit(given: Any, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         parse_limits(given)
 

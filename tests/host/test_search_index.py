@@ -1,4 +1,4 @@
-"""Search: what is found first, and that no tool can buy its place with words."""
+"""Test the ranking of tool search, and that tools cannot improve their rank with repeated words."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Searching: three tools in place of all others, and what they say."""
+"""Test the three search tools that replace all others, and their output."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.errors import InvalidParams
 from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import Manifest
+from dovetail.host.catalog_item import ServerItems
 from dovetail.host.search_tools import SEARCH_TOOL_BY_NAME, create_search_catalog, parse_inner_call, run_search_tool
 from dovetail.wire.prompts import Prompt
 from dovetail.wire.tools import CallToolResult, Tool
@@ -18,7 +18,7 @@ def catalog() -> Catalog:
         Tool(name=f"tool{number}", description="Adds numbers.\n" + "x" * 999, input_schema={"type": "object"})
         for number in range(60)
     ]
-    return Catalog.from_manifests({"s": Manifest(tools=tools, prompts=[Prompt(name="p")])})
+    return Catalog.from_servers({"s": ServerItems(tools=tools, prompts=[Prompt(name="p")])})
 
 
 def said(result: CallToolResult) -> Any:
@@ -53,6 +53,6 @@ def test_the_call_within() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"name": 1}, {"name": "t", "arguments": []}, {"name": "t", "arguments": "{}"}])
-def test_what_is_no_call(wrong: Any) -> None:
+def test_an_invalid_call(wrong: Any) -> None:
     with pytest.raises(InvalidParams):
         parse_inner_call(wrong)

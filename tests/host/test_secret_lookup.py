@@ -1,4 +1,4 @@
-"""References: each kind looked up, what a project may not, errors that name the setting, and values that never show."""
+"""Test secret references: each kind, limits for projects, errors that name the setting, and redaction."""
 
 import logging
 import os
@@ -20,6 +20,8 @@ from dovetail.host.config.secret_lookup import (
     SecretResolver,
     split_references,
 )
+from dovetail.protocol.recording_format import may_hold_secrets
+from dovetail.wire.codec import encode
 
 CANARY = "canary-7f3a91"
 KEPT = {("dovetail", "github"): CANARY, ("other", "bank"): CANARY}
@@ -108,7 +110,7 @@ def test_a_project_reads_only_what_is_kept_for_it(tmp_path: Path) -> None:
         known.resolve("${keyring:dovetail/token}", "x", ReferenceContext(project_dir=tmp_path, level="project"))
 
 
-def test_a_command_is_no_shell(tmp_path: Path) -> None:
+def test_a_command_is_not_run_by_a_shell(tmp_path: Path) -> None:
     mark = tmp_path / "made"
     with pytest.raises(SecretNotFound):
         secrets().resolve(f"${{cmd:/nowhere; touch {mark}}}", "x")
@@ -163,7 +165,7 @@ def test_a_secret_within_another_leaves_no_rest() -> None:
         assert known.mask(f"{CANARY}-and-more-7 {CANARY}-and-more {CANARY}") == "*** *** ***"
 
 
-def test_what_is_no_secret_stays_readable() -> None:
+def test_text_that_is_not_secret_stays_readable() -> None:
     known = secrets(HOME="/srv/somebody", LANG="C", API_KEY="abc")
     known.resolve("${HOME}/${LANG}", "args[0]")
     known.resolve("${API_KEY}", "env.API_KEY")  # too short to be told from a word
@@ -210,3 +212,37 @@ def test_every_text_is_taken_apart_completely(text: str) -> None:
     assert all("${" not in one or "}" not in one.partition("${")[2].partition("{")[0] for one in plain)
     if not any(isinstance(one, Reference) for one in found):
         assert "".join(plain) == text
+
+
+_PIECES = [
+    "abcdefgh1",
+    '"quo\\ted"',
+    "über-geheim",
+    "token",
+    "pass_word",
+    "Bearer abcdefgh12",
+    '{"pass\\u0077ord": "x"}',
+    "plain",
+]
+_VALUES = st.recursive(
+    st.sampled_from(_PIECES) | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_PIECES), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(_VALUES)
+def test_a_value_is_masked_wherever_that_is_not_ruled_out(value: Any) -> None:
+    lookup = SecretLookup({})
+    lookup.remember(["abcdefgh1", '"quo\\ted"', "über-geheim"])
+    encoded_value = encode(value)
+    if not may_hold_secrets(encoded_value) and not lookup.has_known_secret(encoded_value):
+        assert lookup.mask(value) == value
+
+
+def test_ordinary_values_need_no_masking() -> None:
+    lookup = SecretLookup({})
+    lookup.remember(["abcdefgh1"])
+    encoded_value = encode({"tool": "echo", "arguments": {"text": "string(5)"}, "reason": "allow, server up"})
+    assert not may_hold_secrets(encoded_value)
+    assert not lookup.has_known_secret(encoded_value)

@@ -1,4 +1,4 @@
-"""Entries: one server of a file, whatever its host calls things; references stay what they are until it is started."""
+"""Test server entries of configuration files, with references that are resolved only at the start."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def test_spellings_of_one_thing(given: Any, spelled: str) -> None:
         ({"command": "x", "x-dovetail": {"limits": {"rate": "often"}}}, "x-dovetail"),
     ],
 )
-def test_what_is_no_entry(given: Any, wrong: str) -> None:
+def test_an_invalid_entry(given: Any, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         read(given)
 
@@ -60,7 +60,7 @@ def test_trust_is_the_users_to_give() -> None:
     assert any("trusted" in one for one in told(given, level="project"))
 
 
-def test_what_is_not_understood_is_told() -> None:
+def test_unknown_members_are_reported() -> None:
     assert any("arg" in one for one in told({"command": "x", "arg": ["y"]}, level="user"))
     assert told({"command": "x", "args": ["y"], "env": {}}, level="user") == []
 

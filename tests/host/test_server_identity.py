@@ -1,4 +1,4 @@
-"""The identity of a server: what makes it another one, and what does not."""
+"""Test which changes of a server change its identity."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Forms: definitions as each maker takes them, and their calls read back, whatever shape they come in."""
+"""Test converting tool definitions to each provider's format, and reading calls back."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +40,7 @@ def test_each_maker_has_its_own_words() -> None:
         lint_tools([], "other")
 
 
-def test_what_a_maker_would_refuse_is_said_in_words_instead() -> None:
+def test_keywords_refused_by_a_provider_move_to_the_description() -> None:
     """What was valid stays valid: the schema only becomes wider."""
     given: dict[str, Any] = PLAIN | {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     (made,) = to_anthropic_tools([offered(given)])

@@ -1,4 +1,4 @@
-"""A host's rules about URIs: no spelling evades one that tightens, and none passes for what is allowed."""
+"""Test that no spelling of a URI evades a rule."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -194,7 +194,7 @@ def test_a_rule_that_allows_means_it_exactly(uri: str, expected: str) -> None:
         ("memo:*", "memo:../a", "deny"),
     ],
 )
-def test_an_allowed_host_is_no_path(glob: str, uri: str, expected: str) -> None:
+def test_an_allowed_host_does_not_match_a_path(glob: str, uri: str, expected: str) -> None:
     assert verdict(Policy("deny", [rule("allow", tool=glob)]), uri) == expected
 
 

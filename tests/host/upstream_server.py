@@ -1,4 +1,4 @@
-"""A server with one of everything, for what stands between it and its callers."""
+"""A server with every feature, for tests of everything between it and its callers."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ from dovetail import Context, ResourceLink, Server, ToolError
 
 
 class UpstreamServer(Server):
-    """Notes what happens to it."""
+    """Records the requests it receives."""
 
     def __init__(self, name: str = "far", **options: Any) -> None:
         super().__init__(name, debug=True, **options)

@@ -1,4 +1,4 @@
-"""ASGI applications around our servers, as their operators would write them."""
+"""ASGI apps around our servers, as users write them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ entered: list[str] = []
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[str]:
-    """Something that has to be opened before the first call."""
+    """Yield a value that functions need before the first call."""
     entered.append("database")
     yield f"database {len(entered)}"
 
@@ -31,14 +31,14 @@ def greet(name: str, ctx: Context) -> str:
 
 
 async def page(request: Request) -> PlainTextResponse:
-    """A page of the application around."""
+    """A page of the surrounding app."""
     return PlainTextResponse("a page")
 
 
 alone = everything.asgi()
 lively = other.asgi()
 
-# No lifespan is passed on: a mounted application is never told of it.
+# No lifespan is passed on: Starlette does not run the lifespan of a mounted app.
 side_by_side = Starlette(
     routes=[
         Mount("/one", everything.asgi()),

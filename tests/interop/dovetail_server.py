@@ -1,4 +1,4 @@
-"""A server with one of everything, for other implementations to try. Written as any author would write it."""
+"""A server with every feature, for other implementations to call. It is written as any author would write it."""
 
 import argparse
 import asyncio
@@ -50,7 +50,7 @@ app = Server(
 )
 
 
-# Tools: what they return
+# Tools: return values
 
 
 @app.tool
@@ -171,7 +171,7 @@ def mirror(arguments: dict[str, Any]) -> CallToolResult:
     return CallToolResult(content=[], structured_content={"value": arguments["value"]})
 
 
-# Tools: what they say while they work
+# Tools: messages during a call
 
 
 @app.tool
@@ -229,7 +229,7 @@ async def pause(ctx: Context) -> str:
     return "Back again."
 
 
-# Tools: what they ask
+# Tools: requests to the client
 
 
 @dataclass
@@ -306,7 +306,7 @@ async def order(label: str, ctx: Context) -> dict[str, int]:
     return {"items": first + second, "charges": charged[label]}
 
 
-# Tools: what they change
+# Tools: changes
 
 
 @app.tool
@@ -427,7 +427,7 @@ def _text(content: Any) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Serve one of everything.")
+    parser = argparse.ArgumentParser(description="Serve one item of every kind.")
     parser.add_argument("transport", choices=["stdio", "http"])
     options = parser.parse_args()
     if options.transport == "http":

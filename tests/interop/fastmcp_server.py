@@ -1,4 +1,4 @@
-"""A server written with FastMCP, as its users would: `fastmcp_server.py stdio`, or `http` or `sse` and a port."""
+"""A FastMCP server, as its users write it: `fastmcp_server.py stdio`, or `http` or `sse` and a port."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ app = FastMCP("fast", version="1.2.3", instructions="Try anything.")
 stopped: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
-# What tools return
+# Return values
 
 
 @app.tool
@@ -45,7 +45,7 @@ def forecast(city: str, days: int = 2) -> Forecast:
 @app.tool
 def primes(below: int) -> list[int]:
     """List the primes below a number."""
-    return [one for one in range(2, below) if all(one % other for other in range(2, one))]
+    return [number for number in range(2, below) if all(number % other for other in range(2, number))]
 
 
 @app.tool
@@ -68,7 +68,7 @@ def locate(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Regi
     return f"{region} {get_http_headers().get('mcp-param-region')}"
 
 
-# What happens on the way
+# Messages during a call
 
 
 @app.tool
@@ -112,7 +112,7 @@ async def touch(name: str, ctx: Context) -> str:
     return name
 
 
-# Questions: asked directly of a session, and in the result of a request that stands alone
+# Input requests: sent to a session, or returned in the result of a stateless request
 
 
 class Seat(BaseModel):
@@ -148,12 +148,12 @@ async def book(flight: str, ctx: Context) -> str | types.InputRequiredResult:
         return types.InputRequiredResult(
             input_requests={"seat": types.ElicitRequest(params=params)}, request_state="round one"
         )
-    given = ctx.input_responses["seat"]
+    response = ctx.input_responses["seat"]
     assert ctx.request_state == "round one"
-    assert isinstance(given, types.ElicitResult)
-    if given.action != "accept":
-        raise ToolError(f"The user said {given.action}.")
-    return booked(flight, Seat.model_validate(given.content))
+    assert isinstance(response, types.ElicitResult)
+    if response.action != "accept":
+        raise ToolError(f"The user said {response.action}.")
+    return booked(flight, Seat.model_validate(response.content))
 
 
 @app.tool

@@ -1,4 +1,4 @@
-"""Servers inside web frameworks, each put there by one line, as their users would write it."""
+"""Servers mounted in web frameworks with one line each, as users write them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ from dovetail import Context, Server
 
 
 def server(name: str) -> Server:
-    """A server whose lifespan must have been entered, though nobody passes one on."""
+    """Create a server whose lifespan must run, although no framework passes it on."""
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[str]:

@@ -1,4 +1,4 @@
-"""Guarded servers by others' libraries, each its own authorization server: `guarded_servers.py official|fast PORT`."""
+"""Guarded servers of other libraries with an authorization server: `guarded_servers.py official|fast PORT`."""
 
 import secrets
 import sys
@@ -19,7 +19,7 @@ SCOPES = ["read", "write"]
 
 
 class Provider:
-    """What the official SDK asks of an authorization server: everything in memory, everybody welcome."""
+    """An authorization server provider for the official SDK: in memory, and every user is accepted."""
 
     def __init__(self) -> None:
         self.clients: dict[str, OAuthClientInformationFull] = {}

@@ -1,4 +1,4 @@
-"""A server written with the official SDK: `official_sdk_server.py stdio`, or `http` or `sse` and a port."""
+"""A server of the official SDK: `official_sdk_server.py stdio`, or `http` or `sse` and a port."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ app = MCPServer("official", title="Official", version="1.2.3", instructions="Try
 stopped: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
-# What tools return
+# Return values
 
 
 @app.tool()
@@ -44,7 +44,7 @@ def forecast(city: str, days: int = 2) -> Forecast:
 @app.tool()
 def primes(below: int) -> list[int]:
     """List the primes below a number."""
-    return [one for one in range(2, below) if all(one % other for other in range(2, one))]
+    return [number for number in range(2, below) if all(number % other for other in range(2, number))]
 
 
 @app.tool()
@@ -65,7 +65,7 @@ def locate(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Regi
     return f"{region} {(ctx.headers or {}).get('mcp-param-region')}"
 
 
-# What happens on the way
+# Messages during a call
 
 
 @app.tool()
@@ -115,7 +115,7 @@ async def touch(name: str, ctx: Context) -> str:
     return uri
 
 
-# Questions
+# Input requests
 
 
 class Seat(BaseModel):

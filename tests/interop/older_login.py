@@ -1,6 +1,7 @@
-"""The official client of the 1.x line logs in, calls `whoami`, `write` and `whoami` again: `older_login.py URL`.
+"""Log in with the official 1.x client, and call `whoami`, `write` and `whoami` again: `older_login.py URL`.
 
-Run by the Python of the older peers. Prints a JSON document: what the calls returned and the scopes of each login.
+The Python of the older peers runs this script. It prints a JSON document with the results of the calls and the scopes
+of each login.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientMetadata
 
 
-class Stay(urllib.request.HTTPRedirectHandler):
+class NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_):
         return None
 
@@ -29,13 +30,13 @@ class User:
         self.scopes = []
         self.answer = ("", None)
 
-    async def visit(self, address):
+    async def open_authorize_url(self, address):
         query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(address).query))
         self.scopes.append(sorted(query.get("scope", "").split()))
-        self.answer = await asyncio.to_thread(self.agree, address)
+        self.answer = await asyncio.to_thread(self.approve, address)
 
-    def agree(self, address):
-        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(), Stay)
+    def approve(self, address):
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(), NoRedirects)
         with browser.open(address, timeout=10) as reply:
             page = reply.read().decode()
         fields = dict(re.findall(r'name="(request|csrf)" value="([^"]+)"', page))
@@ -46,15 +47,15 @@ class User:
         except urllib.error.HTTPError as redirect:
             query = urllib.parse.urlsplit(redirect.headers["location"]).query
             redirect.close()
-            found = dict(urllib.parse.parse_qsl(query))
-            return found["code"], found.get("state")
+            parameters = dict(urllib.parse.parse_qsl(query))
+            return parameters["code"], parameters.get("state")
         raise RuntimeError("the authorization server did not redirect")
 
     async def read(self):
         return self.answer
 
 
-class Memory:
+class MemoryTokenStorage:
     tokens = client = None
 
     async def get_tokens(self):
@@ -71,11 +72,11 @@ class Memory:
 
 
 async def main(url):
-    user, memory = User(), Memory()
-    about = OAuthClientMetadata.model_validate(
+    user, storage = User(), MemoryTokenStorage()
+    metadata = OAuthClientMetadata.model_validate(
         {"client_name": "older", "redirect_uris": ["http://127.0.0.1:7777/callback"]}
     )
-    auth = OAuthClientProvider(url, about, memory, user.visit, user.read)
+    auth = OAuthClientProvider(url, metadata, storage, user.open_authorize_url, user.read)
     results = []
     async with (
         httpx.AsyncClient(auth=auth, timeout=20) as web,
@@ -86,7 +87,7 @@ async def main(url):
         for name, arguments in (("whoami", {}), ("write", {"text": "this"}), ("whoami", {})):
             result = await session.call_tool(name, arguments)
             results.append(result.content[0].text)
-    sys.stdout.write(json.dumps({"results": results, "logins": user.scopes, "scope": memory.tokens.scope}))
+    sys.stdout.write(json.dumps({"results": results, "logins": user.scopes, "scope": storage.tokens.scope}))
 
 
 asyncio.run(main(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The ASGI application under servers and applications that are not ours, driven by the official client."""
+"""Test the ASGI app under third-party servers and frameworks, with the official client."""
 
 import asyncio
 import importlib.util

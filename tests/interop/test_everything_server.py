@@ -1,4 +1,4 @@
-"""Our client against server-everything, the official example of every feature, over its three transports."""
+"""Test our client with server-everything, the official example of every feature, over its three transports."""
 
 import asyncio
 import base64
@@ -265,7 +265,7 @@ async def test_roots(connect: Connect, tmp_path: Path, inbox: Any) -> None:
         assert (tmp_path / "more").as_uri() in (await client.call_tool("get-roots-list")).content[0].text
 
 
-async def test_nobody_to_ask(connect: Connect) -> None:
+async def test_no_handler(connect: Connect) -> None:
     async with connect() as client:
         assert "trigger-sampling-request" not in {tool.name for tool in await client.list_tools()}
 

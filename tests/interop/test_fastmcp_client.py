@@ -1,4 +1,4 @@
-"""The fastmcp client against our server: what it makes of every primitive, over stdio and HTTP, in both eras."""
+"""Test our server with the fastmcp client: every feature, over stdio and HTTP, in both eras."""
 
 import asyncio
 import base64

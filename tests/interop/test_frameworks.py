@@ -1,4 +1,4 @@
-"""Starlette, FastAPI, Litestar, Django, AWS Lambda: one line each, several servers at once, no lifespan passed on."""
+"""Test mounting in Starlette, FastAPI, Litestar, Django and AWS Lambda."""
 
 import asyncio
 import json

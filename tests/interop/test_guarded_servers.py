@@ -1,4 +1,4 @@
-"""Our client logs in to guarded servers written with the official SDK and with FastMCP."""
+"""Test that our client logs in to servers of the official SDK and FastMCP."""
 
 import signal
 import sys
@@ -64,7 +64,7 @@ async def test_a_login_is_taken_up_by_the_next_run(url: str, user: User, tmp_pat
 
 
 @pytest.mark.parametrize("auth", [None, BearerAuth("made-up")])
-async def test_nobody_else_comes_in(url: str, auth: Any) -> None:
+async def test_other_callers_are_refused(url: str, auth: Any) -> None:
     with pytest.raises(Unauthorized) as refused:
         async with Client(url, auth=auth):
             pass

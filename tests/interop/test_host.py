@@ -1,8 +1,8 @@
-"""The picture of the specification: a host above its clients, with three servers of different make.
+"""Test a host with three servers of different implementations, as a program and as a gateway.
 
-`examples/host.py` runs as a program: our server over HTTP, one of the official SDK over stdio, server-filesystem from
-npm over stdio. A model uses them under the policy, the user consents at the terminal, and what the servers ask for in
-turn is answered by the host. Then the same host is a gateway, and the official client and fastmcp use it on both eras.
+`examples/host.py` runs as a program: our server over HTTP, one of the official SDK over stdio, and server-filesystem
+from npm over stdio. A model uses them under the policy, the user consents at the terminal, and the host answers the
+requests of the servers. Then the same host is a gateway, and the official client and fastmcp use it in both eras.
 """
 
 import json

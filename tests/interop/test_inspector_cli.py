@@ -1,4 +1,4 @@
-"""The Inspector's command line against our server: every method it has, over stdio and HTTP, in both eras."""
+"""Test our server with the Inspector's command line: every method, over stdio and HTTP, in both eras."""
 
 import json
 import os

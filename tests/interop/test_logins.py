@@ -1,5 +1,5 @@
-"""Clients of others log in to our guarded server at our authorization server: discovery, registration, consent, token,
-a call, and a scope asked for later.
+"""Test that third-party clients log in to our guarded server: discovery, registration, consent, token, call and a later
+scope.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The official client against our server: every primitive, over stdio and HTTP, in both eras."""
+"""Test our server with the official client: every feature, over stdio and HTTP, in both eras."""
 
 import asyncio
 import base64
@@ -566,7 +566,7 @@ async def test_updates_of_resources(connect: Connect, mode: str, inbox: Any) -> 
                     assert await anext(subscription) == ResourceUpdated(uri=uri)
 
 
-async def test_what_nobody_listens_to_is_not_told(connect: Connect, mode: str, inbox: Any) -> None:
+async def test_changes_without_a_listener_are_not_sent(connect: Connect, mode: str, inbox: Any) -> None:
     async with connect(message_handler=_putting(inbox)) as client:
         await client.call_tool("touch", {"name": "Oslo"})
         if mode == "auto":

@@ -1,5 +1,6 @@
-"""What clients of older revisions do, as seen in mcp 1.9 and 1.12: they read every event as a message, and do not come
-back for a stream that ended."""
+"""Test the behaviour of older clients (mcp 1.9 and 1.12): they parse every event as a message and do not resume
+streams.
+"""
 
 import json
 import urllib.request

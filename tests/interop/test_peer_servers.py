@@ -1,6 +1,6 @@
-"""Our client against servers written with the official SDK and with FastMCP: everything they offer, in both eras.
+"""Test our client with servers of the official SDK and FastMCP: every feature, in both eras.
 
-One client serves all tests of a way to reach a server, as in a program that runs for long.
+All tests of a server and a transport share one client, as in a long-running program.
 """
 
 import asyncio
@@ -261,7 +261,7 @@ async def test_a_form_answered_elsewhere(reach: Reach, library: str) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("era", REVISIONS)
-async def test_nobody_to_ask(reach: Reach, library: str, era: Any) -> None:
+async def test_no_handler(reach: Reach, library: str, era: Any) -> None:
     async with Client(reach(library, "http"), protocol_version=era) as client:
         with pytest.raises((ToolError, RemoteError, InputRequestError)):
             await client.call("book", flight="SK 461")

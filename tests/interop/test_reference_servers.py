@@ -1,4 +1,4 @@
-"""Our client against the official example servers people install first: each does its day's work once."""
+"""Test our client with the official reference servers, one typical task each."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The middleware that comes with the package, on a server and on a client."""
+"""Test the built-in middleware on a server and on a client."""
 
 import itertools
 import json
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, RemoteError, Server, ToolError
+from dovetail import CallToolResult, Client, Context, RemoteError, Server, TextContent, ToolError
+from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, InternalError, ProtocolError, ServerBusy
 from dovetail.middleware import (
     LogRequests,
@@ -20,7 +21,7 @@ from dovetail.middleware import (
     rate_limit,
 )
 from dovetail.middleware import cache as response_cache
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, Exchange, IncomingExchange
 from dovetail.protocol.middleware import ignores_results
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.revisions import NEWEST_REVISION
@@ -60,7 +61,8 @@ def server(*middleware: Any) -> Server:
     return app
 
 
-def exchange(principal: str | None = None, method: str = "tools/call") -> Exchange:
+def exchange(subject: str | None = None, method: str = "tools/call") -> Exchange:
+    principal = None if subject is None else Principal(subject)
     return Exchange(1, method, {"name": "count"}, {}, Caller("2026-07-28", True, principal=principal))
 
 
@@ -274,19 +276,17 @@ async def test_results_are_kept_for_a_while_and_for_one_caller(monkeypatch: pyte
         assert await client.call("count", word="a") == "a4"
 
     async def call_next(one: Exchange) -> Any:
-        from dovetail import CallToolResult, TextContent
-
         return CallToolResult(content=[TextContent(text=str(one.caller.principal))])
 
     for principal in ("ada", "bob"):
-        assert (await cache(exchange(principal), call_next)).content[0].text == principal
+        assert await cache(exchange(principal), call_next) == CallToolResult(content=[TextContent(text=principal)])
     shared = ResponseCache(["count"], shared=True)
     for principal in ("ada", "bob"):
-        assert (await shared(exchange(principal), call_next)).content[0].text == "ada"
+        assert await shared(exchange(principal), call_next) == CallToolResult(content=[TextContent(text="ada")])
 
 
 async def test_failures_and_other_tools_are_not_kept() -> None:
-    with pytest.raises(TypeError, match="several"):
+    with pytest.raises(TypeError, match=r"\["):
         ResponseCache("count")
     app = server(ResponseCache(["flaky"]))
     async with Client(app) as client:
@@ -306,7 +306,7 @@ async def test_what_the_protocol_says_is_not_masked() -> None:
     async def locked() -> str:
         return ""
 
-    one = Exchange(1, "tools/call", {"name": "locked"}, {}, Caller(NEWEST_REVISION, is_stateless=True))
+    one = IncomingExchange(1, "tools/call", {"name": "locked"}, {}, Caller(NEWEST_REVISION, is_stateless=True))
     with pytest.raises(InsufficientScope):
         await get_dispatcher(app).handle(one)
 

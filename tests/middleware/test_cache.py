@@ -1,4 +1,4 @@
-"""Caching: nobody is given what they could not have had themselves."""
+"""Test that the cache middleware never shares a result with a caller who could not request it."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from dovetail import Client, Context, Server
 from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, ProtocolError, ToolNotFound
 from dovetail.middleware import ResponseCache
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.revisions import NEWEST_REVISION
 
 
-def exchange(who: Principal | None, tool: str = "secret", headers: Any = None) -> Exchange:
-    return Exchange(
+def exchange(who: Principal | None, tool: str = "secret", headers: Any = None) -> IncomingExchange:
+    return IncomingExchange(
         1, "tools/call", {"name": tool}, {}, Caller(NEWEST_REVISION, is_stateless=True, principal=who), headers
     )
 
@@ -42,7 +42,7 @@ def guarded(*middleware: Any, **options: Any) -> Server:
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("mounted", [False, True])
-async def test_what_is_kept_is_given_to_nobody_who_may_not_have_it(*, shared: bool, mounted: bool) -> None:
+async def test_a_cached_result_is_given_only_to_authorized_callers(*, shared: bool, mounted: bool) -> None:
     cache = ResponseCache(["secret"], shared=shared)
     inner = app = guarded(*(() if mounted else (cache,)), scopes=["admin"])
     if mounted:
@@ -58,7 +58,11 @@ async def test_what_is_kept_is_given_to_nobody_who_may_not_have_it(*, shared: bo
 
 async def test_what_became_invisible_is_not_given() -> None:
     seen = [True]
-    app = guarded(ResponseCache(["secret"]), visible_to=lambda _: seen[0])
+
+    def is_visible(_: object) -> bool:
+        return seen[0]
+
+    app = guarded(ResponseCache(["secret"]), visible_to=is_visible)
     assert await said(app, bob()) == "secret"
     seen.clear()
     seen.append(False)
@@ -110,7 +114,7 @@ async def test_what_is_kept_reads_like_what_was_computed() -> None:
         assert await client.call_tool("numbers", {}) == await client.call_tool("numbers", {})
 
 
-async def test_what_has_changed_is_worked_on_anew() -> None:
+async def test_a_changed_item_is_not_served_from_the_cache() -> None:
     below, app = Server("below"), Server("x", middleware=[ResponseCache(["note:1", "in+note:1", "note:2", "count"])])
     said: Counter[str] = Counter()
 

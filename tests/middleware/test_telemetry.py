@@ -1,4 +1,4 @@
-"""Spans and metrics as a real OpenTelemetry SDK receives them."""
+"""Test spans and metrics with a real OpenTelemetry SDK."""
 
 from typing import Any
 
@@ -167,7 +167,7 @@ async def test_durations_are_histograms() -> None:
         assert points["broken"].attributes["error.type"] == "tool_error"
 
 
-async def test_names_nobody_has_are_not_counted_by() -> None:
+async def test_unknown_names_are_not_metric_attributes() -> None:
     kept = Kept()
     async with Client(server(kept)) as client:
         for number in range(20):
@@ -180,7 +180,7 @@ async def test_names_nobody_has_are_not_counted_by() -> None:
     assert "tools/call invented7" in kept.spans
 
 
-async def test_over_http_the_transport_is_told() -> None:
+async def test_over_http_the_transport_is_recorded() -> None:
     from dovetail import testing
 
     theirs = Kept()

@@ -1,4 +1,4 @@
-"""An issuer of tokens without a network: keys, tokens, and a drive for flows that answers from a table."""
+"""A token issuer without a network: keys, tokens, and a flow runner with canned responses."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,7 +7,8 @@ from typing import Any
 from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from dovetail.oauth.flow import AcquireLock, Flow, HTTPRequest, HTTPResponse, Now
+from dovetail.oauth.flow import AcquireLock, FetchResponse, Flow, Now
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.wire.codec import encode
 
 ISSUER = "https://login.example"
@@ -15,7 +16,7 @@ RESOURCE = "https://mcp.example/mcp"
 NOW = 1_800_000_000.0
 
 LENIENT_REGISTRY = jws.JWSRegistry(algorithms=["ES256"], strict_check_header=False)
-# What can be signed by anyone with a key of their own, and what a careless reader trips over.
+# Invalid payloads that anyone with a key can sign.
 UNREADABLE = {
     "deep": b'{"a":' * 1200 + b"1" + b"}" * 1200,
     "surrogate": b'{"jti":"\\ud800","sub":"\\ud800"}',
@@ -26,11 +27,11 @@ UNREADABLE = {
     "nothing": b"",
 }
 
-AnswerHttpCall = Callable[[HTTPRequest], HTTPResponse]
+AnswerHttpCall = Callable[[HTTPRequest], FetchResponse]
 
 
 class Issuer:
-    """Keys by name, the tokens they sign, and the documents that tell of them."""
+    """Keys by name, the tokens they sign, and the metadata documents."""
 
     def __init__(self, url: str = ISSUER) -> None:
         self.url = url
@@ -51,7 +52,7 @@ class Issuer:
         return {"keys": [{**key.as_dict(private=False), "kid": name} for name, key in self.keys.items()]}
 
     def claims(self, **changes: Any) -> dict[str, Any]:
-        """Good claims, with these changes; None takes one away."""
+        """Return valid claims with these changes. None removes a claim."""
         good = {
             "iss": self.url, "sub": "ada", "aud": RESOURCE, "exp": int(NOW) + 300, "iat": int(NOW) - 5,
             "client_id": "editor", "scope": "files:read",
@@ -63,32 +64,32 @@ class Issuer:
         return jwt.encode(header, self.claims(**changes), self.keys[by], algorithms=[alg])
 
     def sign_payload(self, header: dict[str, Any], payload: bytes, by: str = "one") -> str:
-        """Whatever these bytes are, under a good signature."""
+        """Sign any bytes with a valid signature."""
         return jws.serialize_compact(
             header, payload, self.keys[by], algorithms=[header["alg"]], registry=LENIENT_REGISTRY
         )
 
-    def __call__(self, call: HTTPRequest) -> HTTPResponse:
-        """The web, as far as it is this issuer."""
+    def __call__(self, call: HTTPRequest) -> FetchResponse:
+        """Answer an HTTP request to this issuer."""
         self.calls.append(call.url)
         if self.down:
-            return HTTPResponse(0)
+            return FetchResponse(0)
         documents: dict[str, Any] = {
             self.url + "/.well-known/oauth-authorization-server": {"issuer": self.url, "jwks_uri": self.url + "/jwks"},
             self.url + "/jwks": self.jwks(),
         }
         found = documents.get(call.url)
-        return HTTPResponse(404) if found is None else HTTPResponse(200, {}, encode(found))
+        return FetchResponse(404) if found is None else FetchResponse(200, {}, encode(found))
 
 
 def sign_with_secret(secret: str | bytes, claims: Mapping[str, Any], **header: Any) -> str:
-    """A token signed with a shared secret."""
+    """Return a token signed with a shared secret."""
     key = OctKey.import_key(secret)
     return jwt.encode({"alg": "HS256", "typ": "at+jwt", **header}, dict(claims), key, algorithms=["HS256"])
 
 
-def run_flow(flow: Flow[Any], web: AnswerHttpCall = lambda _: HTTPResponse(0), now: float = NOW) -> Any:
-    """Run a flow to its end, at one moment."""
+def run_flow(flow: Flow[Any], web: AnswerHttpCall = lambda _: FetchResponse(0), now: float = NOW) -> Any:
+    """Run a flow to its end, at a fixed time."""
     answer: Any = None
     while True:
         try:
@@ -107,6 +108,6 @@ def run_flow(flow: Flow[Any], web: AnswerHttpCall = lambda _: HTTPResponse(0), n
 
 
 def current_claims(**changes: Any) -> dict[str, Any]:
-    """Claims for tokens that are shown to a running server."""
+    """Return claims for tokens that a running server verifies."""
     now = int(time.time())
     return {"exp": now + 300, "iat": now - 5} | changes

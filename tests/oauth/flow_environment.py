@@ -1,11 +1,12 @@
-"""A world made of values for flows to run in: documents by URL, a user who agrees, a clock."""
+"""An environment without I/O for flows: documents by URL, a user who agrees, and a clock."""
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from dovetail.oauth.flow import Flow, HTTPRequest, HTTPResponse, Now, OpenBrowser, Pause, ReserveRedirectURI, ShowCode
+from dovetail.oauth.flow import FetchResponse, Flow, Now, OpenBrowser, Pause, ReserveRedirectURI, ShowCode
+from dovetail.protocol.http_types import HTTPRequest
 
 SERVER = "https://mcp.example.com/mcp"
 ISSUER = "https://login.example.com"
@@ -13,11 +14,11 @@ RESOURCE_METADATA_URL = "https://mcp.example.com/.well-known/oauth-protected-res
 SERVER_METADATA_URL = "https://login.example.com/.well-known/oauth-authorization-server"
 REDIRECT = "http://127.0.0.1:5000/callback"
 
-Reply = HTTPResponse | Mapping[str, Any] | Callable[[HTTPRequest], Any]
+Reply = FetchResponse | Mapping[str, Any] | Callable[[HTTPRequest], Any]
 
 
-def json_answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HTTPResponse:
-    return HTTPResponse(status, headers or {}, json.dumps(body).encode())
+def json_answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> FetchResponse:
+    return FetchResponse(status, headers or {}, json.dumps(body).encode())
 
 
 def resource_metadata(**changes: Any) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def parse_form(call: HTTPRequest) -> dict[str, str]:
 
 
 class FlowEnvironment:
-    """What answers a flow's wishes, and what it was asked."""
+    """Performs the actions of a flow, and records them."""
 
     def __init__(self, replies_by_url: Mapping[str, Reply] | None = None, *, now: float = 1000.0) -> None:
         self.replies_by_url: dict[str, Reply] = dict(replies_by_url or {})
@@ -61,7 +62,7 @@ class FlowEnvironment:
         return [call for call in self.calls if call.url == url]
 
     def run_flow(self, flow: Flow[Any]) -> Any:
-        """What a flow comes to in this world."""
+        """Run a flow, and return its result."""
         given: Any = None
         while True:
             try:
@@ -94,16 +95,16 @@ class FlowEnvironment:
             case _:
                 raise AssertionError(f"what is {wish!r}?")
 
-    def _answer_http_call(self, call: HTTPRequest) -> HTTPResponse:
+    def _answer_http_call(self, call: HTTPRequest) -> FetchResponse:
         self.calls.append(call)
-        found = self.replies_by_url.get(call.url, HTTPResponse(404))
+        found = self.replies_by_url.get(call.url, FetchResponse(404))
         if callable(found):
             found = found(call)
-        return found if isinstance(found, HTTPResponse) else json_answer(found)
+        return found if isinstance(found, FetchResponse) else json_answer(found)
 
 
 def create_working_environment(**changes: Any) -> FlowEnvironment:
-    """A world in which everything goes well."""
+    """Create an environment in which everything works."""
     places: dict[str, Reply] = {
         RESOURCE_METADATA_URL: resource_metadata(),
         SERVER_METADATA_URL: server_metadata(),

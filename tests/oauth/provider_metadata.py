@@ -1,19 +1,19 @@
-"""What the known providers publish of themselves: recorded facts, shortened to what matters here.
+"""The recorded metadata of known identity providers, shortened to the relevant fields.
 
-Each is where its provider has it; GitHub publishes no userinfo endpoint, whose place its documentation tells instead.
+GitHub publishes no userinfo endpoint. Its documentation names it.
 """
 
 from typing import Any, NamedTuple
 
 
 class RecordedMetadata(NamedTuple):
-    """One provider's document."""
+    """The metadata of one provider."""
 
-    parts: dict[str, str]  # what `UpstreamProvider` is told besides the name
+    parts: dict[str, str]  # arguments of `UpstreamProvider` besides the name
     metadata_url: str
     document: dict[str, Any]
-    userinfo: str | None = None  # where the document does not say it
-    has_issuer: bool = True  # whether the preset names the issuer: it is the same for everyone
+    userinfo: str | None = None  # if the metadata does not contain it
+    has_issuer: bool = True  # whether the preset knows the issuer, because it is the same for everyone
 
 
 RECORDED_METADATA = {
@@ -58,7 +58,7 @@ RECORDED_METADATA = {
             "scopes_supported": ["openid", "profile", "email", "offline_access"],
             "token_endpoint_auth_methods_supported": ["client_secret_post", "private_key_jwt", "client_secret_basic"],
         },
-        has_issuer=False,  # a tenant by its domain has the issuer of its number
+        has_issuer=False,  # the issuer contains the tenant's id, not its domain
     ),
     "gitlab": RecordedMetadata(
         {},
@@ -116,6 +116,6 @@ RECORDED_METADATA = {
             "scopes_supported": ["openid", "email", "phone", "profile"],
             "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
         },
-        has_issuer=False,  # its domain does not tell the number of the pool
+        has_issuer=False,  # the issuer contains the id of the pool, not its domain
     ),
 }

@@ -1,4 +1,4 @@
-"""An authorization server in the hand: its flows driven by values, with browsers and clients that are plain objects."""
+"""An authorization server without I/O: the harness runs its flows, and browsers and clients are plain objects."""
 
 import re
 from base64 import b64encode
@@ -8,21 +8,14 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server.authorization_endpoint import AuthorizationEndpoints
 from dovetail.oauth.authorization_server.clients import RegisteredClient, get_client_record
-from dovetail.oauth.authorization_server.identity_provider import SecretSealer, UpstreamProvider, get_identity_provider
-from dovetail.oauth.authorization_server.responses import Request, Response
+from dovetail.oauth.authorization_server.identity_provider import UpstreamProvider, get_identity_provider
+from dovetail.oauth.authorization_server.responses import Request
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
 from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore
 from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
-from dovetail.oauth.flow import (
-    AcquireLock,
-    CheckUserActive,
-    FetchUntrusted,
-    Flow,
-    HTTPRequest,
-    HTTPResponse,
-    Now,
-    VerifyPassword,
-)
+from dovetail.oauth.flow import AcquireLock, CheckUserActive, FetchResponse, FetchUntrusted, Flow, Now, VerifyPassword
+from dovetail.protocol.http_types import HTTPRequest, HTTPResponse
+from dovetail.protocol.sealer import Sealer
 from dovetail.wire.codec import decode, encode
 
 ISSUER = "https://login.example"
@@ -35,25 +28,25 @@ EDITOR = RegisteredClient(
 
 
 class ServerHarness:
-    """One authorization server, its clock, and its web."""
+    """An authorization server with its clock and its HTTP responses."""
 
     def __init__(
         self,
         *,
         upstream: UpstreamProvider | None = None,
         store: AuthorizationStore | None = None,
-        vault: SecretSealer | None = None,
+        sealer: Sealer | None = None,
         login_time: float = 30 * 86400.0,
         **settings: Any,
     ) -> None:
         self.now = NOW
         self.store: AuthorizationStore = store or InMemoryStore()
-        self.vault = vault or SecretSealer("a secret of many letters")
+        self.sealer = sealer or Sealer("a secret of many letters", purpose="test")
         warn = settings.get("warn")
         self.issuing = OAuthTokenIssuer(
             ISSUER,
             self.store,
-            self.vault,
+            self.sealer,
             access_token_ttl=900,
             refresh_token_ttl=86400,
             login_ttl=login_time,
@@ -68,12 +61,12 @@ class ServerHarness:
             self.store,
             self.issuing,
             None if upstream is None else get_identity_provider(upstream),
-            self.vault,
+            self.sealer,
         )
         self.verifier = LocalTokenVerifier(self.issuing, ())
         self.users: dict[str, str] = {"ada": "pw"}
-        self.removed_subjects: set[str] = set()  # subjects that are no users any more
-        self.documents: dict[str, HTTPResponse] = {}
+        self.removed_subjects: set[str] = set()  # subjects that are not users any more
+        self.documents: dict[str, FetchResponse] = {}
         self.fetched_urls: list[str] = []
         self.http_calls: list[HTTPRequest] = []
         self.answers: dict[str, Any] = {}
@@ -96,22 +89,22 @@ class ServerHarness:
                     answer = wish.subject not in self.removed_subjects
                 case FetchUntrusted():
                     self.fetched_urls.append(wish.url)
-                    answer = self.documents.get(wish.url, HTTPResponse(0))
+                    answer = self.documents.get(wish.url, FetchResponse(0))
                 case HTTPRequest():
                     self.http_calls.append(wish)
                     answer = self._answer_http_call(wish)
                 case _:
                     raise AssertionError(wish)
 
-    def _answer_http_call(self, call: HTTPRequest) -> HTTPResponse:
+    def _answer_http_call(self, call: HTTPRequest) -> FetchResponse:
         said = self.answers.get(call.url)
-        if isinstance(said, HTTPResponse):
+        if isinstance(said, FetchResponse):
             return said
-        return HTTPResponse(404) if said is None else HTTPResponse(200, {}, encode(said))
+        return FetchResponse(404) if said is None else FetchResponse(200, {}, encode(said))
 
     def send_request(
         self, method: str, path: str, query: str = "", body: bytes = b"", address: str = "1.2.3.4", **headers: str
-    ) -> Response:
+    ) -> HTTPResponse:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.run_flow(
             self.authority.handle(
@@ -119,32 +112,31 @@ class ServerHarness:
             )
         )
 
-    def post(self, path: str, fields: dict[str, str], **headers: str) -> Response:
+    def post(self, path: str, fields: dict[str, str], **headers: str) -> HTTPResponse:
         kind = {"content_type": "application/x-www-form-urlencoded"}
         return self.send_request("POST", path, body=urlencode(fields).encode(), **kind | headers)
 
-    def register(self, document: Any, **headers: str) -> Response:
+    def register(self, document: Any, **headers: str) -> HTTPResponse:
         return self.send_request(
             "POST", "/register", body=encode(document), **{"content_type": "application/json"} | headers
         )
 
-    def token(self, **fields: str) -> Response:
+    def token(self, **fields: str) -> HTTPResponse:
         return self.post("/token", {"client_id": "editor"} | fields)
 
 
-def decode_body(response: Response) -> Any:
+def decode_body(response: HTTPResponse) -> Any:
     return decode(response.body)
 
 
-def get_header(response: Response, name: str) -> str:
-    found = [value for key, value in response.headers if key == name]
-    assert len(found) == 1, (name, response.headers)
-    return found[0]
+def get_header(response: HTTPResponse, name: str) -> str:
+    assert name in response.headers, response.headers
+    return response.headers[name]
 
 
-def parse_redirect(response: Response) -> tuple[str, dict[str, str]]:
-    """Where a redirect leads, and with what."""
-    assert response.status == 303, response
+def parse_redirect(response: HTTPResponse) -> tuple[str, dict[str, str]]:
+    """Return the target of a redirect and its parameters."""
+    assert response.status_code == 303, response
     parts = urlsplit(get_header(response, "location"))
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     assert len(dict(pairs)) == len(pairs), "something was said twice"
@@ -152,14 +144,14 @@ def parse_redirect(response: Response) -> tuple[str, dict[str, str]]:
 
 
 class Browser:
-    """Keeps a cookie, shows a page, sends its form."""
+    """A browser that keeps a cookie, opens a page and submits its form."""
 
     def __init__(self, harness: ServerHarness) -> None:
         self.harness = harness
         self.cookie: str | None = None
         self.form: dict[str, str] = {}
 
-    def open(self, **changes: str | None) -> Response:
+    def open(self, **changes: str | None) -> HTTPResponse:
         self.verifier, challenge = proofs.create_pkce_pair()
         good: dict[str, str | None] = {
             "response_type": "code", "client_id": "editor", "redirect_uri": REDIRECT_URI, "state": "s&1",
@@ -168,9 +160,9 @@ class Browser:
         query = urlencode({name: value for name, value in (good | changes).items() if value is not None})
         return self.get_page("/authorize", query)
 
-    def get_page(self, path: str, query: str) -> Response:
+    def get_page(self, path: str, query: str) -> HTTPResponse:
         response = self.harness.send_request("GET", path, query, **self._cookies())
-        for name, value in response.headers:
+        for name, value in response.headers.items():
             if name == "set-cookie":
                 self.cookie = value.partition(";")[0]
         found = re.findall(r'name="(request|csrf)" value="([^"]+)"', response.body.decode())
@@ -180,13 +172,15 @@ class Browser:
     def _cookies(self) -> dict[str, str]:
         return {} if self.cookie is None else {"cookie": self.cookie}
 
-    def submit_consent(self, decision: str = "allow", headers: dict[str, str] | None = None, **fields: str) -> Response:
+    def submit_consent(
+        self, decision: str = "allow", headers: dict[str, str] | None = None, **fields: str
+    ) -> HTTPResponse:
         return self.harness.post(
             "/consent", self.form | {"decision": decision} | fields, **self._cookies() | (headers or {})
         )
 
     def request_code(self, **changes: str | None) -> str:
-        """The code for a good request."""
+        """Return the code of a valid request."""
         self.open(**changes)
         return parse_redirect(self.submit_consent())[1]["code"]
 
@@ -199,7 +193,7 @@ class Browser:
             redirect_uri=REDIRECT_URI,
             resource=RESOURCE,
         )
-        assert response.status == 200, response
+        assert response.status_code == 200, response
         return decode_body(response)
 
 

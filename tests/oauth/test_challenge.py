@@ -1,4 +1,4 @@
-"""WWW-Authenticate: every spelling servers use, and anything at all in linear time."""
+"""Test parsing WWW-Authenticate in all spellings and in linear time."""
 
 import time
 
@@ -42,7 +42,7 @@ def test_a_header_is_understood(header: str, expected: Challenge) -> None:
     assert parse_challenge(header) == expected
 
 
-def test_scopes_are_told_once_and_in_order() -> None:
+def test_scopes_are_listed_once_and_in_order() -> None:
     assert parse_challenge('Bearer scope="b  a b"').scopes == ("b", "a")
     assert parse_challenge("Bearer").scopes == ()
 

@@ -1,4 +1,4 @@
-"""Clients that prove themselves by an assertion they signed: what is taken, once, and what is not."""
+"""Test client assertions: valid ones are accepted once, all others are refused."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from joserfc.jwk import ECKey, OctKey
 
 from dovetail.oauth.authorization_server.client_authentication import JWT_BEARER_ASSERTION
 from dovetail.oauth.authorization_server.clients import RegisteredClient
-from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.login.login_settings import Signer
 from dovetail.oauth.proofs import create_client_assertion
 from dovetail.wire.codec import encode
@@ -53,8 +53,8 @@ def with_document(**changes: Any) -> ServerHarness:
         "client_id": DOCUMENT, "client_name": "App", "redirect_uris": [REDIRECT_URI],
         "token_endpoint_auth_method": "private_key_jwt", "jwks_uri": KEYS,
     } | changes  # fmt: skip
-    desk.documents[DOCUMENT] = HTTPResponse(200, {}, encode({k: v for k, v in about.items() if v is not None}))
-    desk.documents[KEYS] = HTTPResponse(200, {}, encode(jwks(KEY)))
+    desk.documents[DOCUMENT] = FetchResponse(200, {}, encode({k: v for k, v in about.items() if v is not None}))
+    desk.documents[KEYS] = FetchResponse(200, {}, encode(jwks(KEY)))
     return desk
 
 
@@ -88,8 +88,11 @@ def test_it_is_offered() -> None:
 @EVERY_WAY
 def test_a_client_proves_itself_by_its_key(way: Callable[[], tuple[ServerHarness, str]]) -> None:
     desk, client = way()
-    assert ask(desk, client, assertion(desk, client)).status == 200
-    assert ask(desk, client, assertion(desk, client, jti="2", aud=[ISSUER + "/token"]), client_id=client).status == 200
+    assert ask(desk, client, assertion(desk, client)).status_code == 200
+    assert (
+        ask(desk, client, assertion(desk, client, jti="2", aud=[ISSUER + "/token"]), client_id=client).status_code
+        == 200
+    )
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
@@ -100,19 +103,19 @@ def test_an_assertion_that_cannot_be_read(name: str) -> None:
         exp = int(desk.now) + 60
         payload = json.dumps({"iss": client, "sub": client, "aud": ISSUER, "exp": exp, "jti": "\ud800"}).encode()
     proof = jws.serialize_compact({"alg": "ES256"}, payload, KEY, algorithms=["ES256"])
-    assert ask(desk, client, proof, client_id=client).status == 401
+    assert ask(desk, client, proof, client_id=client).status_code == 401
 
 
 def test_what_our_own_client_sends_is_taken() -> None:
     desk, client = known()
     proof = create_client_assertion(Signer(KEY.as_pem(private=True).decode()), client, ISSUER, desk.now)
     tokens = ask(desk, client, proof)
-    assert tokens.status == 200
+    assert tokens.status_code == 200
     again = create_client_assertion(Signer(KEY.as_pem(private=True).decode()), client, ISSUER, desk.now)
     form = {"grant_type": "refresh_token", "refresh_token": decode_body(tokens)["refresh_token"]}
     proved = {"client_assertion_type": JWT_BEARER_ASSERTION, "client_assertion": again}
-    assert desk.post("/token", form | {"client_id": client}).status == 401
-    assert desk.post("/token", form | proved).status == 200
+    assert desk.post("/token", form | {"client_id": client}).status_code == 401
+    assert desk.post("/token", form | proved).status_code == 200
 
 
 @EVERY_WAY
@@ -138,53 +141,53 @@ def test_what_our_own_client_sends_is_taken() -> None:
 def test_a_flawed_assertion_is_not_taken(way: Callable[[], tuple[ServerHarness, str]], flaw: dict[str, Any]) -> None:
     desk, client = way()
     answer = ask(desk, client, assertion(desk, client, **flaw), client_id=client)
-    assert (answer.status, decode_body(answer)["error"]) == (401, "invalid_client")
+    assert (answer.status_code, decode_body(answer)["error"]) == (401, "invalid_client")
 
 
 @EVERY_WAY
 def test_an_assertion_is_good_once(way: Callable[[], tuple[ServerHarness, str]]) -> None:
     desk, client = way()
     proof = assertion(desk, client)
-    assert ask(desk, client, proof).status == 200
+    assert ask(desk, client, proof).status_code == 200
     answer = ask(desk, client, proof)
-    assert (answer.status, decode_body(answer)["error"]) == (401, "invalid_client")
+    assert (answer.status_code, decode_body(answer)["error"]) == (401, "invalid_client")
 
 
 @EVERY_WAY
 def test_without_one_there_is_nothing(way: Callable[[], tuple[ServerHarness, str]]) -> None:
     desk, client = way()
-    assert ask(desk, client, None, client_id=client).status == 401
-    assert ask(desk, client, None, client_id=client, client_secret="x").status == 401
+    assert ask(desk, client, None, client_id=client).status_code == 401
+    assert ask(desk, client, None, client_id=client, client_secret="x").status_code == 401
     proof = assertion(desk, client)
-    assert ask(desk, client, proof, client_secret="x").status == 400
-    assert ask(desk, client, proof, client_id="editor").status in (400, 401)
-    assert ask(desk, client, proof, client_assertion_type="x").status == 401
+    assert ask(desk, client, proof, client_secret="x").status_code == 400
+    assert ask(desk, client, proof, client_id="editor").status_code in (400, 401)
+    assert ask(desk, client, proof, client_assertion_type="x").status_code == 401
     for nonsense in ("", "a.b.c", "x" * 20_000):
-        assert ask(desk, client, nonsense, client_id=client).status == 401
+        assert ask(desk, client, nonsense, client_id=client).status_code == 401
 
 
 def test_a_client_without_a_key_cannot_bring_one() -> None:
     desk = ServerHarness()
-    assert ask(desk, "editor", assertion(desk, "editor"), client_id="editor").status == 401
+    assert ask(desk, "editor", assertion(desk, "editor"), client_id="editor").status_code == 401
 
 
 def test_keys_turn() -> None:
     desk = with_document()
-    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT)).status == 200
-    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, jti="2")).status == 200
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT)).status_code == 200
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, jti="2")).status_code == 200
     assert desk.fetched_urls.count(KEYS) == 1
-    desk.documents[KEYS] = HTTPResponse(200, {}, encode(jwks(OTHER)))
-    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, OTHER, jti="3")).status == 200
-    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, KEY, jti="4")).status == 401
+    desk.documents[KEYS] = FetchResponse(200, {}, encode(jwks(OTHER)))
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, OTHER, jti="3")).status_code == 200
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, KEY, jti="4")).status_code == 401
 
 
 @pytest.mark.parametrize(
-    "answer", [HTTPResponse(0), HTTPResponse(404), HTTPResponse(200, {}, b"[]"), HTTPResponse(302)]
+    "answer", [FetchResponse(0), FetchResponse(404), FetchResponse(200, {}, b"[]"), FetchResponse(302)]
 )
-def test_keys_that_cannot_be_fetched(answer: HTTPResponse) -> None:
+def test_keys_that_cannot_be_fetched(answer: FetchResponse) -> None:
     desk = with_document()
     desk.documents[KEYS] = answer
-    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT)).status == 401
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT)).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -203,13 +206,13 @@ def test_keys_that_cannot_be_fetched(answer: HTTPResponse) -> None:
 )
 def test_keys_that_cannot_be_used(changes: dict[str, Any]) -> None:
     desk = with_document(**changes)
-    assert Browser(desk).open(client_id=DOCUMENT, redirect_uri=REDIRECT_URI).status == 400
+    assert Browser(desk).open(client_id=DOCUMENT, redirect_uri=REDIRECT_URI).status_code == 400
     about = {
         "redirect_uris": [REDIRECT_URI],
         "token_endpoint_auth_method": "private_key_jwt",
         "jwks_uri": KEYS,
     } | changes
-    assert desk.register({name: value for name, value in about.items() if value is not None}).status == 400
+    assert desk.register({name: value for name, value in about.items() if value is not None}).status_code == 400
 
 
 def test_private_parts_are_not_kept() -> None:

@@ -1,4 +1,4 @@
-"""Who a client is to an authorization server: the order of the ways, and what is never shown to another."""
+"""Test how a client identifies itself to an authorization server, and that its credentials stay there."""
 
 import json
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ def test_else_a_new_one(other: ClientRegistration | None) -> None:
     ]
 
 
-def test_a_client_that_wants_more_scopes_than_it_may_ask_for_is_registered_anew() -> None:
+def test_a_client_that_needs_more_scopes_than_it_registered_is_registered_again() -> None:
     known = ClientRegistration(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT], scopes=["a", "b"])
     assert found(OAuth(), known, scopes=["b"])[0].client_id == "earlier"
     client, sent = found(OAuth(), known, scopes=["b", "c"])
@@ -88,7 +88,7 @@ def test_a_client_that_wants_more_scopes_than_it_may_ask_for_is_registered_anew(
     assert found(OAuth(), known, limiting, scopes=["b", "c"])[0].scopes == ["b", "c"]
 
 
-def test_a_client_whose_scopes_nobody_limited_asks_for_more_as_it_is() -> None:
+def test_a_client_without_registered_scopes_asks_for_more_without_registering() -> None:
     assert found(OAuth(), EARLIER, scopes=["b", "c"]) == (EARLIER, [])
 
 
@@ -149,7 +149,7 @@ def test_how_a_new_client_wants_to_prove_itself(offered: list[str] | None, wante
         ({"client_id": "c", "token_endpoint_auth_method": 7}, "none"),
     ],
 )
-def test_how_a_new_client_is_told_to_prove_itself(said: dict[str, Any], method: str) -> None:
+def test_a_new_client_uses_the_registered_authentication_method(said: dict[str, Any], method: str) -> None:
     assert found(OAuth(), world=FlowEnvironment({f"{ISSUER}/register": json_answer(said, 201)}))[0].method == method
 
 

@@ -1,4 +1,4 @@
-"""Authorization code with PKCE: what is asked for, what must come back, and each thing that ends it."""
+"""Test the authorization code flow with PKCE: its requests, the expected responses and its errors."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ from joserfc.jwk import ECKey
 
 from dovetail.errors import LoginFailed
 from dovetail.oauth.challenge import Challenge, parse_challenge
-from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.login.code_flow import choose_scopes, is_login_for, log_in, read_redirect
 from dovetail.oauth.login.login_settings import ClientCredentials, OAuth, get_signer
 from dovetail.oauth.login.saved_login import ClientRegistration, SavedLogin, Token
@@ -111,7 +111,7 @@ def test_what_is_known_saves_registering_again() -> None:
     assert f"{ISSUER}/register" not in world.urls
 
 
-def test_a_server_that_moved_is_registered_with_anew() -> None:
+def test_a_client_registers_again_with_a_server_that_moved() -> None:
     moved = "https://new.example.com"
     world = create_working_environment(
         **{
@@ -225,7 +225,7 @@ def described(**changes: Any) -> AuthorizationServerMetadata:
     ("iss", "good"),
     [(ISSUER, True), (ISSUER + "/", False), (ISSUER.upper(), False), ("https://evil.example", False), ("", False)],
 )
-def test_an_issuer_that_is_said_must_be_the_one_asked(advertised: bool, iss: str, good: bool) -> None:
+def test_a_returned_issuer_must_be_the_expected_one(advertised: bool, iss: str, good: bool) -> None:
     found = described(authorization_response_iss_parameter_supported=advertised)
     redirect = {"code": "c", "state": "s", "iss": iss}
     if good:
@@ -249,7 +249,7 @@ def test_only_the_state_that_was_sent_is_taken(state: str) -> None:
         assert refused.value.oauth_error is None
 
 
-def test_a_refusal_is_told_in_its_own_words() -> None:
+def test_a_refusal_keeps_its_message() -> None:
     redirect = {"error": "access_denied", "error_description": "Not \x1b[31mtoday", "state": "s"}
     with pytest.raises(LoginFailed, match=r"access_denied.*Not") as refused:
         read_redirect(redirect, "s", described())
@@ -384,7 +384,7 @@ def test_a_stored_login_is_for_one_server_and_client(url: str, settings: OAuth, 
     assert is_login_for(earlier(), url, settings) is good
 
 
-def test_a_stored_login_with_a_mangled_resource_is_for_nobody() -> None:
+def test_a_stored_login_with_an_invalid_resource_is_not_used() -> None:
     login = SavedLogin(
         resource="https://[::1", server=described(), client=ClientRegistration(issuer=ISSUER, client_id="c")
     )
@@ -433,10 +433,10 @@ def test_what_was_given_without_an_issuer_stays_with_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "nothing", [HTTPResponse(0, error="no answer came in time"), HTTPResponse(503)], ids=["0", "503"]
+    "nothing", [FetchResponse(0, error="no answer came in time"), FetchResponse(503)], ids=["0", "503"]
 )
 @pytest.mark.parametrize("where", [RESOURCE_METADATA_URL, SERVER_METADATA_URL], ids=["resource", "server"])
-def test_what_cannot_be_fetched_is_not_taken_for_what_is_not_there(where: str, nothing: HTTPResponse) -> None:
+def test_what_cannot_be_fetched_is_not_taken_for_what_is_not_there(where: str, nothing: FetchResponse) -> None:
     """Without a document weaker rules would hold, which a failing network must not choose."""
     world = create_working_environment(**{where: nothing})
     with pytest.raises(LoginFailed, match=f"{re.escape(where)}.*(no answer came in time|503)"):
@@ -447,14 +447,14 @@ def test_what_cannot_be_fetched_is_not_taken_for_what_is_not_there(where: str, n
 
 def test_another_place_may_have_the_document_that_cannot_be_fetched_at_one() -> None:
     root = "https://mcp.example.com/.well-known/oauth-protected-resource"
-    world = create_working_environment(**{RESOURCE_METADATA_URL: HTTPResponse(0), root: resource_metadata()})
+    world = create_working_environment(**{RESOURCE_METADATA_URL: FetchResponse(0), root: resource_metadata()})
     assert attempt(world).server.issuer == ISSUER
 
 
 def test_the_rule_of_old_needs_a_server_that_answers() -> None:
     old = "https://mcp.example.com/.well-known/oauth-authorization-server"
     with pytest.raises(LoginFailed, match=re.escape(old)):
-        attempt(FlowEnvironment({old: HTTPResponse(0)}))
+        attempt(FlowEnvironment({old: FetchResponse(0)}))
 
 
 def test_why_a_document_cannot_be_fetched_comes_with_what_to_try() -> None:
@@ -462,7 +462,7 @@ def test_why_a_document_cannot_be_fetched_comes_with_what_to_try() -> None:
         attempt(
             create_working_environment(
                 **{
-                    SERVER_METADATA_URL: HTTPResponse(
+                    SERVER_METADATA_URL: FetchResponse(
                         0, error="it is in this network", hint="pass allow_private_network=True"
                     )
                 }
@@ -472,7 +472,7 @@ def test_why_a_document_cannot_be_fetched_comes_with_what_to_try() -> None:
     assert failed.value.hint == "pass allow_private_network=True"
 
 
-def test_a_login_is_for_its_server_however_its_port_is_said() -> None:
+def test_a_login_belongs_to_its_server_with_or_without_a_port() -> None:
     login = attempt(create_working_environment())
     for url in (SERVER, "https://mcp.example.com:443/mcp", "https://MCP.example.com/mcp"):
         assert is_login_for(login, url, OAuth())

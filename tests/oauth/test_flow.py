@@ -1,18 +1,19 @@
-"""What a flow asks of whoever drives it, and what refusals say."""
+"""Test the actions a flow requests from its runner, and the messages of refusals."""
 
 import json
 import re
 
 import pytest
 
-from dovetail.oauth.flow import HTTPRequest, HTTPResponse, fetch, login_error, post_form, post_json
+from dovetail.oauth.flow import FetchResponse, fetch, login_error, post_form, post_json
+from dovetail.protocol.http_types import HTTPRequest
 from oauth.flow_environment import FlowEnvironment, json_answer
 
 
 def test_a_document_is_asked_for_as_json() -> None:
     world = FlowEnvironment({"https://a.example/": {"x": 1}})
     assert world.run_flow(fetch("https://a.example/")).json() == {"x": 1}
-    assert world.calls == [HTTPRequest(url="https://a.example/", headers={"accept": "application/json"})]
+    assert world.calls == [HTTPRequest("GET", url="https://a.example/", headers={"accept": "application/json"})]
 
 
 def test_a_form_is_encoded() -> None:
@@ -33,8 +34,8 @@ def test_a_document_is_sent_as_json() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"null", b'"x"', b"[" * 100_000, b'{"a":' * 100_000])
-def test_what_is_no_object_is_none(body: bytes) -> None:
-    assert HTTPResponse(200, {}, body).json() is None
+def test_a_value_that_is_not_an_object_is_none(body: bytes) -> None:
+    assert FetchResponse(200, {}, body).json() is None
 
 
 def test_a_refusal_says_its_code_and_words_and_no_more() -> None:
@@ -53,12 +54,12 @@ def test_a_refusal_cannot_paint_the_terminal() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>secret</html>", b'{"error": 7, "error_description": ["secret"]}'])
 def test_other_bodies_are_not_repeated(body: bytes) -> None:
-    error = login_error("token", HTTPResponse(500, {}, body))
+    error = login_error("token", FetchResponse(500, {}, body))
     assert "secret" not in str(error)
     assert error.oauth_error is None
 
 
-def test_silence_is_told_as_such() -> None:
-    error = login_error("token", HTTPResponse(0))
+def test_a_missing_response_is_reported_as_such() -> None:
+    error = login_error("token", FetchResponse(0))
     assert "token" in str(error)
     assert (error.oauth_error, error.status_code) == (None, None)

@@ -1,4 +1,4 @@
-"""The guard: what a request's credentials come to, and what a client is told when they do not suffice."""
+"""Test the guard: accepted credentials, and the responses to all others."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dovetail.errors import AuthError
 from dovetail.oauth import proofs
 from dovetail.oauth.challenge import parse_challenge
-from dovetail.oauth.flow import HTTPRequest, HTTPResponse
+from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.guard.claims import parse_scopes
 from dovetail.oauth.guard.dpop import DPoPChecker
 from dovetail.oauth.guard.guard import (
@@ -23,6 +23,7 @@ from dovetail.oauth.guard.guard import (
     parse_host_name,
 )
 from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JWTVerifier, StaticTokenVerifier
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from oauth.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow
 
@@ -45,7 +46,7 @@ def denied(guard: Guard, authorization: str | None, dpop: str | None = None, **c
     return refusal.value
 
 
-def test_without_credentials_the_way_to_some_is_told() -> None:
+def test_without_credentials_the_challenge_names_the_metadata() -> None:
     guard = Guard(
         StaticTokenVerifier({"t": "ada"}), required_scopes=["files:read", "mail"], authorization_servers=[ISSUER]
     )
@@ -100,7 +101,7 @@ def test_a_token_for_another_server(issuer: Issuer) -> None:
     )
 
 
-def test_missing_scopes_are_told_all_at_once(issuer: Issuer) -> None:
+def test_missing_scopes_are_reported_all_at_once(issuer: Issuer) -> None:
     guard = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), required_scopes=["files:read", "files:write"])
     refusal = denied(guard, f"Bearer {issuer.token()}")
     said = parse_challenge(refusal.challenge)
@@ -152,7 +153,7 @@ def test_an_outage_refuses_but_does_not_condemn(issuer: Issuer) -> None:
     guard = Guard(JWTVerifier(issuer=ISSUER))
     with pytest.raises(AuthError) as refusal:
         run_flow(
-            get_credential_checker(guard).authenticate(head(f"Bearer {issuer.token()}")), lambda _: HTTPResponse(0)
+            get_credential_checker(guard).authenticate(head(f"Bearer {issuer.token()}")), lambda _: FetchResponse(0)
         )
     assert refusal.value.status_code == 503
 
@@ -195,9 +196,9 @@ def test_a_token_that_names_its_issuer_is_shown_to_no_other(issuer: Issuer) -> N
     for old in (IntrospectionVerifier(**elsewhere), IntrospectionVerifier(**elsewhere, issuer="https://old.example")):
         guard, shown = Guard(JWTVerifier(issuer=ISSUER, public_keys=issuer.jwks()), old), list[str]()
 
-        def web(call: HTTPRequest, shown: list[str] = shown) -> HTTPResponse:
+        def web(call: HTTPRequest, shown: list[str] = shown) -> FetchResponse:
             shown.append(call.url)
-            return HTTPResponse(200, {}, b'{"active": false}')
+            return FetchResponse(200, {}, b'{"active": false}')
 
         with pytest.raises(AuthError):
             run_flow(get_credential_checker(guard).authenticate(head(f"Bearer {other.token(iss=ISSUER)}")), web)
@@ -404,7 +405,7 @@ def test_where_the_document_is_given_out() -> None:
         assert not place.serves_metadata_at(other)
 
 
-def test_without_an_issuer_nobody_is_led_to_a_login() -> None:
+def test_without_an_issuer_no_login_starts() -> None:
     refusal = denied(Guard(StaticTokenVerifier({"t": "ada"})), None)
     assert (refusal.status_code, refusal.challenge) == (401, "Bearer")
 

@@ -1,4 +1,4 @@
-"""Logins without a browser here: what each sends, and what ends it."""
+"""Test logins without a local browser: their requests and their errors."""
 
 import json
 from base64 import urlsafe_b64decode
@@ -10,7 +10,7 @@ from joserfc.jwk import ECKey
 
 from dovetail.errors import LoginFailed
 from dovetail.oauth.challenge import Challenge, parse_challenge
-from dovetail.oauth.flow import Flow, HTTPRequest, HTTPResponse
+from dovetail.oauth.flow import FetchResponse, Flow
 from dovetail.oauth.login.login_settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity
 from dovetail.oauth.login.machine_flow import (
     log_in_with_credentials,
@@ -19,6 +19,7 @@ from dovetail.oauth.login.machine_flow import (
     log_in_with_workload_identity,
 )
 from dovetail.oauth.login.saved_login import SavedLogin, Token
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.wire.base import replace
 from oauth.flow_environment import (
     ISSUER,
@@ -146,7 +147,7 @@ def test_by_the_companys_identity_provider() -> None:
         (json_answer({"access_token": "g"}), "identity provider"),
     ],
 )
-def test_what_an_identity_provider_may_not_say(said: HTTPResponse, why: str) -> None:
+def test_what_an_identity_provider_may_not_say(said: FetchResponse, why: str) -> None:
     world = create_working_environment(**{IDP: said})
     with pytest.raises(LoginFailed, match=why):
         world.run_flow(log_in_with_enterprise_idp(SERVER, SCOPED, COMPANY, None, "id"))
@@ -224,7 +225,7 @@ def test_by_the_platforms_token() -> None:
     }
 
 
-def test_a_workload_nobody_named_sends_no_name() -> None:
+def test_an_unnamed_workload_sends_no_name() -> None:
     world = create_working_environment()
     world.run_flow(
         log_in_with_workload_identity(
@@ -259,7 +260,7 @@ SLOWER = json_answer({"error": "slow_down"}, 400)
 GOOD = json_answer({"access_token": "t", "token_type": "Bearer"})
 
 
-def device(*answers: HTTPResponse, **changes: Any) -> FlowEnvironment:
+def device(*answers: FetchResponse, **changes: Any) -> FlowEnvironment:
     left = iter(answers)
     said = {name: value for name, value in (SAID | changes).items() if value is not None}
     return create_working_environment(**{
@@ -296,7 +297,7 @@ def test_a_client_for_devices_is_registered_as_one() -> None:
 
 
 def test_an_endpoint_that_does_not_answer_is_asked_less_often() -> None:
-    world = device(HTTPResponse(0), HTTPResponse(0), GOOD)
+    world = device(FetchResponse(0), FetchResponse(0), GOOD)
     on_device(world, client_id="me")
     assert world.pauses == [2.0, 4.0, 8.0]
 

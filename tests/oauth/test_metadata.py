@@ -1,4 +1,4 @@
-"""Metadata documents: where they are looked for, in which order, and when they are not believed."""
+"""Test metadata documents: their locations, their order and invalid ones."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import LoginFailed
-from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.metadata import (
     AuthorizationServerMetadata,
     ProtectedResourceMetadata,
@@ -67,9 +67,9 @@ def test_a_named_place_where_nothing_is_does_not_end_the_search() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [json_answer([]), json_answer({"resource": 7}), HTTPResponse(200, {}, b"<html>"), json_answer({}, 500)]
+    "bad", [json_answer([]), json_answer({"resource": 7}), FetchResponse(200, {}, b"<html>"), json_answer({}, 500)]
 )
-def test_what_is_no_document_is_passed_over(bad: HTTPResponse) -> None:
+def test_an_invalid_document_is_skipped(bad: FetchResponse) -> None:
     root = "https://mcp.example.com/.well-known/oauth-protected-resource"
     world = FlowEnvironment({RESOURCE_METADATA_URL: bad, root: resource_metadata(resource="https://mcp.example.com")})
     assert world.run_flow(fetch_resource_metadata(SERVER, None)).resource == "https://mcp.example.com"
@@ -78,13 +78,13 @@ def test_what_is_no_document_is_passed_over(bad: HTTPResponse) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        json_answer([]), json_answer({"resource": 7}), json_answer({}), HTTPResponse(200, {}, b"<html>"),
-        HTTPResponse(204),
-        HTTPResponse(307, {"location": RESOURCE_METADATA_URL + "/x"}), HTTPResponse(302),
-        HTTPResponse(429), HTTPResponse(408), HTTPResponse(503),
+        json_answer([]), json_answer({"resource": 7}), json_answer({}), FetchResponse(200, {}, b"<html>"),
+        FetchResponse(204),
+        FetchResponse(307, {"location": RESOURCE_METADATA_URL + "/x"}), FetchResponse(302),
+        FetchResponse(429), FetchResponse(408), FetchResponse(503),
     ],
 )  # fmt: skip
-def test_what_may_be_a_document_is_not_taken_for_none(bad: HTTPResponse) -> None:
+def test_what_may_be_a_document_is_not_taken_for_none(bad: FetchResponse) -> None:
     """Else whoever gets a server to answer so once would have logins go by the rules of 2025-03."""
     with pytest.raises(LoginFailed, match=re.escape(RESOURCE_METADATA_URL)):
         FlowEnvironment({RESOURCE_METADATA_URL: bad}).run_flow(fetch_resource_metadata(SERVER, None))
@@ -96,12 +96,12 @@ def test_what_may_be_a_document_is_not_taken_for_none(bad: HTTPResponse) -> None
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410])
 def test_a_server_may_say_that_there_is_none(status: int) -> None:
     assert (
-        FlowEnvironment({RESOURCE_METADATA_URL: HTTPResponse(status)}).run_flow(fetch_resource_metadata(SERVER, None))
+        FlowEnvironment({RESOURCE_METADATA_URL: FetchResponse(status)}).run_flow(fetch_resource_metadata(SERVER, None))
         is None
     )
 
 
-def test_what_is_needed_by_nobody_may_be_of_any_kind() -> None:
+def test_unused_metadata_may_have_any_type() -> None:
     odd = resource_metadata(scopes_supported="read", dpop_bound_access_tokens_required="x", x=[])
     assert FlowEnvironment({RESOURCE_METADATA_URL: odd}).run_flow(
         fetch_resource_metadata(SERVER, None)

@@ -1,4 +1,4 @@
-"""Signed proofs, read back with another's eyes: joserfc verifies what we sign."""
+"""Test signed proofs by verifying them with joserfc."""
 
 import hashlib
 import re
@@ -100,6 +100,6 @@ def test_an_assertion_says_who_for_whom_and_how_long(said: str | None, algorithm
         (RSAKey.generate_key(2048).as_pem(private=True).decode(), "HS256", "HS256"),
     ],
 )
-def test_a_key_that_cannot_be_used_is_told(pem: str, algorithm: str | None, why: str) -> None:
+def test_an_unusable_key_is_reported(pem: str, algorithm: str | None, why: str) -> None:
     with pytest.raises(LoginFailed, match=why):
         proofs.create_client_assertion(Signer(pem, algorithm), "me", "https://login.example.com", 1000.0)

@@ -1,4 +1,4 @@
-"""What is remembered of a login: all of it comes back, anything else does not, and nothing of it is shown."""
+"""Test saved logins: a complete round trip, invalid data and hidden secrets."""
 
 from typing import Any
 

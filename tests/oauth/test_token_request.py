@@ -1,4 +1,4 @@
-"""The token endpoint: proofs of who we are, token responses good and odd, renewal with rotation."""
+"""Test the token endpoint: client authentication, token responses and refresh with rotation."""
 
 import json
 from base64 import b64decode
@@ -12,7 +12,7 @@ from joserfc.jwk import ECKey
 
 from dovetail.errors import LoginFailed
 from dovetail.oauth import proofs
-from dovetail.oauth.flow import HTTPRequest, HTTPResponse
+from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.login.saved_login import ClientRegistration, SavedLogin, Token
 from dovetail.oauth.metadata import AuthorizationServerMetadata
 from dovetail.oauth.token_request import (
@@ -23,6 +23,7 @@ from dovetail.oauth.token_request import (
     request_token,
     revoke_login,
 )
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.wire.base import replace
 from oauth.flow_environment import ISSUER, SERVER, FlowEnvironment, Reply, json_answer, parse_form, server_metadata
 
@@ -99,9 +100,9 @@ def test_a_token_of_another_type_is_none(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>secret", b"\xff"])
-def test_a_response_that_is_no_document_is_none(body: bytes) -> None:
+def test_a_response_that_is_not_a_document_is_ignored(body: bytes) -> None:
     with pytest.raises(LoginFailed) as refused:
-        parse_token(HTTPResponse(200, {}, body), 0.0)
+        parse_token(FetchResponse(200, {}, body), 0.0)
     assert "secret" not in str(refused.value)
 
 
@@ -125,7 +126,7 @@ def test_how_long_is_long(said: Any, meant: float | None) -> None:
 def test_no_response_is_too_odd(said: dict[str, Any]) -> None:
     try:
         body = json.dumps(said | {"access_token": "a", "token_type": "Bearer"}, default=str).encode()
-        found = parse_token(HTTPResponse(200, {}, body), 0.0)
+        found = parse_token(FetchResponse(200, {}, body), 0.0)
     except LoginFailed:
         return
     assert found.expires_at is None or found.expires_at >= 0
@@ -138,7 +139,7 @@ def asked(world: FlowEnvironment, **options: Any) -> Token:
     return world.run_flow(request_token(DESCRIBED, client(), {"grant_type": "x"}, **options))
 
 
-def test_a_refusal_is_told_with_its_code() -> None:
+def test_a_refusal_is_reported_with_its_code() -> None:
     with pytest.raises(LoginFailed, match=r"invalid_grant.*too late") as refused:
         asked(FlowEnvironment({TOKEN: json_answer({"error": "invalid_grant", "error_description": "too late"}, 400)}))
     assert refused.value.oauth_error == "invalid_grant"
@@ -156,7 +157,7 @@ def test_a_bound_token_is_asked_for_with_a_proof_and_the_nonce_on_demand() -> No
     key = proofs.generate_key()
     sent: list[dict[str, Any]] = []
 
-    def endpoint(call: HTTPRequest) -> HTTPResponse:
+    def endpoint(call: HTTPRequest) -> FetchResponse:
         sent.append(jwt.decode(call.headers["dpop"], ECKey.import_key(key)).claims)
         if len(sent) == 1:
             return json_answer({"error": "use_dpop_nonce"}, 400, {"dpop-nonce": "n1"})
@@ -229,9 +230,9 @@ def test_a_client_that_is_forgotten_is_not_used_again(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [HTTPResponse(0), json_answer({}, 503), json_answer({"error": "temporarily_unavailable"}, 400)]
+    "said", [FetchResponse(0), json_answer({}, 503), json_answer({"error": "temporarily_unavailable"}, 400)]
 )
-def test_a_passing_fault_costs_no_login(said: HTTPResponse) -> None:
+def test_a_passing_fault_costs_no_login(said: FetchResponse) -> None:
     with pytest.raises(LoginFailed):
         renewed(said)
 
@@ -253,7 +254,7 @@ def test_a_login_is_ended_by_its_refresh_token() -> None:
 
 
 @pytest.mark.parametrize("endpoint", [None, "http://login.example.com/revoke"])
-def test_nobody_is_told_in_the_open(endpoint: str | None) -> None:
+def test_a_revocation_is_never_sent_unencrypted(endpoint: str | None) -> None:
     world = FlowEnvironment()
     known = replace(LOGIN.server, revocation_endpoint=endpoint)
     assert not world.run_flow(revoke_login(replace(LOGIN, server=known, token=Token(access_token="a"))))

@@ -1,4 +1,4 @@
-"""Verifiers: which tokens are believed. Everything that is not exactly right is refused."""
+"""Test token verifiers: which tokens are accepted."""
 
 import base64
 import hashlib
@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from dovetail.oauth.flow import AcquireLock, HTTPRequest, HTTPResponse, Now
+from dovetail.oauth.flow import AcquireLock, FetchResponse, Now
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, check_claims
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.guard.verifiers import IntrospectionVerifier, JWTVerifier, StaticTokenVerifier, select_verifiers
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import encode
 from oauth.fake_issuer import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, run_flow, sign_with_secret
@@ -170,14 +171,14 @@ def unsigned(issuer: Issuer, **header: Any) -> str:
 
 
 @pytest.mark.parametrize("alg", ["none", "None", "NONE", "", None, 5, ["ES256"], "HS256", "HS512", "ES256 "])
-def test_no_signature_is_no_signature(issuer: Issuer, alg: Any) -> None:
+def test_an_unsigned_token_is_refused(issuer: Issuer, alg: Any) -> None:
     with pytest.raises(TokenRejected):
         principal(issuer, unsigned(issuer, alg=alg, typ="JWT"))
     with pytest.raises(TokenRejected):
         principal(issuer, unsigned(issuer, alg=alg, typ="JWT", kid="one"))
 
 
-def test_the_public_key_is_no_secret(issuer: Issuer) -> None:
+def test_a_public_key_is_not_a_secret(issuer: Issuer) -> None:
     """A token signed by HMAC with the text of the public key, which everyone knows."""
     public: RSAKey = issuer.keys["rsa"]
     pem = public.as_pem(private=False)
@@ -263,7 +264,7 @@ def test_altered_tokens(issuer: Issuer, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("token", ["", ".", "..", "a.b.c", "x" * 50, "a.b.c.d.e", "." * 20_000, "A" * 20_000])
-def test_what_is_no_token(issuer: Issuer, token: str) -> None:
+def test_an_invalid_token(issuer: Issuer, token: str) -> None:
     with pytest.raises(TokenRejected):
         principal(issuer, token)
 
@@ -319,21 +320,21 @@ def test_an_issuer_that_cannot_be_reached() -> None:
 
 
 @pytest.mark.parametrize("status", [0, 302, 401, 429, 500, 503])
-def test_keys_that_cannot_be_fetched_let_nobody_in(status: int) -> None:
+def test_without_keys_no_token_is_accepted(status: int) -> None:
     """Also when whoever has them is only busy: a check that cannot be made is not skipped."""
     issuer = Issuer()
     body = encode(issuer.jwks())
     with pytest.raises(VerificationUnavailable):
         run_flow(
             JWTVerifier(issuer=ISSUER, jwks_uri=ISSUER + "/jwks").verify(issuer.token(), (RESOURCE,)),
-            lambda _: HTTPResponse(status, {}, body),
+            lambda _: FetchResponse(status, {}, body),
         )
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"keys": 3}', b"<html>", b'{"keys": [3, {"kty": "EC"}]}'])
 def test_a_broken_key_document(body: bytes) -> None:
-    def web(_: HTTPRequest) -> HTTPResponse:
-        return HTTPResponse(200, {}, body)
+    def web(_: HTTPRequest) -> FetchResponse:
+        return FetchResponse(200, {}, body)
 
     issuer = Issuer()
     with pytest.raises((VerificationUnavailable, TokenRejected)):
@@ -348,8 +349,8 @@ def test_metadata_that_names_another_issuer_or_an_unsafe_place() -> None:
         {"issuer": ISSUER},
     ):
 
-        def web(call: HTTPRequest, document: Any = document) -> HTTPResponse:
-            return issuer(call) if call.url.endswith("/jwks") else HTTPResponse(200, {}, encode(document))
+        def web(call: HTTPRequest, document: Any = document) -> FetchResponse:
+            return issuer(call) if call.url.endswith("/jwks") else FetchResponse(200, {}, encode(document))
 
         with pytest.raises(VerificationUnavailable):
             run_flow(JWTVerifier(issuer=ISSUER).verify(issuer.token(), (RESOURCE,)), web)
@@ -370,12 +371,12 @@ def saying(*answers: Any) -> Any:
     """A web that gives these answers, one after the other, the last for ever."""
     left = list(answers)
 
-    def web(call: HTTPRequest) -> HTTPResponse:
+    def web(call: HTTPRequest) -> FetchResponse:
         assert call.method == "POST"
         assert b"token=opaque" in call.body
         assert call.headers["authorization"].startswith("Basic ")
         said = left.pop(0) if len(left) > 1 else left[0]
-        return said if isinstance(said, HTTPResponse) else HTTPResponse(200, {}, encode(said))
+        return said if isinstance(said, FetchResponse) else FetchResponse(200, {}, encode(said))
 
     return web
 
@@ -415,10 +416,10 @@ def test_an_answer_in_the_name_of_another_issuer() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [HTTPResponse(0), HTTPResponse(200, {}, b"active")]
-    + [HTTPResponse(status, {}, b'{"active": true, "sub": "ada"}') for status in (302, 401, 429, 500, 503)],
+    [FetchResponse(0), FetchResponse(200, {}, b"active")]
+    + [FetchResponse(status, {}, b'{"active": true, "sub": "ada"}') for status in (302, 401, 429, 500, 503)],
 )
-def test_no_answer_is_no_permission(said: HTTPResponse) -> None:
+def test_no_answer_is_not_permission(said: FetchResponse) -> None:
     with pytest.raises(VerificationUnavailable):
         run_flow(introspection().verify("opaque", (RESOURCE,)), saying(said))
 
@@ -460,7 +461,7 @@ def test_static_tokens() -> None:
         ({"s3cret": 7}, TypeError, "Principal.*int"),
     ],
 )
-def test_static_tokens_nobody_could_show(tokens: Any, kind: type[Exception], why: str) -> None:
+def test_invalid_static_tokens(tokens: Any, kind: type[Exception], why: str) -> None:
     with pytest.raises(kind, match=why) as refused:
         StaticTokenVerifier(tokens)
     assert "s3cret" not in str(refused.value)
@@ -480,12 +481,12 @@ def test_an_issuer_is_any_text_where_the_keys_are_given() -> None:
 
 
 @pytest.mark.parametrize("keys", [7, b"-----BEGIN", "nonsense", [7], {"keys": 7}])
-def test_what_is_no_key(keys: Any) -> None:
+def test_an_invalid_key(keys: Any) -> None:
     with pytest.raises(ValueError, match="JWK"):
         JWTVerifier(issuer="https://login.example", public_keys=keys)
 
 
-def test_whoever_has_a_good_key_does_not_wait_for_an_issuer_that_does_not_answer() -> None:
+def test_a_cached_key_does_not_wait_for_an_unresponsive_issuer() -> None:
     issuer = Issuer()
     one = JWTVerifier(issuer=ISSUER, jwks_uri=ISSUER + "/jwks")
     run_flow(one.verify(issuer.token(), (RESOURCE,)), issuer)
@@ -504,7 +505,7 @@ def test_whoever_has_a_good_key_does_not_wait_for_an_issuer_that_does_not_answer
     assert isinstance(next(unknown), Now)
     assert isinstance(unknown.send(NOW + 701), AcquireLock)  # of a key that is not known, the news is waited for
     with pytest.raises(StopIteration) as done:
-        looking.send(HTTPResponse(200, {}, encode(issuer.jwks())))
+        looking.send(FetchResponse(200, {}, encode(issuer.jwks())))
     assert done.value.value.subject == "ada"
     with pytest.raises(StopIteration) as done:
         unknown.send(None)

@@ -1,4 +1,4 @@
-"""A pause doubles, stays within its limit, and can be asked for after any number of tries."""
+"""Test that the delay doubles up to its limit, for any number of attempts."""
 
 from dovetail.protocol.backoff import compute_backoff
 
@@ -7,6 +7,6 @@ def test_it_doubles_up_to_the_limit() -> None:
     assert [compute_backoff(0.5, tries, 5.0) for tries in range(6)] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
 
 
-def test_there_is_no_number_of_tries_after_which_it_fails() -> None:
+def test_no_number_of_tries_fails() -> None:
     assert compute_backoff(0.5, 5000, 5.0) == 5.0
     assert compute_backoff(0.0, 5000, 5.0) == 0.0

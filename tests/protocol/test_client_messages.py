@@ -1,4 +1,4 @@
-"""How requests are written: always one JSON-RPC message with the `_meta` of its era; and which error a refusal is."""
+"""Test encoding requests with the `_meta` of their era, and mapping errors to exceptions."""
 
 import json
 from typing import Any
@@ -127,7 +127,7 @@ def test_codes_have_kinds(revision: str | None, method: str, code: int, kind: ty
 
 
 @pytest.mark.parametrize("revision", [NEWEST_REVISION, HANDSHAKE_REVISIONS[-1]])
-def test_a_meta_of_the_callers_own_is_said_once(revision: str) -> None:
+def test_a_meta_of_the_caller_is_sent_once(revision: str) -> None:
     """A name that occurs twice in one object is refused by careful servers."""
     speaker = RequestEncoder(revision, CLIENT, ClientCapabilities())
 

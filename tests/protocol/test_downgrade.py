@@ -1,4 +1,4 @@
-"""The newest values in the words of older revisions: always valid there, never changed in place."""
+"""Test converting the newest values to older protocol versions: always valid, never changed in place."""
 
 import json
 from typing import Any
@@ -186,7 +186,7 @@ def test_a_form_is_valid_where_forms_can_be_asked(revision: str) -> None:
 # Questions, one by one
 
 
-def test_before_forms_nobody_is_asked() -> None:
+def test_before_forms_no_user_is_asked() -> None:
     for revision in (R24, R25_03):
         with pytest.raises(MissingClientCapability) as caught:
             downgrade_request(revision, "elicitation/create", ASKED)
@@ -375,7 +375,7 @@ TOOL = Tool(
         (R25_11, {"name", "description", "inputSchema", "annotations", "title", "outputSchema", "_meta", "icons"}),
     ],
 )
-def test_what_is_said_of_a_tool_grows_with_the_revisions(revision: str, members: set[str]) -> None:
+def test_the_definition_of_a_tool_grows_with_the_versions(revision: str, members: set[str]) -> None:
     assert set(spoken(downgrade_result(revision, "tools/list", ListToolsResult(tools=[TOOL])))["tools"][0]) == members
 
 

@@ -1,4 +1,4 @@
-"""Exchange: what it says on the way, how it is ended, what it lets through."""
+"""Test an exchange: its messages, its end and its filters."""
 
 import json
 from collections.abc import Coroutine
@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 
 from dovetail.errors import InvalidParams
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, check_meta_size, convert_params
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, IncomingExchange, check_meta_size, convert_params
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.tools import CallToolParams
 
 NEWEST, FIRST, DRAFT = "2026-07-28", "2024-11-05", "draft"
 
 
-def exchange(revision: str = NEWEST, **particulars: Any) -> Exchange:
+def exchange(revision: str = NEWEST, **particulars: Any) -> IncomingExchange:
     caller = Caller(revision, revision == NEWEST)
-    return Exchange(7, "tools/call", particulars.pop("params", {}), particulars.pop("meta", {}), caller, **particulars)
+    return IncomingExchange(
+        7, "tools/call", particulars.pop("params", {}), particulars.pop("meta", {}), caller, **particulars
+    )
 
 
 def finish(work: Coroutine[Any, Any, Any]) -> Any:
@@ -43,7 +45,7 @@ class Work:
         self.cancelled += 1
 
 
-def test_a_notice_is_said_in_the_callers_revision() -> None:
+def test_a_notification_uses_the_version_of_the_caller() -> None:
     progress = ProgressParams(progress_token="t", progress=1, total=2, message="half")
     said = {}
     for revision in (NEWEST, FIRST, DRAFT):
@@ -58,11 +60,11 @@ def test_a_notice_is_said_in_the_callers_revision() -> None:
     ]
 
 
-def test_where_nobody_can_be_told_nothing_is_said() -> None:
+def test_without_a_stream_nothing_is_sent() -> None:
     finish(exchange().notify("notifications/message", {}))
 
 
-def test_the_first_reason_to_end_stands_and_the_work_is_stopped_once() -> None:
+def test_the_first_reason_to_end_counts_and_the_work_is_cancelled_once() -> None:
     work = Work()
     running = exchange(task=work)
     running.end("timeout")
@@ -92,7 +94,7 @@ def test_progress_is_not_wanted_without_a_token() -> None:
     assert exchange(meta={"progressToken": None}).progress_token is None
 
 
-def test_exchanges_are_themselves_and_nobody_else() -> None:
+def test_exchanges_compare_by_identity() -> None:
     one, other = exchange(), exchange()
     assert one != other
     assert len({one, other, one}) == 2

@@ -1,4 +1,4 @@
-"""The handshake era: what is agreed on, what a session answers by itself, how results and errors are worded."""
+"""Test the handshake era: negotiation, methods a session answers itself, results and errors."""
 
 import json
 from types import SimpleNamespace
@@ -184,7 +184,7 @@ def test_an_exchange_within_a_session_has_its_caller() -> None:
 
 
 @pytest.mark.parametrize("meta", [None, [], 5, "x"])
-def test_a_meta_that_is_no_object_says_nothing(meta: Any) -> None:
+def test_a_meta_that_is_not_an_object_is_ignored(meta: Any) -> None:
     session, _ = opened()
     assert session.admit(request("tools/call", _meta=meta)).meta == {}
     assert session.admit({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": None}).params == {}

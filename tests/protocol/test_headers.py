@@ -1,4 +1,4 @@
-"""Mirrored headers: the encoding of values, the annotations of a schema, and the agreement of header and body."""
+"""Test mirrored headers: encoding, schema annotations and comparison with the body."""
 
 import base64
 from typing import Any
@@ -163,14 +163,14 @@ def test_names_and_examples_are_not_annotations() -> None:
 @pytest.mark.parametrize(
     "name", ["", "My Region", "Region:Primary", "R\u00e9gion", "Region\t1", "a\r\nb", "a\n", "(a)"]
 )
-def test_refuses_a_name_that_is_no_token(name: str) -> None:
+def test_refuses_a_name_that_is_not_a_token(name: str) -> None:
     with pytest.raises(ValueError, match=r"'p'.*x-mcp-header") as caught:
         compile_header_paths(annotated(p={"type": "string", "x-mcp-header": name}))
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("name", [None, 1, True, ["a"], {"a": 1}])
-def test_refuses_a_name_that_is_no_text(name: Any) -> None:
+def test_refuses_a_name_that_is_not_text(name: Any) -> None:
     with pytest.raises(ValueError, match=rf"'p'.*\b{type(name).__name__}\b"):
         compile_header_paths(annotated(p={"type": "string", "x-mcp-header": name}))
 

@@ -1,4 +1,4 @@
-"""The head of an HTTP request: who may speak to this endpoint, in which types, with which headers."""
+"""Test the checks of an HTTP request's head: host, origin, content types and headers."""
 
 import ipaddress
 import tracemalloc
@@ -308,7 +308,7 @@ def test_headers_that_decide_nothing_are_joined() -> None:
         b"mcp-param-region",
     ],
 )
-def test_a_header_that_decides_something_stands_once(name: bytes) -> None:
+def test_a_duplicate_decisive_header_is_refused(name: bytes) -> None:
     with pytest.raises(Refusal, match=name.decode()) as caught:
         collect_headers([(name, b"1"), (b"x", b"1"), (name, b"1")])
     assert caught.value.status == 400

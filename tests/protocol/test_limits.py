@@ -1,4 +1,4 @@
-"""Limits: each one has a sensible default, is frozen, and is looked at somewhere."""
+"""Test that every limit has a default, is frozen and is used."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The probe as a machine: whatever a server answers, it ends, settles only what both sides speak, and says why not."""
+"""Test version negotiation as a state machine: it ends for any response, with a common version or a reason."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Peer: a rule-based model of questions, answers, second thoughts and the end."""
+"""Test pending requests against a rule-based model: requests, responses, cancellations and the end."""
 
 import json
 from typing import Any

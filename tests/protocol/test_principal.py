@@ -1,9 +1,9 @@
-"""A principal is a text that binds, and what was learned beside it."""
+"""Test principals: an identifier and the claims beside it."""
 
 import pytest
 
 from dovetail import Context, Server
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.protocol.principal import Principal, as_principal, get_remaining_seconds, replace_scopes
 from dovetail.protocol.request_state import compute_binding
 from dovetail.server.server import get_dispatcher
@@ -57,7 +57,9 @@ async def test_it_can_be_returned_as_the_text_it_is() -> None:
         return {"who": ctx.principal or ""}
 
     caller = Caller("2026-07-28", True, principal=Principal("ada", issuer="https://a.example"))
-    result = to_plain(await get_dispatcher(app).handle(Exchange(1, "tools/call", {"name": "who"}, {}, caller)))
+    result = to_plain(await get_dispatcher(app).handle(IncomingExchange(1, "tools/call", {"name": "who"}, {}, caller)))
     assert result["content"][0]["text"] == "https://a.example#ada"
-    result = to_plain(await get_dispatcher(app).handle(Exchange(1, "tools/call", {"name": "about"}, {}, caller)))
+    result = to_plain(
+        await get_dispatcher(app).handle(IncomingExchange(1, "tools/call", {"name": "about"}, {}, caller))
+    )
     assert result["structuredContent"] == {"who": "https://a.example#ada"}

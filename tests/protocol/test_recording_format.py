@@ -47,7 +47,7 @@ def test_a_line_of_something_else_is_named() -> None:
         list(read_frames(lines))
 
 
-def test_what_is_no_message_is_kept_as_text() -> None:
+def test_an_invalid_message_is_kept_as_text() -> None:
     made = create_frame(1.0, "client", b"starting\xff with Bearer abcdefgh12345678")
     assert made.text == f"starting\ufffd with Bearer {MASK}"
     assert "message" not in json.loads(encode_line(made))
@@ -114,7 +114,7 @@ def test_a_format_of_others_is_refused() -> None:
         list(read_frames([b'{"recording":99}']))
 
 
-def test_the_number_of_an_exchange_is_no_header() -> None:
+def test_the_number_of_an_exchange_is_not_a_header() -> None:
     made = create_frame(0, "server", b"{}", [(b"mcp-name", b"add"), (EXCHANGE_HEADER, b"7")])
     assert made.headers == {"mcp-name": "add"}
     assert made.exchange == 7
@@ -133,7 +133,7 @@ def test_events_are_for_those_who_ask() -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_recordings_of_every_format_can_be_read(number: int) -> None:
-    path = Path(__file__).parent / "recordings" / f"format_{number}.jsonl"
+    path = Path(__file__).parents[1] / "stored_files" / "recordings" / f"format_{number}.jsonl"
     header, request, response, text, decision, reload = read_parts(path.read_bytes().splitlines())
     assert header == RecordingHeader(recording=number, started_at="2025-11-25T12:00:00.000Z", server="weather")
     assert request == Frame(

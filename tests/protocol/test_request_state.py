@@ -1,4 +1,6 @@
-"""requestState: only what this server sealed, for this request, in time, comes back; every refusal looks the same."""
+"""Test requestState: only a value this server sealed, for this request and in time, is accepted, and all refusals look
+the same.
+"""
 
 import base64
 import json
@@ -13,7 +15,7 @@ from dovetail.errors import InvalidParams
 from dovetail.protocol.request_state import (
     MAX_STATE_BYTES,
     RequestState,
-    Sealer,
+    RequestStateSealer,
     compute_binding,
     create_empty_state,
     hash_request,
@@ -40,10 +42,10 @@ memories = st.builds(
     once_values=objects,
     author_state=st.none() | st.text(max_size=20),
 )
-SEALER = Sealer([OLD])
+SEALER = RequestStateSealer([OLD])
 
 
-def refused(sealer: Sealer, state: str, bound: bytes = BOUND, now: float = 0.0) -> bool:
+def refused(sealer: RequestStateSealer, state: str, bound: bytes = BOUND, now: float = 0.0) -> bool:
     """Whether it is refused, in the one way there is."""
     try:
         sealer.open(state, bound, now)
@@ -98,7 +100,7 @@ def test_whatever_is_invented_is_refused(state: str) -> None:
     assert refused(SEALER, state)
 
 
-def test_a_part_of_a_state_is_no_state() -> None:
+def test_an_altered_state_is_refused() -> None:
     state = SEALER.seal(create_empty_state(), BOUND, 600)
     assert all(refused(SEALER, state[:end]) for end in range(len(state)))
     assert refused(SEALER, state + "=")
@@ -170,7 +172,7 @@ def test_the_order_of_arguments_does_not_matter(arguments: dict[str, Any], rando
 
 
 @given(json_values, json_values)
-def test_questions_are_told_apart(left: Any, right: Any) -> None:
+def test_questions_are_distinguished(left: Any, right: Any) -> None:
     alike = json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
     assert (hash_request(left) == hash_request(right)) == alike
 
@@ -187,7 +189,7 @@ def test_what_no_peer_may_send_cannot_be_remembered_either() -> None:
 
 
 def test_secrets_are_rotated_by_putting_the_new_one_first() -> None:
-    before, between, after = Sealer([OLD]), Sealer([NEW, OLD]), Sealer([NEW])
+    before, between, after = RequestStateSealer([OLD]), RequestStateSealer([NEW, OLD]), RequestStateSealer([NEW])
     by_old, by_new = before.seal(create_empty_state(), BOUND, 600), between.seal(create_empty_state(), BOUND, 600)
     assert (
         between.open(by_old, BOUND, 0)
@@ -200,15 +202,22 @@ def test_secrets_are_rotated_by_putting_the_new_one_first() -> None:
 
 
 def test_a_server_without_a_secret_makes_one_of_its_own() -> None:
-    one, other = Sealer(), Sealer()
+    one, other = RequestStateSealer(), RequestStateSealer()
     state = one.seal(create_empty_state(), BOUND, 600)
     assert one.open(state, BOUND, 0) == create_empty_state()
     assert refused(other, state)
 
 
+def test_a_state_opens_only_for_its_purpose() -> None:
+    state = SEALER.seal(create_empty_state(), BOUND, 600)
+    assert refused(RequestStateSealer([OLD], purpose="something else"), state)
+
+
 @pytest.mark.parametrize("alone", [OLD, OLD.encode()])
 def test_one_secret_need_not_be_a_list(alone: Any) -> None:
-    assert Sealer(alone).open(SEALER.seal(create_empty_state(), BOUND, 600), BOUND, 0) == create_empty_state()
+    assert (
+        RequestStateSealer(alone).open(SEALER.seal(create_empty_state(), BOUND, 600), BOUND, 0) == create_empty_state()
+    )
 
 
 def test_what_would_be_refused_is_not_sealed() -> None:
@@ -219,14 +228,17 @@ def test_what_would_be_refused_is_not_sealed() -> None:
 
 
 def test_a_text_and_its_bytes_are_the_same_secret() -> None:
-    assert Sealer([OLD.encode()]).open(SEALER.seal(create_empty_state(), BOUND, 600), BOUND, 0) == create_empty_state()
+    assert (
+        RequestStateSealer([OLD.encode()]).open(SEALER.seal(create_empty_state(), BOUND, 600), BOUND, 0)
+        == create_empty_state()
+    )
 
 
 @pytest.mark.parametrize("short", ["", "fifteen bytes..", b"\x00" * 15])
 def test_a_short_secret_is_refused_when_the_server_is_made(short: str | bytes) -> None:
     with pytest.raises(ValueError, match="16"):
-        Sealer([OLD, short])
-    assert Sealer([b"\x00" * 16])
+        RequestStateSealer([OLD, short])
+    assert RequestStateSealer([b"\x00" * 16])
 
 
 def test_no_two_seals_are_alike_and_none_shows_what_is_in_it() -> None:

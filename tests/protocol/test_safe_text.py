@@ -1,4 +1,4 @@
-"""Text of strangers: nothing in it acts on whoever reads it, and everything in it can be seen."""
+"""Test that untrusted text is escaped: it cannot control a terminal, and every character stays visible."""
 
 import unicodedata
 

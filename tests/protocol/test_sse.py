@@ -1,4 +1,4 @@
-"""Event streams: what is written, what is read by the WHATWG rules, and that chunking never matters."""
+"""Test writing and parsing event streams by the WHATWG rules, in any chunks."""
 
 import re
 import statistics

@@ -1,4 +1,4 @@
-"""The stateless era: what a request must say, what its headers must repeat, how a result is stamped."""
+"""Test the stateless era: required request fields, mirrored headers and result fields."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from dovetail.errors import (
     ResourceNotFound,
     UnsupportedProtocolVersion,
 )
-from dovetail.protocol.exchange import NO_CAPABILITIES, Exchange
+from dovetail.protocol.exchange import NO_CAPABILITIES, IncomingExchange
 from dovetail.protocol.stateless import StatelessProtocol, is_stateless_message
 from dovetail.wire.base import EmptyResult
 from dovetail.wire.content import TextContent
@@ -43,7 +43,7 @@ def request(method: str = "tools/call", *, meta: Any = META, id: Any = 1, **para
     return {"jsonrpc": "2.0", "id": id, "method": method, "params": params | ({} if meta is ... else {"_meta": meta})}
 
 
-def admit(**meta: Any) -> Exchange:
+def admit(**meta: Any) -> IncomingExchange:
     return ERA.admit(request(meta=META | meta), None)
 
 
@@ -138,7 +138,7 @@ def test_capabilities_must_be_declared_and_well_formed(declared: Any) -> None:
         admit(**{CAPABILITIES: declared})
 
 
-def test_capabilities_nobody_knows_are_no_error() -> None:
+def test_unknown_capabilities_are_accepted() -> None:
     assert admit(**{CAPABILITIES: {"telepathy": {}}}).caller.client_capabilities == NO_CAPABILITIES
 
 
@@ -148,7 +148,7 @@ def test_a_client_that_introduces_itself_does_it_properly(given: Any) -> None:
         admit(**{CLIENT: given})
 
 
-def test_who_asks_is_told_anew_by_every_request() -> None:
+def test_the_client_info_comes_from_every_request() -> None:
     era = StatelessProtocol(Implementation(name="calc", version="1.2"), REVISIONS, 1000)
     for name in ("a", "a", "b", None, "x" * 5000, "x" * 5000, "a"):
         given = {} if name is None else {CLIENT: {"name": name, "version": "1"}}
@@ -216,7 +216,7 @@ def test_only_methods_that_name_something_mirror_a_name() -> None:
 
 
 @pytest.mark.parametrize("name", [None, 1, [], {}])
-def test_a_name_that_is_no_text_matches_no_header(name: Any) -> None:
+def test_a_name_that_is_not_text_matches_no_header(name: Any) -> None:
     assert "mcp-name" in mismatch(HEADERS, request(name=name))
 
 

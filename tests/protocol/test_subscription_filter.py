@@ -1,4 +1,4 @@
-"""What a subscription is granted, and what it then hears."""
+"""Test the granted filter of a subscription, and the notifications it matches."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Keys of URIs: equal for equivalent spellings, different for different resources; readings cover lenient parsers."""
+"""Test that equivalent URIs have equal keys and different resources have different keys, also for lenient parsers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A recording answers what it was asked, and says so of anything else."""
+"""Test that a recording answers recorded requests and reports all others."""
 
 import json
 import re

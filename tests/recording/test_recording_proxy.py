@@ -1,4 +1,4 @@
-"""Between a client and a server: bytes pass whatever the tap does, and credentials go where they are meant for."""
+"""Test the proxy between a client and a server: it never changes bytes, and sends credentials only to their target."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A trace holds every message with its time and direction, whoever wrote it, and no secret."""
+"""Test that a trace contains every message with time and direction, and no secrets."""
 
 import multiprocessing
 import os
@@ -116,7 +116,7 @@ async def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.Mo
 # Places that cannot be written
 
 
-def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "missing" / "recording.jsonl"
     with pytest.raises(OSError, match=r"recording\.jsonl"):
         server(recording=file).asgi()

@@ -1,4 +1,4 @@
-"""Runs a client in a process of its own against a server of the test's."""
+"""Run a client in its own process against a server of the test."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ def command(job: dict[str, Any]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    # Coverage would be measured as memory and time of the client.
+    # Coverage would count as memory and time of the client.
     return {name: value for name, value in os.environ.items() if not name.startswith(("COVERAGE", "COV_"))}
 
 
 async def run_client(target: Any, **job: Any) -> dict[str, Any]:
-    """What became of a job; it must leave nothing on stderr but warnings of its own log."""
+    """Run a job, and return its outcome. The client may write only warnings to stderr."""
     process = await asyncio.create_subprocess_exec(
         *command({"target": target, "what": "call"} | job),
         stdout=asyncio.subprocess.PIPE,

@@ -1,7 +1,7 @@
-"""A client in a process of its own, to be watched from outside: `python client_program.py <job as JSON>`.
+"""A client in its own process, measured from outside: `python client_program.py <job as JSON>`.
 
-It warms up, does the job, and says in one line of JSON how that ended, how long it took, how much memory it took beyond
-what it had, and how long its loop stood still.
+It warms up, does the job, and prints one line of JSON: the outcome, the duration, the additional memory, and the
+longest pause of its event loop.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ TICK = 0.01
 
 
 def peak_memory_mib() -> float:
-    """The most memory so far, in MiB. What getrusage says is inherited from the process that started this one."""
+    """Return the peak memory in MiB. getrusage is not usable, because it inherits the peak of the parent process."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
 
@@ -27,7 +27,7 @@ def reset_peak() -> None:
 
 
 async def longest_pause(stop: asyncio.Event) -> float:
-    """How long the loop stood still at most."""
+    """Return the longest time that the event loop was blocked."""
     longest, last = 0.0, time.monotonic()
     while not stop.is_set():
         await asyncio.sleep(TICK)

@@ -1,4 +1,4 @@
-"""Targets for the reliability tests: one with defaults for all files, and a way to start others."""
+"""Fixtures of the reliability tests: a target with default limits, and a function that starts others."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-# The lab and the faults are modules of this folder; the target, a program of its own, finds them the same way.
+# The harness and the faults are modules of this folder. The target runs as a program and finds them in the same way.
 sys.path.insert(0, str(Path(__file__).parent))
 
 import harness
@@ -16,7 +16,7 @@ import harness
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[harness.StartTarget]:
-    """Start a target with options of one's own; it ends with the test."""
+    """Start a target with other options. It stops with the test."""
     with ExitStack() as stack:
 
         def started(transport: str = "http", **options: Any) -> harness.Target:
@@ -28,14 +28,14 @@ def start(tmp_path: Path) -> Iterator[harness.StartTarget]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[harness.Target]:
     """A target over HTTP with the default limits, shared by the tests of one file."""
-    with harness.run_target(tmp_path_factory.mktemp("target"), "http") as one:
-        yield one
-        assert one.alive, one.log
+    with harness.run_target(tmp_path_factory.mktemp("target"), "http") as target:
+        yield target
+        assert target.alive, target.log
 
 
 @pytest.fixture(scope="module")
 def piped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[harness.Target]:
     """A target on standard streams with the default limits, shared by the tests of one file."""
-    with harness.run_target(tmp_path_factory.mktemp("target"), "stdio") as one:
-        yield one
-        assert one.alive, one.log
+    with harness.run_target(tmp_path_factory.mktemp("target"), "stdio") as target:
+        yield target
+        assert target.alive, target.log

@@ -1,6 +1,6 @@
-"""A proxy between a client and a server that breaks what the test wants broken: one fault for each call that is armed.
+"""A proxy between a client and a server that injects faults: one for each call, as long as `armed` has any.
 
-Before anything reaches the server: fin, rst, garbage, busy. After the server has done its work: late-fin, late-rst,
+Before the request reaches the server: fin, rst, garbage, busy. After the server has done its work: late-fin, late-rst,
 half, corrupt, stall.
 """
 
@@ -18,7 +18,7 @@ MARK = b'"tools/call"'
 
 
 class FaultProxy:
-    """Faults wait in `armed`; each is used up by one call."""
+    """The proxy. Each fault in `armed` applies to one call."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -97,7 +97,7 @@ class FaultProxy:
 
 
 def hang_up(writer: asyncio.StreamWriter, *, reset: bool) -> None:
-    """Close a connection, politely or not."""
+    """Close or reset a connection."""
     if reset:
         raw = writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

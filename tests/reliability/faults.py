@@ -1,4 +1,4 @@
-"""Ways in which an author's function may fail, by name. Shared by the target and the tests that ask it for them."""
+"""Ways in which a function of an author can fail, by name. The target and the tests share them."""
 
 import asyncio
 import sys
@@ -7,11 +7,11 @@ from typing import Any, NoReturn
 
 
 class NonStandardError(BaseException):
-    """Outside Exception, as some libraries' control flow is."""
+    """Not an Exception, like the control flow exceptions of some libraries."""
 
 
 class FailingStrError(Exception):
-    """Fails again when it is asked what it is."""
+    """Raises again in `__str__`."""
 
     def __str__(self) -> str:
         raise ValueError("secret-detail")
@@ -74,7 +74,7 @@ RETURNED: dict[str, Callable[[], Any]] = {
     "over the limit": lambda: "x" * (11 * 1024 * 1024),
 }
 
-# JSON has no NaN: it may become null or an error, but never a message that is not JSON.
+# JSON has no NaN. It may become null or an error, but never an invalid message.
 TOLERATED: dict[str, Callable[[], Any]] = {
     "NaN": lambda: {"value": float("nan")},
     "infinity": lambda: [float("inf")],

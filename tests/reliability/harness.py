@@ -1,6 +1,6 @@
-"""What the reliability tests are made with: a target process watched from outside, and clients that can misbehave.
+"""The harness of the reliability tests: a target process measured from outside, and clients that can misbehave.
 
-Nothing here uses dovetail: what a message looks like on a socket or a pipe is written down independently.
+It does not use dovetail. It encodes messages on sockets and pipes independently.
 """
 
 import collections
@@ -33,14 +33,14 @@ ACCEPT_JSON_AND_SSE = "application/json, text/event-stream"
 MiB = 1024 * 1024
 TIMEOUT_S = 20.0
 
-StartTarget = Callable[..., "Target"]  # the fixture that starts a target with options of its own
+StartTarget = Callable[..., "Target"]  # the fixture that starts a target with other options
 
 _ids = itertools.count(1)
-_opened: "dict[int, list[Connection]]" = {}  # by port: what a test leaves open is closed with its target
+_opened: "dict[int, list[Connection]]" = {}  # by port: connections to close with their target
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_S) -> Any:
-    """Wait until something is true; the value that was."""
+    """Wait until a condition is true, and return its value."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
@@ -49,14 +49,14 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = TIMEOUT_S
 
 
 def record_measurement(name: str, value: float, unit: str) -> None:
-    """Note a measured figure, for the table in docs/reliability.md, where RELIABILITY_FIGURES names a file."""
+    """Append a figure for the table in docs/reliability.md to the file that RELIABILITY_FIGURES names."""
     if place := os.environ.get("RELIABILITY_FIGURES"):
         with Path(place).open("a", encoding="utf-8") as file:
             file.write(json.dumps([name, round(value, 3), unit]) + "\n")
 
 
 def measure_cpu_unit(rounds: int = 3) -> float:
-    """CPU seconds of a fixed piece of work here and now (some 12 ms on an idle machine): the unit of every bound."""
+    """Return the CPU seconds of a fixed piece of work on this machine (about 12 ms if idle), the unit of all bounds."""
 
     def once() -> float:
         began = time.thread_time()
@@ -71,7 +71,7 @@ def measure_cpu_unit(rounds: int = 3) -> float:
 
 @dataclass
 class Target:
-    """A server process and what can be seen of it from outside."""
+    """A server process, and its measurements from outside."""
 
     process: subprocess.Popen[bytes]
     log_path: Path
@@ -124,10 +124,10 @@ class Target:
 
 @contextlib.contextmanager
 def run_target(folder: Path, transport: str = "http", **options: Any) -> Iterator[Target]:
-    """A target of its own; options as `target.py` reads them, those of the transport under `run`."""
+    """Run a target. `target.py` reads the options, those of the transport are under `run`."""
     options["transport"] = options.pop("run", {})
     path = folder / f"log-{next(_ids)}.txt"
-    # The development mode shows what is forgotten (files, coroutines), and takes memory that is not the server's.
+    # The development mode reports unclosed files and coroutines, but uses memory that is not the server's.
     mode = ["-X", "dev"] if options.get("dev") else []
     command = [sys.executable, *mode, str(HERE / "target.py"), transport, json.dumps(options)]
     pipe = subprocess.PIPE if transport == "stdio" else subprocess.DEVNULL
@@ -151,13 +151,13 @@ def run_target(folder: Path, transport: str = "http", **options: Any) -> Iterato
 
 
 def close_connections(target: Target) -> None:
-    """Close every connection that tests have opened to a target."""
+    """Close all connections of tests to a target."""
     for connection in _opened.pop(target.port, ()):
         connection.close()
 
 
 def _environment() -> dict[str, str]:
-    # Coverage of child processes would be measured as memory and time of the target.
+    # Coverage of child processes would count as memory and time of the target.
     return {name: value for name, value in os.environ.items() if not name.startswith(("COVERAGE", "COV_"))}
 
 
@@ -178,7 +178,7 @@ def _is_listening(port: int) -> bool:
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer, read to its end."""
+    """A complete HTTP response."""
 
     status: int
     headers: dict[str, str]
@@ -186,24 +186,24 @@ class Answer:
 
     @property
     def messages(self) -> list[Any]:
-        """The JSON-RPC messages in it, whichever form it has."""
+        """The JSON-RPC messages in it, from JSON or from events."""
         if "text/event-stream" in self.headers.get("content-type", ""):
             return [json.loads(event["data"]) for event in events(self.body) if event.get("data")]
         return [json.loads(self.body)] if self.body else []
 
     @property
     def message(self) -> Any:
-        """The last of them, which is the response."""
+        """The last message, which is the response."""
         return self.messages[-1] if self.messages else None
 
     @property
     def text(self) -> str:
-        """The text of a tool's result."""
+        """The text of a tool result."""
         return self.message["result"]["content"][0]["text"]
 
 
 def events(data: bytes) -> list[dict[str, str]]:
-    """The events of a complete event stream."""
+    """Parse a complete event stream."""
     blocks = data.decode().split("\n\n")
     return [parsed for block in blocks if (parsed := _event(block))]
 
@@ -219,7 +219,7 @@ def _event(block: str) -> dict[str, str]:
 
 
 class Connection:
-    """One TCP connection that speaks HTTP/1.1, byte by byte if need be."""
+    """A TCP connection for HTTP/1.1, with control over every byte."""
 
     def __init__(self, port: int, timeout: float = TIMEOUT_S, receive_buffer: int | None = None) -> None:
         self.socket = socket.socket()
@@ -239,7 +239,7 @@ class Connection:
         self.socket.sendall(data)
 
     def head(self) -> tuple[int, dict[str, str]]:
-        """Read the status and the headers of an answer."""
+        """Read the status and the headers of a response."""
         line = self.file.readline()
         if not line:
             raise ConnectionError("closed without an answer")
@@ -250,7 +250,7 @@ class Connection:
         return int(line.split()[1]), headers
 
     def answer(self) -> Answer:
-        """Read one whole answer."""
+        """Read a whole response."""
         status, headers = self.head()
         if headers.get("transfer-encoding") == "chunked":
             body = b"".join(self.chunks())
@@ -263,7 +263,7 @@ class Connection:
         return Answer(status, headers, body)
 
     def chunks(self) -> Iterator[bytes]:
-        """The pieces of a chunked body as they come."""
+        """Yield the chunks of a body as they arrive."""
         while True:
             line = self.file.readline()
             if not line:
@@ -276,7 +276,7 @@ class Connection:
             yield piece
 
     def stream(self) -> Iterator[dict[str, str]]:
-        """The events of an answer that is an event stream, as they come; comments are left out."""
+        """Yield the events of an event stream as they arrive, without comments."""
         held = b""
         for piece in self.chunks():
             held += piece
@@ -286,7 +286,7 @@ class Connection:
                     yield found
 
     def wait_closed(self) -> bool:
-        """Whether the server has closed the connection; waits for it."""
+        """Wait for the server to close the connection, and return whether it did."""
         try:
             while self.file.read(65536):
                 pass
@@ -297,7 +297,7 @@ class Connection:
         return True
 
     def abort(self) -> None:
-        """Close with a reset, as a client that is killed does."""
+        """Reset the connection, as a killed client does."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
@@ -316,7 +316,7 @@ class Connection:
 def encode_http_request(
     method: str, path: str, headers: dict[str, str] | list[tuple[str, str]], body: bytes | None = None
 ) -> bytes:
-    """A request as bytes; nothing is added but Content-Length."""
+    """Encode a request. Only Content-Length is added."""
     pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
     if body is not None and not any(name.lower() in ("content-length", "transfer-encoding") for name, _ in pairs):
         pairs.append(("content-length", str(len(body))))
@@ -325,7 +325,7 @@ def encode_http_request(
 
 
 def message(method: str, params: dict[str, Any] | None = None, id: Any = None, **more: Any) -> dict[str, Any]:
-    """A request; without an id, a notice."""
+    """Return a request, or a notification without an id."""
     made: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if id is not None:
         made["id"] = id
@@ -335,13 +335,13 @@ def message(method: str, params: dict[str, Any] | None = None, id: Any = None, *
 
 
 def stateless_params(params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
-    """Parameters with the `_meta` every stateless request has."""
+    """Return parameters with the `_meta` of stateless requests."""
     given = dict(params or {})
     return given | {"_meta": {VERSION: NEWEST, CAPABILITIES: {}} | meta | given.get("_meta", {})}
 
 
 def mirror_headers(request: Any) -> dict[str, str]:
-    """The headers that repeat a stateless request's body."""
+    """Return the headers that mirror the body of a stateless request."""
     params = request.get("params") or {}
     headers = {"mcp-protocol-version": NEWEST, "mcp-method": request["method"]}
     name = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}.get(request["method"])
@@ -351,7 +351,7 @@ def mirror_headers(request: Any) -> dict[str, str]:
 
 
 class Client:
-    """One client of the target over HTTP: stateless, or with a session of a handshake revision."""
+    """A client of the target over HTTP: stateless, or with a handshake session."""
 
     def __init__(
         self, target: Target, revision: str = NEWEST, *, principal: str | None = None, capabilities: Any = None
@@ -378,7 +378,7 @@ class Client:
         assert self.post(message("notifications/initialized")).status == 202
 
     def prepare(self, method: str, params: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> bytes:
-        """The bytes of a request, to send in a way of one's own."""
+        """Return the bytes of a request without sending them."""
         if self.revision == NEWEST:
             params = stateless_params(params, **{CAPABILITIES: self._capabilities}, **meta)
         elif meta:
@@ -388,7 +388,7 @@ class Client:
         return encode_http_request("POST", "/mcp", self.headers | extra, json.dumps(made).encode())
 
     def request(self, method: str, params: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> Answer:
-        """Ask, and wait for the answer."""
+        """Send a request, and wait for the response."""
         return self.exchange(self.prepare(method, params, id, **meta))
 
     def call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> Answer:
@@ -396,12 +396,12 @@ class Client:
         return self.request("tools/call", {"name": tool, "arguments": arguments or {}}, id, **meta)
 
     def post(self, body: Any, **headers: str) -> Answer:
-        """POST a message, or bytes, as they are."""
+        """POST a message, or raw bytes."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.exchange(encode_http_request("POST", "/mcp", self.headers | headers, data))
 
     def exchange(self, data: bytes) -> Answer:
-        """Send bytes on the client's connection and read one answer."""
+        """Send bytes on the client's connection, and read one response."""
         fresh = self._connection is None
         connection = self.connection()
         try:
@@ -411,7 +411,7 @@ class Client:
             self.close()
             if fresh:
                 raise
-            return self.exchange(data)  # the server had closed a connection that was idle
+            return self.exchange(data)  # the server had closed the idle connection
         if answer.headers.get("connection") == "close":
             self.close()
         return answer
@@ -422,13 +422,13 @@ class Client:
         return self._connection
 
     def send_only(self, data: bytes, **options: Any) -> Connection:
-        """Send bytes on a connection of their own; somebody reads the answer later, or never."""
+        """Send bytes on a new connection without reading the response."""
         connection = Connection(self.target.port, **options)
         connection.send(data)
         return connection
 
     def send_call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> Connection:
-        """Call a tool on a connection of its own."""
+        """Call a tool on a new connection without reading the response."""
         return self.send_only(self.prepare("tools/call", {"name": tool, "arguments": arguments or {}}, id, **meta))
 
     def listen(self, last: str | None = None) -> Connection:
@@ -441,7 +441,7 @@ class Client:
         return self.exchange(encode_http_request("DELETE", "/mcp", self.headers))
 
     def is_healthy(self) -> bool:
-        """Whether a call is answered as it should be."""
+        """Return whether a call has the expected result."""
         return self.call("echo", {"text": "health"}).text == "health"
 
     def process_stats(self) -> dict[str, int]:
@@ -497,7 +497,7 @@ class StdioClient:
         return message(method, params, next(_ids) if id is None else id)
 
     def request(self, method: str, params: dict[str, Any] | None = None, id: Any = None) -> Any:
-        """Ask and wait for the answer; anything else that comes is kept for `receive`."""
+        """Send a request, and wait for the response. Other messages are kept for `receive`."""
         made = self.prepare(method, params, id)
         self.send(made)
         return self.answer(made["id"])
@@ -511,7 +511,7 @@ class StdioClient:
         return made["id"]
 
     def answer(self, id: Any, seconds: float = TIMEOUT_S) -> Any:
-        """The answer with this id."""
+        """Wait for the response with this id."""
         kept: list[Any] = []
         try:
             while True:
@@ -523,7 +523,7 @@ class StdioClient:
             self._read[:0] = kept
 
     def receive(self, seconds: float = TIMEOUT_S) -> Any:
-        """The next message, in order of arrival."""
+        """Return the next message in order of arrival."""
         end = time.monotonic() + seconds
         while not self._read:
             if not self._poll.poll(max(0.0, end - time.monotonic()) * 1000):
@@ -536,7 +536,7 @@ class StdioClient:
         return self._read.pop(0)
 
     def unread_messages(self) -> list[Any]:
-        """What was received and nobody asked for."""
+        """Return the messages that were received but not read."""
         kept, self._read = self._read, []
         return kept
 
@@ -550,11 +550,11 @@ class StdioClient:
         self._in.close()
 
 
-# The transport of the first revision
+# HTTP+SSE
 
 
 class Sse2024Client:
-    """A client of the pair of addresses that the first revision had."""
+    """A client of the HTTP+SSE transport of the first protocol version."""
 
     def __init__(
         self, target: Target, revision: str = "2024-11-05", path: str = "/sse", handshake: bool = True

@@ -1,4 +1,4 @@
-"""A stdio server that behaves, except when `go` is called: `python hostile_server.py line|junk|deep|members`."""
+"""A stdio server that misbehaves only when `go` is called: `python hostile_server.py line|junk|deep|members`."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ MiB = 1024 * 1024
 def flood(what: str, id: int) -> None:
     out = sys.stdout.buffer
     head = b'{"jsonrpc":"2.0","id":%d,"result":' % id
-    if what == "line":  # no end to it
+    if what == "line":  # an endless line
         out.write(head + b'"')
         for _ in range(150):
             out.write(b"x" * MiB)

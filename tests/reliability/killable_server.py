@@ -1,7 +1,7 @@
-"""A server to be killed, written by hand so that it starts in moments: `killable_server.py <file> <era> [port]`.
+"""A minimal server for tests that kill it, which starts quickly: `killable_server.py <file> <era> [port]`.
 
-Standard streams without a port, HTTP with one. `mark` appends its token to the file before it answers, so the file
-tells what ran and how often; `grow` starts a process of its own.
+Without a port it uses standard streams, with one HTTP. `mark` appends its token to the file before it answers, so the
+file shows which calls ran and how often. `grow` starts a child process.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ Message = dict[str, Any]
 
 
 def append_line(text: str) -> None:
-    """One line in the file, whole or not at all."""
+    """Append one line to the file in a single write."""
     descriptor = os.open(MARKS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(descriptor, f"{text}\n".encode())
     os.close(descriptor)
 
 
 def answer(message: Message) -> tuple[float, Message] | None:
-    """When, and what."""
+    """Return the delay and the response, or None for a notification."""
     method, params = message.get("method"), message.get("params") or {}
     wait = 0.0
     result: Message | None = None
@@ -51,7 +51,7 @@ def answer(message: Message) -> tuple[float, Message] | None:
 
 
 def call(name: str, arguments: Message) -> tuple[float, str]:
-    """How long it takes, and what comes out."""
+    """Return the duration and the result of a tool."""
     if name == "grow":
         return 0.0, str(subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL).pid)
     append_line(arguments["token"])
@@ -59,7 +59,7 @@ def call(name: str, arguments: Message) -> tuple[float, str]:
 
 
 def over_streams() -> None:
-    """Lines in, lines out, each answer in its time."""
+    """Serve standard streams, each response after its delay."""
     held, waiting = b"", list[tuple[float, int, bytes]]()
     while True:
         patience = None if not waiting else max(0.0, waiting[0][0] - time.monotonic())
@@ -77,7 +77,7 @@ def over_streams() -> None:
 
 
 def over_http(port: int) -> None:
-    """One thread for each connection; a session for a handshake client, gone with the process."""
+    """Serve HTTP with a thread per connection. Handshake clients get a session that ends with the process."""
     import threading
 
     session = os.urandom(8).hex()

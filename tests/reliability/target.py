@@ -1,7 +1,7 @@
 """The server that the reliability tests attack: a separate process, written as an author would write it.
 
-`target.py <transport> <options as JSON>`. Its tools make faults, waits and sizes on demand; what is measured about it
-is measured from outside, except the few numbers that only `vitals` can see.
+`target.py <transport> <options as JSON>`. Its tools fail, wait and return large results on request. The tests measure
+it from outside, except for the few numbers of `vitals`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ TRANSPORT, OPTIONS = sys.argv[1], json.loads(sys.argv[2])
 
 
 async def bearer(headers: Mapping[bytes, bytes]) -> str | None:
-    """Believe the name that each caller sends. The tests are about what follows from it."""
+    """Accept the name that each caller sends. The tests check what follows from it."""
     return headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ") or None
 
 

@@ -1,6 +1,6 @@
-"""T07: connections that die at every point of a request and of its answer.
+"""T07: connections that close at every point of a request and its response.
 
-Afterwards: no task, no descriptor, no listener left over, no traceback in the log, and little CPU spent on each.
+Afterwards no task, descriptor or listener remains, the log has no traceback, and each aborted request used little CPU.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Every advisory that is listed names tests that exist, and docs/reliability.md lists them all.
+"""Test that every listed advisory names existing tests, and that docs/reliability.md lists all of them.
 
 RELIABILITY_WRITE=1 writes the table.
 """
@@ -50,7 +50,8 @@ def table() -> str:
         + " |"
         for one in ADVISORIES
     ]
-    return "\n".join(["| advisory | had by | flaw | tests here |", "| --- | --- | --- | --- |", *rows]) + "\n"
+    head = ["| advisory | affected | vulnerability | tests of dovetail |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def test_the_page_lists_them() -> None:

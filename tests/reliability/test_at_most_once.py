@@ -1,6 +1,6 @@
-"""T28: a tool runs at most once for each call, whatever happens to the network or to the server's process.
+"""T28: a tool runs at most once for each call, whatever happens to the network or the server process.
 
-Every call has a name of its own, which the tool counts. Retries are on, as they are for everyone.
+Every call has a unique name, which the tool counts. Retries are on, as by default.
 """
 
 import asyncio

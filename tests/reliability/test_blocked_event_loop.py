@@ -1,4 +1,6 @@
-"""T18: a tool that holds up the loop is named in the log; tools in threads hold up nobody, and too many are told so."""
+"""T18: the log names a tool that blocks the event loop. Tools in threads block no other call, and callers get an error
+if all threads are busy.
+"""
 
 import time
 from collections import Counter
@@ -64,7 +66,7 @@ def test_a_loop_blocked_again_and_again_does_not_fill_the_log(start: StartTarget
     assert target.log.count(BLOCKED_LINE) == 1
 
 
-def test_sixty_synchronous_tools_hold_up_nobody(served: Target) -> None:
+def test_sixty_synchronous_tools_block_no_other_call(served: Target) -> None:
     """The peers have 40 threads: there the sixty-first client waited more than seven seconds."""
     sleeper, other, old = Client(served), Client(served), Sse2024Client(served)
     session = Client(served, HANDSHAKE)
@@ -89,7 +91,7 @@ def test_sixty_synchronous_tools_hold_up_nobody(served: Target) -> None:
     assert [one.answer().text for one in held] == ["done"] * 60
 
 
-def test_when_all_threads_are_taken_callers_are_told(start: StartTarget) -> None:
+def test_when_all_threads_are_busy_callers_get_an_error(start: StartTarget) -> None:
     target = start(limits={"max_threads": 4, "max_thread_queue": 6, "thread_queue_timeout": 0.3})
     client = Client(target)
     client.call("shout", {"text": "x"})

@@ -1,7 +1,7 @@
-"""T20: a web page cannot reach a server on the visitor's own machine, with nothing configured.
+"""T20: a web page cannot reach a server on the visitor's machine, with the default configuration.
 
-Every address of the server is asked under every name a page could give it; what a refusal must never do is run
-something, open something, or say that a page may read it.
+The test requests every path of the server under every host name a page could use. A refusal must not run or open
+anything, and must not allow the page to read it.
 """
 
 import json
@@ -125,7 +125,7 @@ def judged(answer: Answer) -> int:
 
 
 @pytest.fixture(scope="module")
-def scene(served: Target) -> dict[str, tuple[str, str, dict[str, str], bytes | None]]:
+def http_requests(served: Target) -> dict[str, tuple[str, str, dict[str, str], bytes | None]]:
     client = Client(served)
     client.call("release", {"key": REACHED})
     return requests(served, Client(served, HANDSHAKE), Sse2024Client(served))
@@ -143,8 +143,8 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_no_page_reaches_it(served: Target, scene: Any, address: str) -> None:
-    method, path, headers, body = scene[address]
+def test_no_page_reaches_it(served: Target, http_requests: Any, address: str) -> None:
+    method, path, headers, body = http_requests[address]
     wrong: list[tuple[str, str, int]] = []
     for foreign in FOREIGN_HOSTS:
         host = foreign.format(port=served.port)
@@ -164,8 +164,8 @@ def test_no_page_reaches_it(served: Target, scene: Any, address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_names_that_two_readers_could_read_differently(served: Target, scene: Any, address: str) -> None:
-    method, path, headers, body = scene[address]
+def test_names_that_two_readers_could_read_differently(served: Target, http_requests: Any, address: str) -> None:
+    method, path, headers, body = http_requests[address]
     here, there = ("host", f"localhost:{served.port}"), ("host", "evil.example")
     own, foreign = ("origin", "http://localhost"), ("origin", "http://evil.example")
     for named in ([], [here, there], [there, here], [here, own, foreign], [here, foreign, own], [here, here]):
@@ -188,9 +188,11 @@ def test_this_machine_reaches_it(served: Target, host: str) -> None:
 
 @pytest.mark.parametrize("address", ["stateless call", "session call", "initialize", "old call", "old call below"])
 @pytest.mark.parametrize("content_type", SIMPLE_TYPES)
-def test_what_a_form_can_send_is_refused(served: Target, scene: Any, address: str, content_type: str | None) -> None:
+def test_what_a_form_can_send_is_refused(
+    served: Target, http_requests: Any, address: str, content_type: str | None
+) -> None:
     """Without an Origin too: a request that needs no preflight runs nothing."""
-    method, path, headers, body = scene[address]
+    method, path, headers, body = http_requests[address]
     kept = [("host", "localhost"), *((name, value) for name, value in headers.items() if name != "content-type")]
     typed = [] if content_type is None else [("content-type", content_type)]
     assert judged(ask(served, method, path, kept + typed, body)) == 415

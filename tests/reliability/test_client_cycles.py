@@ -1,4 +1,4 @@
-"""Clients that are opened and closed many times: no task, descriptor, process or object is left of any of them."""
+"""Test that clients leave no task, descriptor, process or object after many opens and closes."""
 
 import asyncio
 import gc

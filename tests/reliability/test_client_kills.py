@@ -1,5 +1,5 @@
-"""A server that is killed at random moments while many calls are in flight: nothing hangs, nothing runs twice, nothing
-is left running, and every call is answered or reported.
+"""Test killing a server at random moments with many calls in flight: no call hangs or runs twice, and each is answered
+or reported.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""T22, the client's side: reading a server's bytes takes time in proportion to them, in whichever pieces they come."""
+"""T22, client: parsing a server's bytes takes linear time, in any chunks."""
 
 import asyncio
 from collections.abc import Callable

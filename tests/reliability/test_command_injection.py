@@ -1,7 +1,7 @@
-"""T43: commands: what a host starts is the command of its configuration, word by word, and nothing else.
+"""T43: a host starts exactly the command of its configuration.
 
-Metacharacters, leading dashes, names of servers, programs of the same name in the folder, variables that are nobody's
-business.
+The tests use metacharacters, leading dashes, server names, programs of the same name in the folder and unrelated
+environment variables.
 """
 
 import itertools

@@ -1,5 +1,6 @@
-"""T30: consent and the confused deputy. A user's agreement is for one client, in one browser, once; the provider
-upstream is reached only behind it, and no page of another site can give it in the user's place.
+"""T30: a user's consent is valid for one client, in one browser, once.
+
+The upstream provider is reached only after consent, and a page of another site cannot consent for the user.
 """
 
 import re
@@ -70,7 +71,7 @@ class Browser:
         return dict(parse_qsl(urlsplit(self.headers.get("location", "")).query)).get("code")
 
 
-class Scene:
+class Environment:
     """A proxy before a provider that logs in whoever comes, and browsers."""
 
     def __init__(self, url: str, provider: str, fetcher: HTTPClient) -> None:
@@ -89,7 +90,7 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
+async def environment() -> AsyncIterator[Environment]:
     async def provider(scope: Any, receive: Any, send: Any) -> None:
         body = {"/token": b'{"access_token": "theirs"}', "/user": b'{"sub": "ada"}'}.get(scope["path"], b"")
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
@@ -116,23 +117,23 @@ async def scene() -> AsyncIterator[Scene]:
 
         async with serve_app(make) as url:
             fetcher = HTTPClient()
-            yield Scene(url, up, fetcher)
+            yield Environment(url, up, fetcher)
             await fetcher.close()
 
 
-async def test_the_way_that_is_meant(scene: Scene) -> None:
-    browser, callback = await scene.consented()
+async def test_the_way_that_is_meant(environment: Environment) -> None:
+    browser, callback = await environment.consented()
     assert (await browser.send("GET", callback)).code
     assert browser.headers["location"].startswith(HOME)
 
 
-async def attacks(scene: Scene) -> dict[str, bool]:
+async def attacks(environment: Environment) -> dict[str, bool]:
     """Each attack, and whether it got a code or reached the provider without the user's own agreement."""
     got: dict[str, bool] = {}
 
     # Two browsers: the attacker agrees, the victim is lured to the callback, or the other way round.
-    attacker, callback = await scene.consented()
-    victim = scene.browser()
+    attacker, callback = await environment.consented()
+    victim = environment.browser()
     got["callback in a browser without a cookie"] = (await victim.send("GET", callback)).code is not None
     await victim.ask()
     got["callback in another browser"] = (await victim.send("GET", callback)).code is not None
@@ -140,8 +141,8 @@ async def attacks(scene: Scene) -> dict[str, bool]:
     got["callback with the cookie under another name"] = (await victim.send("GET", callback)).code is not None
 
     # A stolen page: the attacker's request decided by the victim's browser.
-    attacker = await scene.browser().ask()
-    victim = await scene.browser().ask()
+    attacker = await environment.browser().ask()
+    victim = await environment.browser().ask()
     got["the form of another browser"] = (await victim.decide(attacker.form)).upstream is not None
     mixed = attacker.form | {"csrf": victim.form["csrf"]}
     got["the request of another browser"] = (await victim.decide(mixed)).upstream is not None
@@ -159,10 +160,10 @@ async def attacks(scene: Scene) -> dict[str, bool]:
     got["without a token"] = (await victim.decide(guess)).upstream is not None
     got["a form of another type"] = (await victim.decide(content_type="text/plain")).upstream is not None
     query = urlencode(victim.form | {"decision": "allow"})
-    got["by GET"] = (await victim.send("GET", f"{scene.url}/consent?{query}")).upstream is not None
+    got["by GET"] = (await victim.send("GET", f"{environment.url}/consent?{query}")).upstream is not None
 
     # Riding on an agreement given before, to this client or another.
-    victim, callback = await scene.consented()
+    victim, callback = await environment.consented()
     await victim.send("GET", callback)
     for name, changes in {
         "the same client again": {},
@@ -170,7 +171,7 @@ async def attacks(scene: Scene) -> dict[str, bool]:
         "silently": {"prompt": "none"},
     }.items():
         again = await victim.ask(**changes)
-        got[name] = again.code is not None or scene.provider in again.text + again.headers.get("location", "")
+        got[name] = again.code is not None or environment.provider in again.text + again.headers.get("location", "")
     got["the callback again"] = (await victim.send("GET", callback)).code is not None
     spent = victim.form
     await victim.decide()
@@ -185,27 +186,29 @@ async def attacks(scene: Scene) -> dict[str, bool]:
         "a plain proof key": {"code_challenge_method": "plain"},
         "another resource": {"resource": "https://other.example/mcp"},
     }.items():
-        asked = await scene.browser().ask(**changes)
+        asked = await environment.browser().ask(**changes)
         got[name] = asked.status == 200 or "evil" in asked.headers.get("location", "")
 
     # Guessing.
-    victim = scene.browser()
-    got["a guessed state"] = (await victim.send("GET", f"{scene.url}/callback?code=x&state=guess")).code is not None
-    got["no state"] = (await victim.send("GET", f"{scene.url}/callback?code=x")).code is not None
+    victim = environment.browser()
+    got["a guessed state"] = (
+        await victim.send("GET", f"{environment.url}/callback?code=x&state=guess")
+    ).code is not None
+    got["no state"] = (await victim.send("GET", f"{environment.url}/callback?code=x")).code is not None
     return got
 
 
-async def test_no_attack_succeeds(scene: Scene) -> None:
-    got = await attacks(scene)
+async def test_no_attack_succeeds(environment: Environment) -> None:
+    got = await attacks(environment)
     assert [name for name, succeeded in got.items() if succeeded] == []
     record_measurement("T30 attacks", len(got), "")
 
 
-async def test_what_every_page_says(scene: Scene) -> None:
+async def test_what_every_page_says(environment: Environment) -> None:
     """Not to be framed, scripted, kept or told of; and that a program on this machine may not be who it says."""
-    pages = [await scene.browser().ask(), await scene.browser().ask(client_id="nobody")]
-    pages.append(await (await scene.browser().ask()).decide({"request": "x"}))
-    pages.append(await (await scene.browser().ask()).decide())
+    pages = [await environment.browser().ask(), await environment.browser().ask(client_id="nobody")]
+    pages.append(await (await environment.browser().ask()).decide({"request": "x"}))
+    pages.append(await (await environment.browser().ask()).decide())
     for page in pages:
         policy = page.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy
@@ -218,11 +221,13 @@ async def test_what_every_page_says(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("text", ['"><script>alert(1)</script>', "'><img src=x onerror=alert(1)>"])
-async def test_nothing_is_reflected(scene: Scene, text: str) -> None:
+async def test_nothing_is_reflected(environment: Environment, text: str) -> None:
     for name in ("client_id", "redirect_uri", "state", "scope", "resource", "response_type"):
-        page = await scene.browser().ask(**{name: text})
+        page = await environment.browser().ask(**{name: text})
         assert text not in page.text
         assert text not in page.headers.get("location", "")
     for path in ("callback", "consent", "nothing"):
-        page = await scene.browser().send("GET", f"{scene.url}/{path}?{urlencode({'error': text, 'state': text})}")
+        page = await environment.browser().send(
+            "GET", f"{environment.url}/{path}?{urlencode({'error': text, 'state': text})}"
+        )
         assert text not in page.text

@@ -1,7 +1,7 @@
-"""T24: a schema of the author's that is costly to check, or arguments made to be costly, hold nobody up.
+"""T24: an expensive schema of the author, or expensive arguments, do not block other callers.
 
-The schemas are of the kind that froze other hosts; nothing they name is ever fetched, and what cannot be checked in
-time is refused when the tool is registered.
+The schemas are like those that froze other hosts. References are never fetched, and a schema that cannot be checked in
+time is refused at registration.
 """
 
 import socket

@@ -1,7 +1,7 @@
-"""T32: a server cannot make its client fetch what only the client can reach, nor open what is no web page.
+"""T32: a server cannot make its client fetch internal addresses, or open URLs that are not web pages.
 
-The client believes to be on the internet: names are looked up in a table, public addresses lead to a guarded server on
-loopback, and a connection to any other address is counted and refused. No packet leaves the machine.
+The client resolves names with a table. Public addresses lead to a guarded server on loopback, and a connection to any
+other address is counted and refused. No packet leaves the machine.
 """
 
 import asyncio
@@ -114,7 +114,7 @@ def net(place: GuardedServer, monkeypatch: pytest.MonkeyPatch) -> Net:
 @pytest.fixture
 async def user(net: Net, tmp_path: Path) -> AsyncIterator[User]:
     """Someone whose browser knows the same internet."""
-    one = Abroad(net, ssl.create_default_context(cafile=str(tmp_path / "both.pem")))
+    one = Abroad(net, ssl.create_default_context(cafile=str(tmp_path / "certificate.pem")))
     yield one
     await one.close()
 
@@ -151,7 +151,7 @@ async def attempt(place: GuardedServer, user: User, tmp_path: Path, **settings: 
     """Log in; what ended it."""
     try:
         async with Client(
-            HTTPTarget(place.url, verify=tmp_path / "both.pem"), auth=oauth_settings(user, **settings)
+            HTTPTarget(place.url, verify=tmp_path / "certificate.pem"), auth=oauth_settings(user, **settings)
         ) as client:
             await client.ping()
     except MCPError as error:
@@ -305,7 +305,7 @@ async def test_what_came_back_is_not_repeated(
         "https://example.net/\n", "https://", "$(touch x)", "-oProxyCommand=x", "",
     ],
 )  # fmt: skip
-async def test_what_is_no_page_is_not_opened(
+async def test_a_url_that_is_not_a_page_is_not_opened(
     place: GuardedServer, net: Net, user: User, tmp_path: Path, url: str
 ) -> None:
     place.server["authorization_endpoint"] = url

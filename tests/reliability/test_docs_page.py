@@ -1,5 +1,6 @@
-"""docs/reliability.md and the code agree: the table of limits is the one in `limits.py`, and every row that has a test
-names it. RELIABILITY_WRITE=1 writes the table.
+"""Test that the table of limits in docs/reliability.md matches `limits.py`, and that every row names its test.
+
+RELIABILITY_WRITE=1 writes the table.
 """
 
 import inspect
@@ -47,7 +48,7 @@ def table() -> str:
         f"| `{one.name}` | {spoken(one.name, one.default)} | {said.get(one.name, '').replace('|', '/')} |"
         for one in msgspec.structs.fields(limits.ServerLimits)
     ]
-    return "\n".join(["| limit | default | at the limit, or what it is of |", "| --- | --- | --- |", *rows]) + "\n"
+    return "\n".join(["| limit | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def test_the_limits_are_those_of_the_code() -> None:

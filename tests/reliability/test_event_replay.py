@@ -1,5 +1,7 @@
-"""T14: replay, checked against a model. Within the window nothing is lost, doubled, out of order or somebody else's;
-outside it the answer is an error and never an empty success. On the store alone, and over real connections.
+"""T14: event replay, compared with a model, on the store and over real connections.
+
+Within the window no event is lost, duplicate, out of order or foreign. Outside of it the response is an error, never an
+empty success.
 """
 
 import json

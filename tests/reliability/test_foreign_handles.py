@@ -1,5 +1,6 @@
-"""T13: handles of others. Every handle a server gives out, tried by another principal, from another session, guessed
-and altered: none is accepted, and none can be told from one that never was.
+"""T13: every handle of a server, used by another principal, from another session, guessed and altered.
+
+None is accepted, and none can be distinguished from a handle that never existed.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""T35: a gateway keeps its servers apart: no unknown name leads to more, no header passes, no failure spreads."""
+"""T35: a gateway isolates its servers: unknown names, headers and failures do not pass from one to another."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,7 @@
-"""T21: a header that mirrors the body agrees with it, or the request is refused and nothing runs.
+"""T21: a mirrored header must agree with the body, or the request is refused and nothing runs.
 
-What agreement means is written down here once more, independently: a gateway that routes by the header and a server
-that acts by the body must never have two opinions.
+The test defines agreement again, independently of the code. A gateway that routes by the header and a server that acts
+on the body must never disagree.
 """
 
 import base64

@@ -1,6 +1,6 @@
-"""T24, the client's side: a server's schemas, for its results and its forms, hold up nobody.
+"""T24, client: a server's schemas for results and forms do not block the client.
 
-What cannot be checked at a bounded cost is not checked, and said so in the log.
+A schema that cannot be checked at a bounded cost is not checked, and the log says so.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ async def test_a_hostile_schema_of_results(name: str, era: str) -> None:
         for _ in range(5000):
             schema_text = '{"a":' + schema_text + "}"
         listed = None
-    play = ScriptedServer(era, {"tools/call": text_result("x", structuredContent=value)})
+    script = ScriptedServer(era, {"tools/call": text_result("x", structuredContent=value)})
     if listed is not None:
-        play.reactions = {**play.reactions, "tools/list": listed}
+        script.reactions = {**script.reactions, "tools/list": listed}
     else:
-        play.reactions = {**play.reactions, "tools/list": lambda message: _raw(message, schema_text)}
+        script.reactions = {**script.reactions, "tools/list": lambda message: _raw(message, schema_text)}
     excess: list[float] = []  # CPU beyond the bound. Other load only adds to it, so one good attempt is enough.
     for _ in range(ATTEMPTS):
-        async with serve_on_socket(play) as at, Client(at, timeout=Timeouts(request=2)) as client:
+        async with serve_on_socket(script) as at, Client(at, timeout=Timeouts(request=2)) as client:
             with contextlib.suppress(MCPError):
                 await client.list_tools()
             judged = await _spent(client, "go")
@@ -95,9 +95,9 @@ async def test_nothing_a_schema_names_is_fetched() -> None:
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     schema = {"$ref": f"http://127.0.0.1:{port}/schema.json"}
-    play = ScriptedServer("stateless", {"tools/list": {"tools": [tool_definition("go", outputSchema=schema)]}})
-    play.reactions = {**play.reactions, "tools/call": text_result("x", structuredContent={"a": 1})}
-    async with serve_on_socket(play) as at, Client(at) as client:
+    script = ScriptedServer("stateless", {"tools/list": {"tools": [tool_definition("go", outputSchema=schema)]}})
+    script.reactions = {**script.reactions, "tools/call": text_result("x", structuredContent={"a": 1})}
+    async with serve_on_socket(script) as at, Client(at) as client:
         await client.list_tools()
         assert await client.call("go") == {"a": 1}
     server.close()

@@ -1,7 +1,7 @@
-"""T05: what a peer can make the server write to its log, and what that costs the others.
+"""T05: what a peer can make the server write to its log, and its cost for other clients.
 
-Per event at most 1 KiB of what the peer said, no control character but the line end, and no line that could be taken
-for a record of its own; other clients do not notice.
+An event contains at most 1 KiB from the peer, no control characters except the newline, and no line that looks like
+another record. Other clients are not affected.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""T01: malformed messages. Every method, damaged by grammar and by bytes, over every transport and both eras.
+"""T01: malformed messages: every method, damaged by grammar and by bytes, over every transport and in both eras.
 
-After each: the error that belongs to it with the id that can be read, exactly one answer where one is due and none
-where none is, and a health echo. A wedge, a crash or a silent drop fails the test.
+After each message the server sends the right error with the readable id, exactly one response if one is due, and
+answers a health check. A hang, a crash or a silent drop fails the test.
 """
 
 import json

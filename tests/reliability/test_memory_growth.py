@@ -1,6 +1,6 @@
-"""T08: what sessions, streams and calls cost in memory, whether rounds of them leave anything behind, and expiry.
+"""T08: the memory of sessions, streams and calls, whether repeated rounds leak, and expiry.
 
-Figures are resident set differences after a warm-up; `make soak` runs the same with ten times as many.
+The figures are differences of resident memory after a warm-up. `make soak` runs ten times as many.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""T27: a client survives its network: after each fault the same client object is usable at once.
+"""T27: after each network fault the same client object is usable at once.
 
-T28 is in the next file: nothing a fault does makes a tool run twice.
+T28 is in the next file: no fault makes a tool run twice.
 """
 
 import asyncio

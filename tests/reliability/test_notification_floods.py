@@ -1,4 +1,6 @@
-"""T25: a hundred thousand notices before one answer: taken, bounded, told together, and the answer still comes."""
+"""T25: a hundred thousand notifications before one response: memory is bounded, they are merged, and the response
+arrives.
+"""
 
 import asyncio
 import json
@@ -80,9 +82,9 @@ async def test_a_slow_listener_of_logs_loses_the_oldest_and_nothing_grows() -> N
 
     flood = [(line("logs") + b"\n") * 1000] * (MANY // 1000)
     last = create_notification("notifications/message", level="info", data="last", logger="l")
-    play = ScriptedServer("handshake", {"tools/call": lambda _: Messages([*flood, last, text_result("done")])})
+    script = ScriptedServer("handshake", {"tools/call": lambda _: Messages([*flood, last, text_result("done")])})
     async with (
-        serve_on_socket(play) as at,
+        serve_on_socket(script) as at,
         Client(at, log_handler=slow, limits=ClientLimits(max_queued_notifications=50)) as client,
     ):
         assert await client.call("go") == "done"
@@ -91,9 +93,9 @@ async def test_a_slow_listener_of_logs_loses_the_oldest_and_nothing_grows() -> N
         assert len(heard) <= 52
 
 
-async def test_changes_not_yet_taken_are_told_once_each() -> None:
-    play = ScriptedServer("handshake", {"tools/call": flooding("changes", serve_on_socket)})
-    async with serve_on_socket(play) as at, Client(at) as client, client.listen() as changes:
+async def test_changes_not_yet_read_are_reported_once_each() -> None:
+    script = ScriptedServer("handshake", {"tools/call": flooding("changes", serve_on_socket)})
+    async with serve_on_socket(script) as at, Client(at) as client, client.listen() as changes:
         assert await client.call("go") == "done"
         taken = aiter(changes)
         assert (await anext(taken)).kind == "tools"
@@ -112,7 +114,7 @@ async def test_questions_without_number_are_refused_beyond_a_few() -> None:
         return []
 
     questions = Messages([{"id": f"q{n}", "method": "roots/list"} for n in range(500)])
-    play = ScriptedServer(
+    script = ScriptedServer(
         "handshake",
         {
             "tools/call": lambda m: (
@@ -120,9 +122,9 @@ async def test_questions_without_number_are_refused_beyond_a_few() -> None:
             )
         },
     )
-    async with serve_on_socket(play) as at, Client(at, roots=roots) as client:
+    async with serve_on_socket(script) as at, Client(at, roots=roots) as client:
         await client.call("go")
-        await wait_until(lambda: any("error" in one for one in play.received))
+        await wait_until(lambda: any("error" in one for one in script.received))
         assert await client.call("other") == "ok"
         assert asked == 32
         gate.set()

@@ -1,4 +1,4 @@
-"""T17: no process stays behind when the client closes or is killed, or the parent of the workers of a server."""
+"""T17: no process remains after the client closes or is killed, or after the parent of a server's workers is killed."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ def alive(file: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("manner", ["polite", "deaf"])
-async def test_closing_leaves_nobody(manner: str, tmp_path: Path) -> None:
+async def test_closing_leaves_no_process(manner: str, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     async with Client(family(file, manner)) as client:
         assert await client.call("go") == "ok"
@@ -67,7 +67,7 @@ async def test_closing_leaves_nobody(manner: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("manner", ["polite", "deaf"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_client_that_is_killed_leaves_nobody(how: signal.Signals, manner: str, tmp_path: Path) -> None:
+async def test_a_client_that_is_killed_leaves_no_process(how: signal.Signals, manner: str, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     job: dict[str, Any] = {"target": family(file, manner), "what": "hold"}
     process = await asyncio.create_subprocess_exec(

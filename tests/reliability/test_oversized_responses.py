@@ -1,6 +1,6 @@
-"""T03, the client's side: whatever a server sends, one answer takes a bounded amount of memory.
+"""T03, client: one response uses a bounded amount of memory, whatever a server sends.
 
-The client is a process of its own; its memory is the most it ever had, over what it had after a first call.
+The client runs in its own process. The figure is its peak memory minus its memory after a first call.
 """
 
 import gzip
@@ -80,8 +80,8 @@ WEB = {
 @pytest.mark.parametrize("name", WEB)
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_answer_without_end_over_http(name: str, era: str) -> None:
-    play = ScriptedServer(era, {"tools/call": only_once(WEB[name])}, session="s")
-    async with serve_over_http(play) as at:
+    script = ScriptedServer(era, {"tools/call": only_once(WEB[name])}, session="s")
+    async with serve_over_http(script) as at:
         seen = await run_client(at, era=era)
     assert seen["outcome"] in ("InvalidResult", "Interrupted", "NotMCPServer"), seen
     assert seen["usable"]
@@ -91,8 +91,8 @@ async def test_an_answer_without_end_over_http(name: str, era: str) -> None:
 
 async def test_an_event_of_very_many_lines() -> None:
     """Each line could cost an object; the limit is made small, because reading them takes its time."""
-    play = ScriptedServer("stateless", {"tools/call": only_once(short_lines)})
-    async with serve_over_http(play) as at:
+    script = ScriptedServer("stateless", {"tools/call": only_once(short_lines)})
+    async with serve_over_http(script) as at:
         seen = await run_client(at, era="stateless", limits={"max_response_bytes": 4 * MiB})
     assert seen["outcome"] == "InvalidResult", seen
     assert seen["usable"]
@@ -133,8 +133,8 @@ async def test_an_honest_answer_just_under_the_limit(way: str) -> None:
             gzip.compress(encode_message(create_response(message, result)), 0), content_encoding="gzip"
         )
 
-    play = ScriptedServer("stateless", {"tools/call": only_once(reaction)})
-    async with (serve_on_socket if way == "socket" else serve_over_http)(play) as at:
+    script = ScriptedServer("stateless", {"tools/call": only_once(reaction)})
+    async with (serve_on_socket if way == "socket" else serve_over_http)(script) as at:
         seen = await run_client(at, era="stateless")
     assert seen["outcome"] == str(size), seen
     assert seen["usable"]
@@ -145,8 +145,8 @@ async def test_an_honest_answer_just_under_the_limit(way: str) -> None:
 
 async def test_a_list_of_too_many() -> None:
     tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(50_000)]
-    play = ScriptedServer("stateless", {"tools/list": {"tools": tools}})
-    async with serve_on_socket(play) as at:
+    script = ScriptedServer("stateless", {"tools/list": {"tools": tools}})
+    async with serve_on_socket(script) as at:
         seen = await run_client(at, era="stateless", what="list")
     assert seen["outcome"] == "InvalidResult", seen
     record_measurement("T03 client, 50 000 tools in one answer", seen["mib"], "MiB")

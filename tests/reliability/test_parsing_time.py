@@ -1,7 +1,7 @@
-"""T22: what reads a peer's text takes time in proportion to its length, however the text is made.
+"""T22: parsing a peer's text takes linear time, whatever its content.
 
-Each reader is timed on a text and on one eight times as long; work that grows with the square would take 64 times as
-long. Then the worst texts go to a server at their size limits, where no other client may notice them.
+Each parser is timed on a text and on one eight times as long. Quadratic work would take 64 times as long. Then the
+worst texts go to a server at their size limits, and other clients must not be affected.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from dovetail.error_context import clip
 from dovetail.errors import ProtocolError
 from dovetail.protocol.headers import HeaderPath, check_param_headers, decode_value
 from dovetail.protocol.http_checks import Refusal, collect_headers, parse_accept, parse_media_type
-from dovetail.protocol.request_state import Sealer
+from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.server.uri_template import URITemplate
 from dovetail.transports.line_protocol import LineSplitter
@@ -234,7 +234,7 @@ HEADERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
         ),
         b"1",
     ),
-    "state": (lambda value: Sealer(["a" * 32]).open(value.decode(), b"", 0.0), b"YWFh"),
+    "state": (lambda value: RequestStateSealer(["a" * 32]).open(value.decode(), b"", 0.0), b"YWFh"),
     "words for a log": (lambda value: clip(value.decode("latin-1")), b"\x1b"),
 }  # fmt: skip
 
@@ -290,7 +290,7 @@ def at_limit(body: bytes) -> bytes:
     return head[:-2] + b', "arguments": ' + body + b"}}"
 
 
-def test_the_worst_messages_hold_nobody_up(served: Target) -> None:
+def test_the_worst_messages_block_no_other_client(served: Target) -> None:
     """One body of nearly 4 MiB of each kind: how long the server works on it, and how long another waits."""
     hostile, other = Client(served), Client(served)
     headers = hostile.headers | mirror_headers(message("tools/call", {"name": "take"}, 1))
@@ -315,7 +315,7 @@ def test_the_worst_messages_hold_nobody_up(served: Target) -> None:
     assert worst_wait < 1.0
 
 
-def test_the_worst_uris_hold_nobody_up(served: Target) -> None:
+def test_the_worst_uris_block_no_other_client(served: Target) -> None:
     client = Client(served, HANDSHAKE)
     worst = 0.0
     for unit in UNITS:

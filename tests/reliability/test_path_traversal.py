@@ -1,7 +1,7 @@
-"""T23: no URI reaches outside the place that a template serves: not by dots, escapes, drives, links or lookalikes.
+"""T23: no URI reaches outside the folder of a template: not by dots, escapes, drives, links or lookalikes.
 
-`docs://{+path}` of the target joins the path to a folder, and resolves it as an author should, because a link inside
-the folder is nothing a template can see.
+`docs://{+path}` of the target joins the path to a folder and resolves it as an author should, because a template cannot
+detect a link inside the folder.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""T13 on a guarded server: what one principal was given is no other's, and stays its own with another token."""
+"""T13 on a guarded server: handles of one principal are useless for others, and stay valid with a new token."""
 
 from typing import Any
 

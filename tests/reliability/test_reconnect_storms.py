@@ -1,4 +1,4 @@
-"""T10: a server that ends every stream at once, asks to be called back at once, or is not there, is not stormed."""
+"""T10: a client backs off from a server that ends every stream at once, asks for immediate retries or is down."""
 
 import asyncio
 from typing import Any
@@ -37,28 +37,28 @@ STREAMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("how", STREAMS)
 async def test_the_stream_of_a_session(how: str) -> None:
-    play = ScriptedServer("handshake", session="s", http_get_reaction=STREAMS[how])
-    async with serve_over_http(play) as at, Client(at) as client:
+    script = ScriptedServer("handshake", session="s", http_get_reaction=STREAMS[how])
+    async with serve_over_http(script) as at, Client(at) as client:
         await asyncio.sleep(WATCHED)
-        tries = sum(method == "GET" for method, _ in play.heads)
+        tries = sum(method == "GET" for method, _ in script.heads)
         record_measurement(f"T10 streams of a session opened in {WATCHED:g} s, {how}", tries, "")
         assert 2 <= tries <= MOST
         assert await client.call("go") == "ok"
-        assert play.count("initialize") == 1
+        assert script.count("initialize") == 1
 
 
 @pytest.mark.parametrize("how", ["retry 0", "fin", "rst"])
 async def test_a_subscription(how: str) -> None:
     first = [acknowledged]
-    play = ScriptedServer("stateless")
-    play.reactions = {
+    script = ScriptedServer("stateless")
+    script.reactions = {
         "subscriptions/listen": lambda m: (
             first.pop()(m) if first else (acknowledged(m) if how == "retry 0" else STREAMS[how])
         )
     }
-    async with serve_over_http(play) as at, Client(at) as client, client.listen():
+    async with serve_over_http(script) as at, Client(at) as client, client.listen():
         await asyncio.sleep(WATCHED)
-        tries = play.count("subscriptions/listen")
+        tries = script.count("subscriptions/listen")
         record_measurement(f"T10 subscriptions opened in {WATCHED:g} s, {how}", tries, "")
         assert 2 <= tries <= MOST
         assert await client.call("go") == "ok"
@@ -66,11 +66,11 @@ async def test_a_subscription(how: str) -> None:
 
 async def test_a_server_that_cannot_be_opened_is_not_hammered_by_callers() -> None:
     """Callers in a loop share one attempt at a time, and the attempts keep their distance."""
-    play = ScriptedServer(
+    script = ScriptedServer(
         "handshake",
         {"initialize": encode_http_reply(b"", status=500), "server/discover": encode_http_reply(b"", status=500)},
     )
-    async with serve_over_http(play) as at:
+    async with serve_over_http(script) as at:
         client = Client(at, timeout=Timeouts(discover=1))
 
         async def insist() -> None:
@@ -85,7 +85,7 @@ async def test_a_server_that_cannot_be_opened_is_not_hammered_by_callers() -> No
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        tries = play.count("initialize")
+        tries = script.count("initialize")
         record_measurement(f"T10 attempts to open in {WATCHED:g} s, ten callers", tries, "")
         assert tries <= MOST
         await client.close()

@@ -1,7 +1,7 @@
-"""T19: one client that floods the server is told so; the others do not notice.
+"""T19: one client that floods the server is limited, and other clients are not affected.
 
-The flooder is a principal of its own; each flood goes well over its share, and while it lasts another principal
-works as if alone. Only the flooder gets 429, with a time after which to come back.
+The flooding client has its own principal and far exceeds its share, while another principal works as usual. Only the
+flooding client gets 429, with a time to retry.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ def test_a_flood_of_sessions(start: StartTarget) -> None:
     check_others(target, "sessions")
 
 
-def test_a_flood_of_anonymous_sessions_locks_nobody_out(start: StartTarget) -> None:
+def test_a_flood_of_anonymous_sessions_blocks_no_caller(start: StartTarget) -> None:
     """On loopback all look the same: the session longest unused gives way, one with a stream never does."""
     target = start(limits={"max_sessions": 40})
     steady = Client(target, HANDSHAKE)

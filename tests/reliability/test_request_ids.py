@@ -1,7 +1,8 @@
-"""T11: duplicate and odd ids. A machine sends requests with ids of its choice and checks that none is lost or crossed.
+"""T11: duplicate and unusual ids. A state machine sends requests with ids of its choice and checks that no response is
+lost or mixed up.
 
-Over HTTP every request is answered on its own reply, whatever its id. On a duplex connection a second request with an
-id that is in use is refused, and the first is not disturbed.
+Over HTTP every request is answered in its own response, whatever its id. On a duplex connection a second request with
+an id in use is refused, and the first one continues.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""T12: many clients with the same ids at the same time. Each carries a marker of its own; none may see another's."""
+"""T12: many clients with the same ids at the same time. Each sends a unique marker, and none may see another's."""
 
 import itertools
 import os

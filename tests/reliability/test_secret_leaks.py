@@ -1,4 +1,4 @@
-"""T46: secrets: planted wherever a host's servers get them from, and looked for in all it says, logs and keeps."""
+"""T46: secrets planted in every source that a host reads never appear in its output, logs or files."""
 
 import json
 import logging

@@ -1,6 +1,6 @@
-"""T16: being told to stop, in every state. Bounded time, a meaning in the exit code, nobody left waiting in silence.
+"""T16: shutdown in every state takes a bounded time, returns a meaningful exit code, and leaves no client waiting.
 
-The limits are made small. All cases run side by side, because nearly all of their time is waiting.
+The limits are small. All cases run concurrently, because they mostly wait.
 """
 
 import contextlib
@@ -251,7 +251,7 @@ def test_streams_are_ended_and_not_cut(outcomes: dict[str, Outcome], case: str) 
         assert answer.message["result"]["resultType"] == "complete"
 
 
-def test_a_request_that_is_not_all_there_is_told_to_come_again(outcomes: dict[str, Outcome]) -> None:
+def test_an_incomplete_request_is_asked_to_retry(outcomes: dict[str, Outcome]) -> None:
     answer = outcomes["http half TERM"].told[0]
     assert (answer.status, answer.headers.get("retry-after")) == (503, "1")
 

@@ -1,4 +1,4 @@
-"""T26: a server that falls silent, at whichever step, costs its client the stated limit and not a moment of doubt."""
+"""T26: a server that stops responding, at any step, delays its client only until the configured timeout."""
 
 import asyncio
 import sys
@@ -61,9 +61,9 @@ async def test_silent_at_a_step(where: str, era: str, method: str, step: str, si
     reactions = {method: silence}
     if step == "opening":
         reactions["initialize"] = reactions["server/discover"] = silence
-    play = ScriptedServer(era, reactions)
+    script = ScriptedServer(era, reactions)
     on = serve_on_socket if where == "socket" else serve_over_http
-    async with on(play) as at:
+    async with on(script) as at:
         client = Client(at, name="it", timeout=SHORT)
         began = time.monotonic()
         with pytest.raises(RequestTimeout) as caught:
@@ -73,7 +73,7 @@ async def test_silent_at_a_step(where: str, era: str, method: str, step: str, si
         assert caught.value.server == "it"
         assert caught.value.step is not None
         record_measurement(f"T26 {where} {era} {method} {step}", took, f"s at a limit of {LIMIT} s")
-        play.reactions = {}
+        script.reactions = {}
         await client.connect()
         assert await client.call("go") == "ok"
         await client.close()

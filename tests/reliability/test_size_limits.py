@@ -1,6 +1,6 @@
-"""T03: every size limit, just under, at and over: the status or code, the memory it takes, and health afterwards.
+"""T03: every size limit, just under, at and over it: the status or code, the memory, and health afterwards.
 
-Sizes of JSON itself (depth, members, digits) have no setting; they are tried like the others.
+The limits of JSON (depth, members, digits) have no setting and are tested the same way.
 """
 
 import json
@@ -95,7 +95,7 @@ def test_a_declared_length_is_refused_before_it_is_sent(served: Target) -> None:
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "0x10", "+5", "5, 5", " ", "٣"])
-def test_a_length_that_is_no_number_is_refused(served: Target, length: str) -> None:
+def test_a_length_that_is_not_a_number_is_refused(served: Target, length: str) -> None:
     client = Client(served)
     with client.send_only(
         encode_http_request("POST", "/mcp", client.headers | {"content-length": length}, b"{}")
@@ -196,7 +196,7 @@ def test_uri(small: Target, revision: str, over: int, good: bool) -> None:
     assert good or answer["error"]["code"] == -32602
 
 
-def test_a_subscription_is_no_place_to_store_things(served: Target) -> None:
+def test_a_subscription_cannot_store_data_on_the_server(served: Target) -> None:
     client = Client(served, HANDSHAKE)
     for number in range(20):
         answer = client.request("resources/subscribe", {"uri": f"note://{number}" + "u" * 3 * MiB})
@@ -206,7 +206,7 @@ def test_a_subscription_is_no_place_to_store_things(served: Target) -> None:
     assert Client(served).request("subscriptions/listen", long).message["error"]["code"] == -32602
 
 
-def test_a_handshake_is_no_place_to_store_things(served: Target) -> None:
+def test_a_handshake_cannot_store_data_on_the_server(served: Target) -> None:
     client = Client(served, HANDSHAKE)
     about: dict[str, Any] = {
         "protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "", "version": "1"},

@@ -1,7 +1,7 @@
-"""T06: peers that send slowly, or not at all, or never read what they asked for.
+"""T06: peers that send slowly or not at all, or never read the response.
 
-The times are made small; what is asserted is that each is dropped, that memory stays bounded meanwhile and comes back,
-and that others are served all the time.
+The timeouts are small. Each peer is dropped, memory stays bounded and is released, and other clients are served all the
+time.
 """
 
 import contextlib
@@ -160,7 +160,7 @@ def test_a_get_stream_that_is_not_read_is_dropped(hasty: Target) -> None:
     stream.close()
 
 
-def test_the_old_transport_does_not_collect_what_nobody_reads(hasty: Target) -> None:
+def test_the_old_transport_does_not_store_unread_messages(hasty: Target) -> None:
     """Every POST is answered on a stream that is not read: what waits there has a limit."""
     old = Sse2024Client(hasty)
     idle = hasty.rss

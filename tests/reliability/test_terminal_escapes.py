@@ -1,4 +1,4 @@
-"""T45: what servers say, at a terminal: wherever a host shows it, nothing of it acts, hides, or forges a question."""
+"""T45: text of servers cannot control a terminal, hide, or forge a question, wherever a host prints it."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""T33: tokens on disk: many processes renew one token once, a process that dies costs nothing, nothing is mixed up."""
+"""T33: tokens on disk: many processes refresh a token once, and a process that dies loses or mixes up nothing."""
 
 import asyncio
 import os
@@ -97,7 +97,7 @@ async def test_many_processes_renew_a_token_once(tmp_path: Path) -> None:
         assert place.logins == 1
 
 
-async def test_a_process_that_dies_while_it_renews_holds_up_nobody(tmp_path: Path) -> None:
+async def test_a_process_that_dies_during_a_refresh_blocks_no_other(tmp_path: Path) -> None:
     async with run_guarded_server() as place:
         await logged_in(place, tmp_path)
         first, second = await asyncio.gather(*(Caller.start(place.url, tmp_path) for _ in range(2)))

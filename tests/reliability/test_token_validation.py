@@ -1,5 +1,6 @@
-"""T31: token validation. Every flaw a token can have, at every door of a running server: none is let through, and an
-issuer that cannot be asked lets nobody through.
+"""T31: tokens with every possible flaw, at every entry point of a running server, are refused.
+
+If the issuer cannot be reached, no token is accepted.
 """
 
 import base64

@@ -1,6 +1,7 @@
-"""T15: whatever a tool raises or returns, that one call is answered with an error and nobody else notices.
+"""T15: whatever a tool raises or returns, only that call gets an error.
 
-Every kind of exception, in a coroutine before and after it waited and in a thread, over stdio and HTTP, in both eras.
+The tests use every kind of exception, in a coroutine before and after it waits and in a thread, over stdio and HTTP, in
+both eras.
 """
 
 import json

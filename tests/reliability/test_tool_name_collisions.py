@@ -1,11 +1,11 @@
-"""T44: names across servers: whatever servers and tools are called, a name leads to one tool of one server."""
+"""T44: a name leads to one tool of one server, whatever servers and tools are called."""
 
 import itertools
 import random
 
 from harness import record_measurement
 
-from dovetail.host.catalog import Catalog, Manifest
+from dovetail.host.catalog import Catalog, ServerItems
 from dovetail.host.qualified_names import check_server_name, make_full_name, make_model_name, make_server_name
 from dovetail.types import Tool
 
@@ -46,13 +46,13 @@ def test_a_server_cannot_take_another_ones_names_by_joining() -> None:
     chance, names = random.Random(4), [one for one in tool_names() if one]
     captured = rounds = 0
     for _ in range(300):
-        victim = {"git": Manifest(tools=[tool(one) for one in chance.sample(names, 5)])}
-        before = {one.model_name: one.full_name for one in Catalog.from_manifests(victim).tools}
+        victim = {"git": ServerItems(tools=[tool(one) for one in chance.sample(names, 5)])}
+        before = {one.model_name: one.full_name for one in Catalog.from_servers(victim).tools}
         aims = [*before, *before.values(), *(one.partition("__")[2] for one in before), *chance.sample(names, 5)]
-        joined = Catalog.from_manifests(
+        joined = Catalog.from_servers(
             victim
             | {
-                chance.choice(["g", "gi", "git_", "git-", "Git", "zgit"]): Manifest(
+                chance.choice(["g", "gi", "git_", "git-", "Git", "zgit"]): ServerItems(
                     tools=[tool(one) for one in {*aims}]
                 )
             }
@@ -65,9 +65,9 @@ def test_a_server_cannot_take_another_ones_names_by_joining() -> None:
     assert captured == 0
 
 
-def test_two_things_under_one_name_are_told_and_neither_is_offered() -> None:
-    made = Catalog.from_manifests(
-        {"a": Manifest(tools=[tool("x", "one"), tool("y"), tool("x", "other")]), "b": Manifest(tools=[tool("x")])}
+def test_two_tools_with_one_name_are_reported_and_neither_is_offered() -> None:
+    made = Catalog.from_servers(
+        {"a": ServerItems(tools=[tool("x", "one"), tool("y"), tool("x", "other")]), "b": ServerItems(tools=[tool("x")])}
     )
     assert [one.full_name for one in made.tools] == ["a.y", "b.x"]
     (problem,) = made.problems

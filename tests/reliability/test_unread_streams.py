@@ -1,4 +1,4 @@
-"""T09: a stream that is not read does not hold up the session it belongs to, nor anyone else."""
+"""T09: an unread stream does not block its session or other clients."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What a check costs at worst: the numbers grow as the work would."""
+"""Test that the estimated cost of a check grows with the actual work."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Schemas of others are read as they are meant, and no schema keeps the reader for ever."""
+"""Test reading third-party schemas as intended and in bounded time."""
 
 from typing import Any
 
@@ -57,6 +57,22 @@ def test_profiles_take_booleans(part: Any) -> None:
         assert isinstance([*find_violations(rules, "name", None, schema)], list)
     for profile in PROFILES:
         assert fit_schema(profile, schema)["properties"].keys() == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+@pytest.mark.parametrize("wrong", [None, 5, "x", [], {"a": 1}])
+def test_alternatives_that_are_no_list_are_left_out(profile: Any, keyword: str, wrong: Any) -> None:
+    def fit(part: dict[str, Any]) -> Any:
+        return fit_schema(profile, {"type": "object", "properties": {"a": part}})
+
+    for part in (
+        {"type": "string"},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "object"},
+        {"enum": ["b"]},
+    ):
+        assert fit(part | {keyword: wrong}) == fit(part)
 
 
 def test_a_member_that_is_something_else_says_nothing() -> None:

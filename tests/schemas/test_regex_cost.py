@@ -1,4 +1,4 @@
-"""In how many places at once a pattern can be."""
+"""Test the estimated number of simultaneous states of a pattern."""
 
 import pytest
 
@@ -40,5 +40,5 @@ def test_what_is_not_understood_counts_as_the_worst(pattern: str) -> None:
     assert count_concurrent_states(pattern) == MAX_STATES
 
 
-def test_a_long_pattern_of_parentheses_is_no_trap() -> None:
+def test_a_long_pattern_of_parentheses_is_harmless() -> None:
     assert count_concurrent_states("(" * 200 + "a" + ")" * 200) == 2

@@ -1,4 +1,4 @@
-"""Calls a server's `handle` directly, as a transport would, for a caller of any revision; no transport is involved."""
+"""Call a server's `handle` directly, as a transport does, for a caller of any protocol version."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail import Server
 from dovetail.protocol import handshake
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.protocol.stateless import StatelessProtocol
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import convert
@@ -21,7 +21,7 @@ Answers = Mapping[str, Callable[[dict[str, Any]], Any]]
 
 
 class Client:
-    """One caller of one server, and what it was told."""
+    """A caller of a server, and the messages it received."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Client:
             service.implementation, service.protocol_versions, service.limits.max_result_bytes
         )
 
-    def exchange(self, method: str, params: dict[str, Any] | None = None, *, id: int | str = 1) -> Exchange:
+    def exchange(self, method: str, params: dict[str, Any] | None = None, *, id: int | str = 1) -> IncomingExchange:
         given = params or {}
-        made = Exchange(id, method, given, given.get("_meta") or {}, self.caller)
+        made = IncomingExchange(id, method, given, given.get("_meta") or {}, self.caller)
         made.headers, made.origin = self.headers, self.origin
         made.emit = self._emit
         made.ask = None if self.caller.is_stateless else self._ask
@@ -63,8 +63,8 @@ class Client:
         self.asked.append((method, params))
         return self.answers[method](params)
 
-    async def run(self, exchange: Exchange) -> dict[str, Any]:
-        """The result, as it would travel; ProtocolError for an error."""
+    async def run(self, exchange: IncomingExchange) -> dict[str, Any]:
+        """Return the encoded result, or raise ProtocolError."""
         async with asyncio.timeout(TIMEOUT_S):
             value = await get_dispatcher(self.app).handle(exchange)
         if self.caller.is_stateless:
@@ -76,11 +76,11 @@ class Client:
         return await self.run(self.exchange(method, given))
 
     async def call(self, name: str, arguments: dict[str, Any] | None = None, **params: Any) -> dict[str, Any]:
-        """One round of a tool call."""
+        """Make one round of a tool call."""
         return await self.request("tools/call", {"name": name, "arguments": arguments or {}} | params)
 
     async def call_with_input_rounds(self, name: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A tool call with as many rounds as it takes, answering from the table."""
+        """Call a tool, and answer its input requests until the result is complete."""
         result = await self.call(name, arguments)
         while result.get("resultType") == "input_required":
             given = {}
@@ -92,12 +92,12 @@ class Client:
 
 
 def text(result: dict[str, Any]) -> str:
-    """The one text of a tool's result."""
+    """Return the single text of a tool result."""
     (block,) = result["content"]
     return block["text"]
 
 
 def error_text(result: dict[str, Any]) -> str:
-    """The text of a result that tells of a failure."""
+    """Return the text of a failed result."""
     assert result["isError"] is True
     return text(result)

@@ -1,4 +1,4 @@
-"""Who may see and use what: the same rule for lists and for calls, and nothing shared that is not for everyone."""
+"""Test access rules: the same for lists and calls, and only public results are shared."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ import pytest
 from dovetail import CacheHint, Client, Context, Server
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
 from dovetail.errors import InsufficientScope, InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, to_plain
 from mentions import mentions, values
@@ -72,13 +72,15 @@ def app(**options: Any) -> Server:
 
 async def ask(server: Server, who: Principal | None, method: str, revision: str = NEWEST, **params: Any) -> Any:
     caller = Caller(revision, revision == NEWEST, principal=who)
-    result = await get_dispatcher(server).handle(Exchange(1, method, params, {}, caller))
+    result = await get_dispatcher(server).handle(IncomingExchange(1, method, params, {}, caller))
     return decode(result) if isinstance(result, bytes) else to_plain(result)
 
 
 async def listed(server: Server, who: Principal | None) -> Any:
     """The list of tools as it is sent: the same object if it was made once."""
-    return await get_dispatcher(server).handle(Exchange(1, "tools/list", {}, {}, Caller(NEWEST, True, principal=who)))
+    return await get_dispatcher(server).handle(
+        IncomingExchange(1, "tools/list", {}, {}, Caller(NEWEST, True, principal=who))
+    )
 
 
 async def names(server: Server, who: Principal | None, what: str = "tools") -> list[str]:
@@ -223,7 +225,7 @@ def test_rules_are_checked_where_they_are_written() -> None:
         server.add_tool(lambda: "x", name="two", visible_to=True)
 
 
-async def test_news_of_a_hidden_resource_is_not_told() -> None:
+async def test_changes_of_a_hidden_resource_are_not_sent() -> None:
     server = app()
     assert get_dispatcher(server).can_subscribe("file://red", ADA)
     assert not get_dispatcher(server).can_subscribe("file://red", BOB)
@@ -540,7 +542,7 @@ async def test_a_list_by_scopes_is_made_once_for_those_who_hold_the_same() -> No
     assert len({id(one) for one in made}) == 2
 
 
-def test_callers_told_apart_by_scopes_are_remembered_within_bounds() -> None:
+def test_callers_with_different_scopes_are_remembered_within_bounds() -> None:
     server = Server("y")
     for number in range(200):
         server.add_tool(lambda: "", name=f"t{number}", scopes=[f"s{number}"])
@@ -555,7 +557,7 @@ def test_callers_told_apart_by_scopes_are_remembered_within_bounds() -> None:
 
 
 @pytest.mark.parametrize("first", ["start", "list", "call"])
-async def test_a_rule_about_nothing_is_told_of(first: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_rule_that_matches_nothing_is_reported(first: str, caplog: pytest.LogCaptureFixture) -> None:
     server = app()
     server.restrict("fre", "later", "row://7", "file://{any}", "dynamic", scopes=["write"])
     server.add_tool(lambda: "x", name="later")

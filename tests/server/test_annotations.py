@@ -1,4 +1,4 @@
-"""What an annotation means in JSON."""
+"""Test the JSON types of Python annotations."""
 
 import enum
 import math
@@ -21,12 +21,10 @@ from dovetail.server.parameters.annotations import (
     build_schemas,
     convert_value,
     get_default_factories,
-    is_subclass_of,
-    list_alternatives,
     to_json,
-    unwrap_annotation,
 )
 from dovetail.server.parameters.signature import InvalidArguments, compile_signature
+from dovetail.server.parameters.type_hints import is_subclass_of, list_alternatives, unwrap_annotation
 from dovetail.server.parameters.unknown_fields import compile_unknown_field_check
 from mentions import values
 
@@ -103,7 +101,7 @@ def test_a_title_the_author_gave_stays() -> None:
     }
 
 
-def test_what_is_said_at_the_place_of_use_wins() -> None:
+def test_the_description_at_the_place_of_use_wins() -> None:
     assert build_schema(Annotated[Point, Meta(description="Start.")])["description"] == "Start."
 
 

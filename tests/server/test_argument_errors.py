@@ -1,4 +1,4 @@
-"""Arguments handled kindly: what was only written as text is read, what is wrong is told at once."""
+"""Test arguments: values sent as text are converted, and all mistakes are reported at once."""
 
 import datetime
 import decimal
@@ -112,7 +112,7 @@ def test_every_misfit_is_named_however_deep() -> None:
     )
 
 
-def test_what_only_the_type_knows_is_told_when_all_else_fits() -> None:
+def test_an_error_of_the_type_is_reported_when_all_else_is_valid() -> None:
     text = refusal(plan, {"trip": {"legs": [], "day": "soon"}, "seats": 1})
     assert mentions(text, "trip.day", "1999-12-31")
 
@@ -258,7 +258,7 @@ async def test_all_that_may_be_meant_is_named(kind: Any, value: Any, named: tupl
         (bytes, "base64"),
     ],
 )
-def test_what_stands_for_something_else_is_shown_by_an_example(kind: Any, example: str) -> None:
+def test_a_value_with_a_text_form_is_explained_by_an_example(kind: Any, example: str) -> None:
     def run(x: Any) -> None: ...
 
     run.__annotations__["x"] = kind
@@ -277,7 +277,7 @@ def test_the_examples_fit() -> None:
         assert isinstance(convert_value(kind, text), kind)
 
 
-def test_a_pattern_is_told_with_the_way_to_the_text() -> None:
+def test_a_pattern_error_names_the_location_of_the_text() -> None:
     def run(codes: list[Annotated[str, msgspec.Meta(pattern="^[a-z]+$")]]) -> None: ...
 
     assert mentions(refusal(run, {"codes": ["a", "B"]}), "codes[1]", "^[a-z]+$")

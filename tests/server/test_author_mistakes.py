@@ -1,4 +1,4 @@
-"""Mistakes authors make, each found where it is made or told in words that help."""
+"""Test that mistakes of server authors are found early and explained."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ async def test_two_questions_with_one_key_are_refused(revision: str) -> None:
     assert mentions(error_text(await Client(app, revision, answers=ONE).call_with_input_rounds("twice")), "k")
 
 
-async def test_a_question_nobody_may_swallow() -> None:
+async def test_a_swallowed_input_request_is_explained() -> None:
     app = Server("x", debug=True)
 
     @app.tool
@@ -161,8 +161,8 @@ def plain_middleware(exchange: Any, call_next: Any) -> Any:
         (lambda app: app.prompt(read_only=True)(named), values("prompt", "read_only")),
         (lambda app: app.resource("x://y", mimetype="a/b")(named), values("mimetype", "mime_type")),
         (lambda app: app.resource("x://{y}", size=3)(lambda y: y), "x://{y}"),
-        (lambda app: app.resource("notes")(named), values("notes", "URI")),
-        (lambda app: app.resource("/notes/{y}")(lambda y: y), values("/notes/{y}", "URI")),
+        (lambda app: app.resource("notes")(named), values("URI", "notes")),
+        (lambda app: app.resource("/notes/{y}")(lambda y: y), values("URI", "/notes/{y}")),
         (lambda _: tool(timout=3)(named), values("timout", "timeout")),
         (lambda app: app.completion("nobody", "x")(named), values("nobody")),
         (lambda app: (app.prompt(asking), app.completion("askin", "city")), values("askin", "asking")),
@@ -208,12 +208,12 @@ def plain_middleware(exchange: Any, call_next: Any) -> Any:
         (lambda _: Server.from_openapi(5), values("dict", "JSON", "int")),
     ],
 )
-def test_it_is_told_where_it_is_made(mistake: Callable[[Server], Any], words: str) -> None:
+def test_a_mistake_raises_where_it_is_made(mistake: Callable[[Server], Any], words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         mistake(Server("x"))
 
 
-def test_a_constraint_nobody_would_keep_is_refused() -> None:
+def test_a_constraint_that_is_never_checked_is_refused() -> None:
     app = Server("x")
 
     class Kept(msgspec.Struct):
@@ -236,7 +236,7 @@ def test_servers_cannot_be_part_of_each_other() -> None:
     first.mount(third, "again")
 
 
-async def test_a_result_that_was_not_awaited_is_told_with_its_remedy(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_result_that_was_not_awaited_is_reported_with_a_fix(caplog: pytest.LogCaptureFixture) -> None:
     app = Server("x")
 
     @app.tool
@@ -248,7 +248,7 @@ async def test_a_result_that_was_not_awaited_is_told_with_its_remedy(caplog: pyt
 
 
 @pytest.mark.parametrize("name", ["bad name!", "a,b", "a/b", "ä", "a" * 129])
-def test_a_name_that_clients_may_refuse_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_that_clients_may_refuse_is_reported(name: str, caplog: pytest.LogCaptureFixture) -> None:
     Server("x").add_tool(named, name=name)
     assert repr(name) in caplog.text
 
@@ -269,7 +269,7 @@ def test_a_method_without_its_object_is_refused() -> None:
                 return what
 
     for decorate in (app.tool, app.tool("y"), app.prompt):
-        with pytest.raises(TypeError, match=values("classmethod", "app.add(object)")):
+        with pytest.raises(TypeError, match=values("classmethod", "app.include(object)")):
             decorate(classmethod(lambda cls, what: what))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     @app.tool
@@ -333,7 +333,7 @@ async def test_a_prompt_that_cannot_be_sent_is_named_in_the_log(caplog: pytest.L
     assert mentions(caplog.text, "ResourceContents")
 
 
-async def test_an_error_of_the_authors_is_told_however_it_is_packed() -> None:
+async def test_an_error_of_the_author_is_shown_however_it_is_wrapped() -> None:
     app = Server("x")
 
     @app.tool
@@ -371,7 +371,7 @@ async def test_an_error_of_the_authors_is_told_however_it_is_packed() -> None:
             await other.get_prompt("asked")
 
 
-def test_a_list_where_one_text_is_wanted_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_list_instead_of_a_single_text_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     app = Server("x")
     app.add_resource(lambda path: path, "a://{/path*}")
 
@@ -385,4 +385,4 @@ def test_a_list_where_one_text_is_wanted_is_told_of(caplog: pytest.LogCaptureFix
     def one(path: str) -> str:
         return path
 
-    assert "write {+path}" in caplog.text
+    assert "{+path}" in caplog.text

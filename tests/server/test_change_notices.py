@@ -1,12 +1,16 @@
-"""Changes and mailboxes: whoever listens is told, on its own loop, each topic once."""
+"""Test that change notifications reach every listener on its event loop. A slow one receives each change once."""
 
 import asyncio
+import json
 import threading
 from typing import Any
 
 import pytest
 
-from dovetail.server.change_notices import ChangeQueue, Subscriptions
+from dovetail.eager_tasks import EagerTaskStarter
+from dovetail.protocol.exchange import Caller, IncomingExchange
+from dovetail.server.change_notices import ChangeStream, Subscriptions
+from dovetail.wire.subscriptions import SubscriptionFilter
 
 PATIENCE = 10.0
 TOOLS, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"
@@ -33,7 +37,7 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
-async def test_those_who_want_it_are_told() -> None:
+async def test_listeners_receive_the_changes_they_want() -> None:
     changes, all_ears, picky = Subscriptions(), Ear(), Ear(UPDATED)
     changes.subscribe(all_ears)
     changes.subscribe(picky)
@@ -56,7 +60,7 @@ async def test_who_stopped_listening_hears_nothing_more() -> None:
     assert len(changes) == 0
 
 
-async def test_a_listener_may_stop_while_others_are_told() -> None:
+async def test_a_listener_may_stop_while_others_are_notified() -> None:
     changes, other = Subscriptions(), Ear()
 
     class Leaving(Ear):
@@ -74,7 +78,7 @@ async def test_a_listener_may_stop_while_others_are_told() -> None:
     assert len(other.heard) == 2
 
 
-async def test_changes_are_told_from_any_thread_on_the_listeners_own() -> None:
+async def test_changes_from_any_thread_are_delivered_on_the_listeners_loop() -> None:
     changes, ear = Subscriptions(), Ear()
     changes.subscribe(ear)
     await asyncio.gather(*(asyncio.to_thread(changes.publish, UPDATED, f"a:{number}") for number in range(20)))
@@ -100,81 +104,150 @@ def test_listening_needs_a_loop() -> None:
         Subscriptions().subscribe(Ear())
 
 
-# Mailboxes
+# Streams of subscriptions/listen
+
+EMPTY_CALLER = Caller("2026-07-28", True)
 
 
-def box() -> ChangeQueue:
-    return ChangeQueue(lambda method, uri: method != TOOLS)
+class Reader:
+    """A client that may stop reading. The stream under test, and what has been read of it."""
+
+    def __init__(self, *uris: str, tools: bool = True) -> None:
+        self.received: list[tuple[str, str | None]] = []
+        self.ids: set[Any] = set()
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.error: Exception | None = None
+        self.starter = EagerTaskStarter()
+        self.exchange = IncomingExchange('s"1', "subscriptions/listen", {}, {}, EMPTY_CALLER, emit=self.emit)
+        wanted = SubscriptionFilter(tools_list_changed=tools, resource_subscriptions=list(uris))
+        self.stream = ChangeStream(self.exchange, wanted, self.starter)
+
+    async def emit(self, data: bytes) -> None:
+        await self.reads.wait()
+        if self.error is not None:
+            raise self.error
+        message = json.loads(data)
+        if message["method"] == "notifications/subscriptions/acknowledged":
+            assert not self.received
+            return
+        self.received.append((message["method"], message["params"].get("uri")))
+        self.ids.add(message["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"])
+
+    async def start(self) -> asyncio.Task[None]:
+        running = asyncio.create_task(self.stream.run())
+        await turn()
+        await turn()
+        return running
 
 
-async def take(mailbox: ChangeQueue) -> Any:
+async def finish(running: asyncio.Task[None]) -> None:
     async with asyncio.timeout(PATIENCE):
-        return await mailbox.take()
+        await running
 
 
-async def test_a_mailbox_wants_what_its_filter_matches() -> None:
-    assert box().is_subscribed(UPDATED, "a:b")
-    assert not box().is_subscribed(TOOLS, None)
+async def test_a_stream_wants_what_its_filter_names() -> None:
+    stream = Reader("a:b", tools=False).stream
+    assert stream.is_subscribed(UPDATED, "a:b")
+    assert not stream.is_subscribed(UPDATED, "a:c")
+    assert not stream.is_subscribed(TOOLS, None)
 
 
-async def test_what_was_not_yet_heard_is_told_once_in_order_of_arrival() -> None:
-    mailbox = box()
+async def test_a_change_is_sent_within_the_call() -> None:
+    reader = Reader("a:b", "A:b")
+    running = await reader.start()
+    reader.stream.deliver(TOOLS, None)
+    reader.stream.deliver(UPDATED, "a:b")
+    reader.stream.deliver(TOOLS, None)
+    assert reader.received == [(TOOLS, None), (UPDATED, "a:b"), (UPDATED, "A:b"), (TOOLS, None)]
+    assert reader.ids == {'s"1'}
+    reader.stream.close()
+    await finish(running)
+
+
+async def test_nothing_is_sent_before_the_stream_runs() -> None:
+    reader = Reader()
+    reader.stream.deliver(TOOLS, None)
+    reader.stream.deliver(TOOLS, None)
+    assert not reader.received
+    running = await reader.start()
+    assert reader.received == [(TOOLS, None)]
+    reader.stream.close()
+    await finish(running)
+
+
+async def test_a_slow_reader_gets_each_change_once_in_order_of_arrival() -> None:
+    reader = Reader("a:1", "a:2", "a:3")
+    running = await reader.start()
+    reader.reads.clear()
+    reader.stream.deliver(TOOLS, None)
     for uri in ("a:2", "a:1", "a:2", "a:3", "a:1"):
-        mailbox.deliver(UPDATED, uri)
-    mailbox.deliver(TOOLS, None)
-    assert await take(mailbox) == [(UPDATED, "a:2"), (UPDATED, "a:1"), (UPDATED, "a:3"), (TOOLS, None)]
-
-
-async def test_a_change_after_a_look_is_a_new_one() -> None:
-    mailbox = box()
-    for _ in range(3):
-        mailbox.deliver(UPDATED, "a:1")
-        assert await take(mailbox) == [(UPDATED, "a:1")]
-
-
-async def test_one_who_waits_is_woken() -> None:
-    mailbox = box()
-    waiting = asyncio.create_task(take(mailbox))
+        reader.stream.deliver(UPDATED, uri)
+    reader.stream.deliver(TOOLS, None)
     await turn()
-    assert not waiting.done()
-    mailbox.deliver(UPDATED, "a:1")
-    assert await waiting == [(UPDATED, "a:1")]
+    assert not reader.received
+    reader.reads.set()
+    reader.stream.close()
+    await finish(running)
+    assert reader.received == [(TOOLS, None), *((UPDATED, uri) for uri in ("a:2", "a:1", "a:3")), (TOOLS, None)]
 
 
-async def test_one_who_looks_again_waits_again() -> None:
-    mailbox = box()
-    mailbox.deliver(UPDATED, "a:1")
-    await take(mailbox)
-    waiting = asyncio.create_task(take(mailbox))
+async def test_a_slow_reader_does_not_hold_up_another() -> None:
+    slow, quick = Reader(), Reader()
+    subscriptions = Subscriptions()
+    running = [await reader.start() for reader in (slow, quick)]
+    for reader in (slow, quick):
+        subscriptions.subscribe(reader.stream)
+    slow.reads.clear()
+    subscriptions.publish(TOOLS)
     await turn()
-    assert not waiting.done()
-    mailbox.deliver(UPDATED, "a:2")
-    assert await waiting == [(UPDATED, "a:2")]
+    assert quick.received == [(TOOLS, None)]
+    for reader, task in zip((slow, quick), running, strict=True):
+        reader.reads.set()
+        reader.stream.close()
+        await finish(task)
+    assert slow.received == [(TOOLS, None)]
 
 
-async def test_a_closed_mailbox_gives_what_it_has_and_then_nothing() -> None:
-    mailbox = box()
-    mailbox.deliver(UPDATED, "a:1")
-    mailbox.close()
-    assert await take(mailbox) == [(UPDATED, "a:1")]
-    assert await take(mailbox) is None
-    assert await take(mailbox) is None
-
-
-async def test_closing_wakes_the_one_who_waits() -> None:
-    mailbox = box()
-    waiting = asyncio.create_task(take(mailbox))
-    await turn()
-    mailbox.close()
-    assert await waiting is None
-
-
-async def test_a_cancelled_wait_loses_nothing() -> None:
-    mailbox = box()
-    waiting = asyncio.create_task(take(mailbox))
-    await turn()
-    mailbox.deliver(UPDATED, "a:1")
-    waiting.cancel()
+async def test_a_cancelled_stream_sends_nothing_more() -> None:
+    reader = Reader()
+    running = await reader.start()
+    reader.reads.clear()
+    reader.stream.deliver(TOOLS, None)
+    running.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert await take(mailbox) == [(UPDATED, "a:1")]
+        await finish(running)
+    reader.reads.set()
+    await turn()
+    await turn()
+    assert not reader.received
+
+
+async def test_a_write_that_fails_ends_its_stream_alone() -> None:
+    broken, other = Reader(), Reader()
+    subscriptions = Subscriptions()
+    running = [await reader.start() for reader in (broken, other)]
+    for reader in (broken, other):
+        subscriptions.subscribe(reader.stream)
+    broken.error = OSError("gone")
+    subscriptions.publish(TOOLS)
+    await turn()
+    assert other.received == [(TOOLS, None)]
+    with pytest.raises(OSError, match="gone"):
+        await finish(running[0])
+    other.stream.close()
+    await finish(running[1])
+
+
+async def test_a_listener_that_fails_does_not_cost_the_others_their_notice(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Ear):
+        def deliver(self, method: str, uri: str | None) -> None:
+            raise ValueError
+
+    changes, other = Subscriptions(), Ear()
+    changes.subscribe(Failing())
+    changes.subscribe(other)
+    changes.publish(TOOLS)
+    await turn()
+    assert other.heard == [(TOOLS, None)]
+    assert len(caplog.records) == 1

@@ -1,4 +1,4 @@
-"""Completion: what a completer is given, and what becomes of what it returns."""
+"""Test the input of a completer and the handling of its result."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_an_answer_holds_a_hundred_values_and_tells_of_the_rest(values: list[str
 @example(["x"] * 101, 5000, False)
 @example(["x"] * 100, 5000, True)
 @given(st.lists(st.text(max_size=4), max_size=250), st.none() | st.integers(0, 1000), st.none() | st.booleans())
-def test_what_the_author_says_of_the_rest_stands_unless_it_must_be_cut(
+def test_total_and_has_more_of_the_author_are_kept_unless_values_are_cut(
     values: list[str], total: int | None, more: bool | None
 ) -> None:
     found = build_completion(Completion(values=values, total=total, has_more=more))

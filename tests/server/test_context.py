@@ -1,4 +1,4 @@
-"""Context: what a function learns about its call, and what its words to the caller become."""
+"""Test the context: the information about a call, and its messages to the caller."""
 
 import asyncio
 import concurrent.futures
@@ -9,8 +9,8 @@ import pytest
 
 from dovetail import Context, ElicitationDeclined, Server, TextContent, testing
 from dovetail.errors import MissingClientCapability
-from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.protocol.request_state import Sealer
+from dovetail.protocol.exchange import Caller, IncomingExchange
+from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.input_requests import InputRequests
 from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.logs import LEVELS
@@ -24,8 +24,8 @@ def app_with(function: Any, **options: Any) -> Server:
     return app
 
 
-def context(exchange: Exchange) -> Context:
-    return Context(exchange, InputRequests(exchange, Sealer(), 60, False), "talker", {"db": 1})
+def context(exchange: IncomingExchange) -> Context:
+    return Context(exchange, InputRequests(exchange, RequestStateSealer(), 60, False), "talker", {"db": 1})
 
 
 # About the call
@@ -33,7 +33,7 @@ def context(exchange: Exchange) -> Context:
 
 def test_a_context_tells_about_the_call() -> None:
     caller = Caller(NEWEST, True, principal="alice", client_info=Implementation(name="chat", version="3"))
-    exchange = Exchange("x", "tools/call", {}, {"com.example/a": 1}, caller, {b"host": b"h"})
+    exchange = IncomingExchange("x", "tools/call", {}, {"com.example/a": 1}, caller, {b"host": b"h"})
     ctx = context(exchange)
     assert (ctx.request_id, ctx.protocol_version, ctx.principal) == ("x", NEWEST, "alice")
     assert (ctx.client_info, ctx.client_capabilities) == (caller.client_info, caller.client_capabilities)
@@ -42,7 +42,7 @@ def test_a_context_tells_about_the_call() -> None:
 
 
 def test_where_there_are_no_headers_there_are_none() -> None:
-    assert context(Exchange(1, "tools/call", {}, {}, Caller(LATEST_HANDSHAKE, False))).headers == {}
+    assert context(IncomingExchange(1, "tools/call", {}, {}, Caller(LATEST_HANDSHAKE, False))).headers == {}
 
 
 # Progress
@@ -218,7 +218,7 @@ async def test_roots_and_models_are_asked_in_one_line() -> None:
         assert [method for method, _ in client.asked] == ["roots/list", "sampling/createMessage", "elicitation/create"]
 
 
-async def test_a_question_nobody_can_answer_refuses_the_call() -> None:
+async def test_an_input_request_without_a_capability_refuses_the_call() -> None:
     async def run(ctx: Context) -> str:
         return str(await ctx.elicit("Sure?", bool))
 
@@ -261,7 +261,7 @@ async def test_a_plain_function_waits_for_what_others_await(revision: str) -> No
     assert set(heard) == {1}
 
 
-async def test_a_plain_function_of_a_stopped_call_is_told_when_it_waits() -> None:
+async def test_a_plain_function_of_a_cancelled_call_is_interrupted_when_it_waits() -> None:
     asked, ended = threading.Event(), threading.Event()
     caught: list[type[BaseException]] = []
 
@@ -288,7 +288,7 @@ async def test_a_plain_function_of_a_stopped_call_is_told_when_it_waits() -> Non
 
 async def test_on_the_loop_one_awaits() -> None:
     async def run(ctx: Context) -> str:
-        with pytest.raises(RuntimeError, match="write `await`"):
+        with pytest.raises(RuntimeError, match="await"):
             ctx.wait(ctx.progress(1))
         return "told"
 

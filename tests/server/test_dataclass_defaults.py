@@ -1,4 +1,4 @@
-"""A dataclass that was read has its defaults like one that was made."""
+"""Test that a decoded dataclass has the same defaults as a constructed one."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypedDict, TypeVar
@@ -7,8 +7,8 @@ import attrs
 import msgspec
 import pytest
 
+from dovetail.server.parameters.dataclass_defaults import make_default_filler
 from dovetail.server.parameters.signature import compile_signature
-from dovetail.server.parameters.type_adapters import make_default_filler
 
 
 class Nobody: ...

@@ -1,4 +1,4 @@
-"""Dependencies: run once in a call, cleaned up after it, checked at registration, unseen by the model."""
+"""Test dependencies: run once per call, cleaned up, checked at registration and hidden from the model."""
 
 import asyncio
 import threading
@@ -236,7 +236,7 @@ async def test_the_lifespan_is_typed_state() -> None:
     await app.stop()
 
 
-def test_mistakes_are_told_at_registration() -> None:
+def test_mistakes_are_reported_at_registration() -> None:
     app = Server("x")
 
     def needy(colour: str) -> int: ...
@@ -329,7 +329,7 @@ async def test_an_alias_or_a_mark_means_its_function() -> None:
         assert text(await Client(app).call("read")) == "1"
 
 
-async def test_what_stands_in_is_forgotten_whatever_happens() -> None:
+async def test_an_override_ends_with_its_block() -> None:
     app = Server("x")
 
     def number() -> int:
@@ -360,7 +360,7 @@ async def test_what_stands_in_is_forgotten_whatever_happens() -> None:
         (3, int, "3"),
     ],
 )
-def test_only_a_function_stands_in_for_a_function(dependency: Any, by: Any, words: str) -> None:
+def test_only_a_function_can_override_a_function(dependency: Any, by: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words), override(dependency, by):
         pass
 

@@ -1,4 +1,4 @@
-"""Docstrings taken apart: descriptions of parameters, and the text without them."""
+"""Test parsing docstrings: parameter descriptions and the remaining text."""
 
 from typing import Annotated, Any
 
@@ -94,7 +94,7 @@ def test_sphinx() -> None:
         "",
     ],
 )
-def test_what_is_no_section_stays(text: str) -> None:
+def test_text_that_is_not_a_section_stays(text: str) -> None:
     assert parse(text) == (text, {})
     assert parse(None) == ("", {})
 

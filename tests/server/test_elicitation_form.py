@@ -1,4 +1,4 @@
-"""Forms: flat types as requested schemas, and answers as values."""
+"""Test forms: flat types as requested schemas, and answers as values."""
 
 import enum
 from dataclasses import dataclass, field
@@ -271,7 +271,7 @@ def test_what_no_form_can_hold_is_refused_by_name(kind: Any, named: str) -> None
         compile_form(kind)
 
 
-def test_a_type_nobody_can_resolve_is_refused_by_name() -> None:
+def test_an_unresolvable_type_is_refused_by_name() -> None:
     class Lost:
         x: "Nowhere"  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 

@@ -1,4 +1,4 @@
-"""Tools that yield: progress on the way, parts in the result."""
+"""Test tools that yield: progress during the call, and parts of the result."""
 
 import asyncio
 import threading
@@ -44,7 +44,7 @@ async def test_parts_are_blocks_and_are_announced() -> None:
     assert quiet.said == []
 
 
-async def test_progress_is_told_and_is_no_part() -> None:
+async def test_progress_is_reported_and_not_part_of_the_result() -> None:
     app = Server("x")
 
     @app.tool

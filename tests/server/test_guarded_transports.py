@@ -1,4 +1,4 @@
-"""A server with `auth=` does not answer strangers, over any transport and by either way to start it."""
+"""Test that a server with `auth=` does not answer unauthenticated callers, on any transport."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Asking: the same questions and answers whether the client is asked directly or comes back with what was asked."""
+"""Test requests for input, sent directly or in rounds: the same questions and answers."""
 
 import asyncio
 from dataclasses import dataclass
@@ -299,7 +299,7 @@ async def test_every_capability_a_set_of_questions_needs_is_named(revision: str)
     assert client.asked == []
 
 
-async def test_a_question_with_no_answer_is_no_exception_an_author_catches_by_accident() -> None:
+async def test_an_unanswered_question_is_not_an_ordinary_exception() -> None:
     async def run(ctx: Context) -> str:
         try:
             return await ctx.elicit("?", str)
@@ -426,7 +426,7 @@ async def test_a_state_expires() -> None:
     ],
 )
 @pytest.mark.parametrize("asks", [True, False])
-async def test_malformed_answers_are_refused_even_where_nobody_asks(params: dict[str, Any], asks: bool) -> None:
+async def test_malformed_answers_are_refused_even_without_a_question(params: dict[str, Any], asks: bool) -> None:
     async def quiet(flight: str) -> str:
         return flight
 

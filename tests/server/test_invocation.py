@@ -1,4 +1,4 @@
-"""Runner: every kind of function is called the way it needs, and speaks for itself."""
+"""Test calling every kind of function, and its errors."""
 
 import functools
 import threading

@@ -1,4 +1,4 @@
-"""What can be said about a tool, a resource or a prompt, and what it does."""
+"""Test the options of tools, resources and prompts."""
 
 import asyncio
 import inspect
@@ -11,6 +11,7 @@ import pytest
 
 from dovetail import CacheHint, Context, Server, ToolAnnotations, ToolError, prompt, resource, tool
 from dovetail.errors import PromptNotFound, ResourceNotFound, ToolNotFound
+from dovetail.server.compiled_function import RunOptions
 from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -28,7 +29,7 @@ async def listed(app: Server, what: str = "tools") -> dict[str, Any]:
 def test_options_are_what_the_classes_take() -> None:
     def keywords(kind: type) -> set[str]:
         parameters = inspect.signature(kind).parameters.values()
-        return {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
+        return {one.name for one in parameters if one.kind is one.KEYWORD_ONLY} | RunOptions.__annotations__.keys()
 
     access = {"scopes", "visible_to"}  # the server's own: who may use it is not part of what it is
     assert keywords(Tool) == set(ToolOptions.__annotations__) - access
@@ -268,7 +269,7 @@ async def test_a_function_is_added_by_its_mark() -> None:
 
 
 @pytest.mark.parametrize("plain", [True, False])
-async def test_what_is_revealed_is_told_and_the_rest_is_masked_and_logged_once(
+async def test_a_revealed_error_is_shown_and_the_rest_is_masked_and_logged_once(
     plain: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = Server("x")

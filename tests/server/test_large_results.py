@@ -1,4 +1,4 @@
-"""Large results: kept back, linked to, fetched, forgotten."""
+"""Test large results: stored, linked, fetched and removed."""
 
 from typing import Any
 

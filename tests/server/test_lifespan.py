@@ -1,4 +1,4 @@
-"""What may be given as a lifespan."""
+"""Test the accepted forms of a lifespan."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -65,7 +65,7 @@ async def barren() -> None:
         (greedy, "lifespan"),
     ],
 )
-def test_what_is_no_lifespan_is_refused(given: Any, words: str) -> None:
+def test_an_invalid_lifespan_is_refused(given: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         Server("x", lifespan=given)
 

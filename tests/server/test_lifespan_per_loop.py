@@ -1,4 +1,4 @@
-"""A server in several event loops: each has a lifespan of its own, which the last user closes."""
+"""Test a server in several event loops: each has its own lifespan, which the last user closes."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ import pytest
 
 from dovetail import Client, Context, Server, ServerLimits, SyncClient, testing
 from dovetail.errors import ServerBusy
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.server import get_dispatcher
 
 PATIENCE = 60.0
@@ -272,7 +272,9 @@ async def test_a_request_never_runs_with_a_closed_lifespan(turns: int) -> None:
         seen.append(is_open)
 
     caller = Caller("2026-07-28", is_stateless=True)
-    request = asyncio.create_task(get_dispatcher(app).handle(Exchange(1, "tools/call", {"name": "look"}, {}, caller)))
+    request = asyncio.create_task(
+        get_dispatcher(app).handle(IncomingExchange(1, "tools/call", {"name": "look"}, {}, caller))
+    )
     async with asyncio.timeout(PATIENCE):
         await opening.wait()
         may_open.set()

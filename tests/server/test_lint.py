@@ -1,4 +1,4 @@
-"""Schemas of many signatures against the rules of OpenAI, Gemini and Anthropic; the report on a server's tools."""
+"""Test schemas of many signatures against the rules of OpenAI, Gemini and Anthropic, and the lint report."""
 
 import enum
 from collections.abc import Callable, Iterator
@@ -250,7 +250,7 @@ async def test_what_a_model_makes_of_a_fitted_schema_is_understood(profile: str)
     assert "`n`" in error_text(await client.call("order", given | {"n": 0}))
 
 
-def test_what_a_maker_does_not_know_is_said_in_words() -> None:
+def test_keywords_unknown_to_a_provider_move_to_the_description() -> None:
     made = fit_schema("anthropic", schema(s36))
     assert made["properties"]["a"] == {"type": "string", "description": "(pattern ^a; minLength 2; maxLength 5)"}
     assert fit_schema("gemini", schema(s05))["properties"]["a"] == {"type": "string", "nullable": True, "default": None}

@@ -1,4 +1,4 @@
-"""Watchdog: a loop that does not turn is reported, and a stop that was asked for comes about."""
+"""Test that the watchdog reports a blocked event loop, and that a requested stop still happens."""
 
 import asyncio
 import logging

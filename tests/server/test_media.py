@@ -1,4 +1,4 @@
-"""Pictures, sounds, files and tables as results."""
+"""Test images, audio, files and tables as results."""
 
 import base64
 import datetime
@@ -70,7 +70,7 @@ def test_pictures(value: Any, kind: str) -> None:
         assert Picture.open(io.BytesIO(base64.b64decode(block["data"]))).get_format_mimetype() == kind
 
 
-def test_sounds_and_what_is_said_about_them() -> None:
+def test_audio_and_its_annotations() -> None:
     (block,) = content(Audio(WAV, annotations=Annotations(priority=1.0), meta={"x.example/a": 1}))
     assert block == {
         "type": "audio",
@@ -108,11 +108,11 @@ def test_a_path_to_a_picture_is_the_picture(tmp_path: Path) -> None:
         assert content(value, Path) == [{"type": "image", "data": encoded(PNG), "mimeType": "image/png"}]
 
 
-def test_what_shows_no_kind_has_to_be_told() -> None:
+def test_an_unrecognized_format_needs_a_mime_type() -> None:
     for kind in (Image, Audio):
-        with pytest.raises(ValueError, match="say mime_type="):
+        with pytest.raises(ValueError, match="mime_type="):
             kind(b"?")
-    with pytest.raises(ValueError, match="say mime_type="):
+    with pytest.raises(ValueError, match="mime_type="):
         Audio(PNG)
 
 

@@ -1,4 +1,4 @@
-"""Who owns a name among several mounts: lists, calls and listeners agree, and one that is gone costs nobody."""
+"""Test which mount owns a name: lists, calls and listeners agree, and a lost server affects no other."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import pytest
 from dovetail import Client, LargeResults, ResourceLink, Server, TextContent, Transform
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
 from dovetail.errors import InsufficientScope, NotFound, ToolNotFound
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.mounts import mounted_servers as mounting
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.revisions import NEWEST_REVISION
@@ -28,9 +28,9 @@ def having(*tools: str, name: str = "one", **options: Any) -> Server:
     return app
 
 
-def exchange(method: str, scopes: str = "", **params: Any) -> Exchange:
+def exchange(method: str, scopes: str = "", **params: Any) -> IncomingExchange:
     who = Principal("bob", scopes=scopes)
-    return Exchange(1, method, params, {}, Caller(NEWEST_REVISION, is_stateless=True, principal=who))
+    return IncomingExchange(1, method, params, {}, Caller(NEWEST_REVISION, is_stateless=True, principal=who))
 
 
 async def said(app: Server, tool: str, scopes: str = "") -> str:
@@ -110,7 +110,7 @@ def notes() -> Server:
 
 @pytest.mark.parametrize("prefix", ["", "in"])
 @pytest.mark.parametrize("far", [False, True])
-async def test_what_a_hidden_template_stands_for_cannot_be_read(prefix: str, *, far: bool) -> None:
+async def test_resources_of_a_hidden_template_cannot_be_read(prefix: str, *, far: bool) -> None:
     app = Server("outer")
     app.mount(Client(notes()) if far else notes(), prefix, transforms={"note://{name}": Transform(hide=True)})
     before = f"{prefix}+" if prefix else ""

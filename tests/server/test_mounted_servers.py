@@ -1,4 +1,4 @@
-"""Servers inside servers: everything is offered, live, under a prefix, with lifespans and middleware of its own."""
+"""Test mounted servers: everything is served live under a prefix, with its own lifespan and middleware."""
 
 import logging
 import re
@@ -256,7 +256,7 @@ async def test_mistakes() -> None:
     for prefix in ("a_b", "1a", "a b", "a/b"):
         with pytest.raises(ValueError, match="prefix"):
             app.mount(inner(), prefix)
-    with pytest.raises(TypeError, match="several"):
+    with pytest.raises(TypeError, match="tags="):
         app.mount(inner(), tags="public")
 
 
@@ -321,7 +321,7 @@ async def test_two_may_change_names() -> None:
         ({"add": Transform(name="x"), "wipe": Transform(name="x")}, "'x'"),
     ],
 )
-async def test_what_is_no_transform_is_refused(transforms: Any, words: str) -> None:
+async def test_an_invalid_transform_is_refused(transforms: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         Server("outer").mount(inner(), transforms=transforms)
 
@@ -386,7 +386,9 @@ async def test_disabling_by_name_means_what_is_mounted_too(distant: bool) -> Non
 
 
 @pytest.mark.parametrize("distant", [False, True], ids=["local", "distant"])
-async def test_a_rule_about_nothing_mounted_is_told_of_once(distant: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_rule_that_matches_nothing_mounted_is_reported_once(
+    distant: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     app, below = Server("outer"), inner()
     app.mount(Client(below) if distant else below, "far")
     app.restrict("far_wipe", "far+note:7", "far+note:{n}", "far_wype", "wipe", scopes=["admin"])
@@ -399,7 +401,7 @@ async def test_a_rule_about_nothing_mounted_is_told_of_once(distant: bool, caplo
     await below.stop()
 
 
-async def test_a_server_that_is_gone_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lost_server_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     app = Server("outer")
     app.mount(Client("http://127.0.0.1:9/mcp"), "gone")
     app.mount(inner(), "in")

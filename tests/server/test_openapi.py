@@ -1,4 +1,4 @@
-"""Web services as servers: what is sent is what was meant, whatever the arguments are."""
+"""Test servers made from OpenAPI: the HTTP requests match the arguments."""
 
 import asyncio
 import json
@@ -256,7 +256,7 @@ async def test_a_header_of_the_authors_is_not_the_callers() -> None:
 
 
 @pytest.mark.parametrize("status", [302, 307, 304])
-async def test_a_redirect_is_no_success(status: int) -> None:
+async def test_a_redirect_is_not_a_success(status: int) -> None:
     with pytest.raises(ToolError, match=str(status)):
         await reply(status, b"")
 

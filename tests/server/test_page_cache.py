@@ -1,4 +1,4 @@
-"""Pages: a list in parts whose ends stay where they are, whatever comes and goes elsewhere."""
+"""Test pages whose boundaries stay in place while items change."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidParams
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.page_cache import PageCache
 from dovetail.server.resource import CacheHint
 from dovetail.wire.tools import ListToolsResult, Tool
@@ -29,7 +29,7 @@ def entries(*names: str) -> dict[str, Entry]:
 
 def page(pages: PageCache, items: dict[str, Entry], cursor: Any = None, revision: str = NEWEST, **params: Any) -> Any:
     given = params | ({} if cursor is None else {"cursor": cursor})
-    exchange = Exchange(1, "tools/list", given, {}, Caller(revision, revision == NEWEST))
+    exchange = IncomingExchange(1, "tools/list", given, {}, Caller(revision, revision == NEWEST))
     return json.loads(pages.get_page(pages.current, exchange, items, "tools", ListToolsResult, LIFE))
 
 
@@ -78,7 +78,7 @@ def test_a_page_continues_after_its_last_item_whatever_came_before_it() -> None:
         [],
     ],
 )
-def test_a_cursor_nobody_was_given_is_refused(cursor: Any) -> None:
+def test_a_cursor_that_was_never_issued_is_refused(cursor: Any) -> None:
     with pytest.raises(InvalidParams, match="Invalid params"):
         page(PageCache(1, 4096), entries("a", "b"), cursor)
 

@@ -1,4 +1,4 @@
-"""Prompt: its arguments are the function's parameters, read from text as what the annotation says."""
+"""Test that prompt arguments are the function's parameters, converted from text."""
 
 from typing import Annotated, Any, Literal
 
@@ -36,7 +36,7 @@ def test_annotations_describe_arguments() -> None:
     ]
 
 
-def test_what_is_no_text_says_how_to_write_it() -> None:
+def test_an_argument_that_is_not_text_says_how_to_write_it() -> None:
     def trip(
         days: list[int],
         stops: Annotated[list[str] | None, "On the way."] = None,
@@ -109,7 +109,7 @@ async def test_a_prompt_may_be_a_whole_conversation() -> None:
     ]
 
 
-async def test_an_authors_error_is_told_and_any_other_is_masked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_the_author_is_shown_and_all_others_are_masked(caplog: pytest.LogCaptureFixture) -> None:
     def told() -> str:
         raise ToolError("no such season")
 

@@ -1,4 +1,4 @@
-"""A program that is started anew when it changes, while its clients stay."""
+"""Test restarting a program when its files change, while its clients stay connected."""
 
 import asyncio
 import os
@@ -113,7 +113,7 @@ async def test_subscriptions_and_the_level_of_a_session_stay(tmp_path: Path) -> 
     assert logged == ["touched"]
 
 
-async def test_a_mistake_is_told_and_repaired(tmp_path: Path) -> None:
+async def test_a_mistake_is_reported_and_fixed(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     write(file, "one")
     async with Client([sys.executable, str(file)]) as client:
@@ -131,7 +131,7 @@ async def test_a_mistake_is_told_and_repaired(tmp_path: Path) -> None:
                     await asyncio.sleep(0.05)
 
 
-async def test_over_http_nobody_is_turned_away(tmp_path: Path) -> None:
+async def test_over_http_clients_are_served_during_a_reload(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     write(file, "one", '"http", port=0')
     command = [sys.executable, str(file)]
@@ -151,7 +151,7 @@ async def test_over_http_nobody_is_turned_away(tmp_path: Path) -> None:
         process.stderr.close()
 
 
-def test_where_there_is_no_program_to_start_again() -> None:
+def test_without_a_program_to_restart() -> None:
     code = "from dovetail import Server\nServer('x').run('tcp', port=0, reload=True)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ran.returncode != 0

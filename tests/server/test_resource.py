@@ -1,4 +1,4 @@
-"""Resources and templates: what is declared, what a function must take, how long an answer is good for."""
+"""Test resources and templates: declarations, function parameters and cache lifetimes."""
 
 import functools
 from typing import Any

@@ -1,6 +1,7 @@
-"""What functions return, as what clients receive."""
+"""Test the results that return values become."""
 
 import enum
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 import jsonschema_rs
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Meta
 
@@ -30,7 +31,7 @@ from dovetail.wire.content import (
 from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult, PromptMessage
 from dovetail.wire.tools import CallToolResult
-from mentions import mentions, values
+from mentions import values
 
 IMAGE = ImageContent(data="aGk=", mime_type="image/png")
 LINK = ResourceLink(uri="file:///a", name="a")
@@ -138,14 +139,14 @@ def test_without_a_schema_the_value_decides(value: Any, result: CallToolResult) 
     assert shaped(str, value) == result
 
 
-def test_none_is_no_content_unless_a_text_was_promised() -> None:
+def test_none_is_empty_content_unless_text_was_promised() -> None:
     for kind in (Any, None, str | None):
         assert shaped(kind, None) == CallToolResult(content=[])
     with pytest.raises(ValueError, match=values("str", "null")):
         shaped(str, None)
 
 
-def test_a_misfit_in_a_result_is_told_with_its_key() -> None:
+def test_an_invalid_value_in_a_result_is_reported_with_its_key() -> None:
     with pytest.raises(ValueError, match=values("a", "int", "str")):
         shaped(dict[str, int], {"a": "x"})
     with pytest.raises(ValueError, match=values("a[1]", "int", "str")):
@@ -164,7 +165,7 @@ def test_plain_text_carries_no_structured_content() -> None:
     assert shaped(None, None).structured_content is UNSET
 
 
-def test_an_empty_list_annotated_as_blocks_is_no_content() -> None:
+def test_an_empty_list_annotated_as_blocks_has_no_content() -> None:
     assert shaped(list[ContentBlock], []) == CallToolResult(content=[])
     assert shaped(tuple[ImageContent, ...] | None, ()) == CallToolResult(content=[])
     assert shaped(list[ContentBlock], [IMAGE]) == CallToolResult(content=[IMAGE])
@@ -183,7 +184,7 @@ def test_bytes_of_no_known_kind_are_a_file(annotation: Any, value: Any) -> None:
     assert compile_output(annotation).to_result(value) == CallToolResult(content=[EmbeddedResource(resource=contents)])
 
 
-def test_a_value_nobody_can_encode_is_named() -> None:
+def test_an_unencodable_value_is_named() -> None:
     with pytest.raises(TypeError, match=values("object")):
         shaped(Any, object())
     with pytest.raises(TypeError, match=values("generator")):
@@ -277,7 +278,7 @@ def test_a_value_that_breaks_the_published_schema_is_an_error(annotation: Any, v
         ({(1,): []}, r"\S"),
     ],
 )
-def test_what_is_no_json_is_refused(value: Any, says: str) -> None:
+def test_a_value_that_is_not_json_is_refused(value: Any, says: str) -> None:
     for annotation in (Any, dict[Any, Any], dict[Any, list[Any]]):
         with pytest.raises(ValueError, match=says):
             shaped(annotation, value)
@@ -298,13 +299,24 @@ _json = st.recursive(
 _ANY: Output = compile_output(Any)
 
 
-@given(_json)
-def test_any_json_is_sent_or_refused(value: Any) -> None:
+def has_json_form(value: Any) -> bool:
+    """Return whether a value can be sent: not if it contains NaN, an infinity or a lone surrogate."""
     try:
-        result = _ANY.to_result(value)
-    except ValueError as exc:
-        assert mentions(exc, "$")  # noqa: PT017
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        return False
+    return True
+
+
+@given(_json)
+@example("\ud800")
+@example({"\ud800": [math.inf]})
+def test_any_json_is_sent_or_refused(value: Any) -> None:
+    if not has_json_form(value):
+        with pytest.raises(ValueError, match=r"\S"):
+            _ANY.to_result(value)
         return
+    result = _ANY.to_result(value)
     assert isinstance(result, CallToolResult)
     sent = msgspec.json.decode(encode(result))
     if result.structured_content is not UNSET:

@@ -1,4 +1,4 @@
-"""`run` and `serve` take the same options and make the same checks, for every transport and every option."""
+"""Test that `run` and `serve` accept the same options and make the same checks, for every transport."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping

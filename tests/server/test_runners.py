@@ -1,4 +1,4 @@
-"""The joint: how a server is run over each transport, in a process of its own, and how that process ends."""
+"""Test running a server over each transport, in its own process, and how that process exits."""
 
 import asyncio
 import contextlib
@@ -292,7 +292,7 @@ def test_several_workers_share_a_port_and_one_that_dies_is_replaced() -> None:
         after = workers_of(child, 2, other_than=before)
         assert len(before & after) == 1
         (dead,), (new,) = before - after, after - before
-        told = child.hears("status 9")
+        told = child.hears("code 9")
         assert str(dead) in told
         assert str(new) in told
         assert text(post(child, call("echo", text="still here"))) == "still here"
@@ -363,7 +363,7 @@ async def test_serving_ends_when_it_is_cancelled(transport: str, capsys: pytest.
         assert client.connect_ex(("127.0.0.1", int(told.rpartition(":")[2].partition("/")[0]))) != 0
 
 
-async def test_what_cannot_start_is_told_to_whoever_serves_it(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_failed_start_is_raised_by_serve(capsys: pytest.CaptureFixture[str]) -> None:
     @contextlib.asynccontextmanager
     async def lifespan() -> AsyncGenerator[None]:
         raise ValueError("no database")
@@ -443,7 +443,7 @@ def _dialled(port: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("transport", ["", "carrier pigeon", "STDIO"])
-def test_a_transport_nobody_knows(transport: str) -> None:
+def test_an_unknown_transport(transport: str) -> None:
     with pytest.raises(ValueError, match=r"'stdio', 'http', 'unix'.*'tcp'"):
         Server("any").run(transport)
 

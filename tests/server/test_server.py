@@ -1,4 +1,4 @@
-"""Server: what registration accepts, how an exchange becomes a result, and that nothing an author does gets out."""
+"""Test the server: registration, the result of an exchange, and that errors of the author stay contained."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -31,7 +32,7 @@ from dovetail.errors import (
     ServerBusy,
     ToolNotFound,
 )
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import CallerBusy
 from dovetail.server.server import get_dispatcher
 from dovetail.types import ListChangedCapability, ServerCapabilities
@@ -271,7 +272,7 @@ async def test_lists_come_in_pages(revision: str) -> None:
     assert pages == [["t0", "t1"], ["t2", "t3"], ["t4"]]
 
 
-async def test_a_list_is_told_as_it_is_now() -> None:
+async def test_a_list_is_always_current() -> None:
     app = Server("any", capabilities=ONLY_TOOLS)
     client = Client(app)
     for expected in (["a"], ["a", "b"]):
@@ -330,7 +331,7 @@ async def test_a_request_that_names_no_prompt(params: dict[str, Any], kind: type
         await Client(calculator()).request("prompts/get", params)
 
 
-async def test_arguments_that_do_not_fit_are_told_to_the_model() -> None:
+async def test_invalid_arguments_are_explained_to_the_model() -> None:
     client = Client(calculator())
     assert text(await client.call("add", {"a": 1})) == "2"
     for arguments in (None, {}, {"a": "one"}, {"a": 1, "c": 2}):
@@ -338,7 +339,7 @@ async def test_arguments_that_do_not_fit_are_told_to_the_model() -> None:
 
 
 @pytest.mark.parametrize("method", ["tools/fly", "ping", "initialize", "", "notifications/initialized"])
-async def test_a_method_nobody_serves(method: str) -> None:
+async def test_an_unknown_method(method: str) -> None:
     with pytest.raises(MethodNotFound):
         await Client(calculator()).request(method)
 
@@ -406,7 +407,7 @@ async def test_whatever_a_tool_raises_is_masked_and_logged(
     assert len(record.getMessage()) < 10_000
 
 
-async def test_in_debug_mode_the_fault_is_told() -> None:
+async def test_in_debug_mode_the_exception_is_shown() -> None:
     app = Server("faulty", debug=True)
     app.add_tool(lambda: 1 / 0, name="run")
     assert "ZeroDivisionError: division by zero" in error_text(await Client(app).call("run"))
@@ -621,26 +622,27 @@ async def test_a_thread_that_takes_too_long_is_left_behind() -> None:
 
 
 async def test_the_watch_over_running_calls_rests_when_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = calculator(limits=ServerLimits(call_timeout=0.02))
-    loop, armed, over = asyncio.get_running_loop(), list[float](), asyncio.Event()
+    app, pause = pausing()
+    loop, looks = asyncio.get_running_loop(), list[Callable[[], None]]()
     call_later = loop.call_later
 
     def record(delay: float, act: Callable[..., None], *args: Any, **options: Any) -> asyncio.TimerHandle:
-        def run() -> None:
-            act(*args)
-            over.set()
-
-        if delay != 0.02 / 4:  # not that of the watch
+        if delay >= 1:  # not that of the watch
             return call_later(delay, act, *args, **options)
-        armed.append(delay)
-        return call_later(delay, run, **options)
+        looks.append(partial(act, *args))  # the test looks itself, so no clock decides when
+        return call_later(delay, int)
 
     monkeypatch.setattr(loop, "call_later", record)
-    for number in (1, 2):
-        over.clear()
-        assert text(await Client(app).call("add", {"a": 1})) == "2"
-        await over.wait()
-        assert len(armed) == number  # it was looked once, and not again
+    call = asyncio.create_task(Client(app).call("pause"))
+    await began(pause)
+    looks.pop()()
+    assert len(looks) == 1  # a call is running, so there will be another look
+    pause.go.set()
+    assert text(await call) == "done"
+    looks.pop()()
+    assert not looks
+    assert text(await Client(app).call("pause")) == "done"
+    assert len(looks) == 1  # the next call wakes the watch
 
 
 # Limits
@@ -681,7 +683,7 @@ async def test_large_messages_at_work_have_a_limit_together() -> None:
     app, pause = pausing(limits=ServerLimits(max_inflight_bytes=3_000_000))
     client = Client(app)
 
-    def sized(size: int) -> Exchange:
+    def sized(size: int) -> IncomingExchange:
         exchange = client.exchange("tools/call", {"name": "pause"})
         exchange.size = size
         return exchange
@@ -709,11 +711,11 @@ async def test_a_uri_has_a_limit() -> None:
 # Middleware
 
 
-async def test_middleware_stands_around_every_request_in_order() -> None:
+async def test_middleware_wraps_every_request_in_order() -> None:
     app, seen = calculator(), []
 
     def around(name: str) -> Any:
-        async def middle(exchange: Exchange, call_next: Callable[[Exchange], Awaitable[Any]]) -> Any:
+        async def middle(exchange: IncomingExchange, call_next: Callable[[IncomingExchange], Awaitable[Any]]) -> Any:
             seen.append((name, exchange.method))
             try:
                 return await call_next(exchange)
@@ -736,7 +738,7 @@ async def test_middleware_may_answer_change_or_refuse() -> None:
     app = calculator()
 
     @app.middleware
-    async def guard(exchange: Exchange, call_next: Callable[[Exchange], Awaitable[Any]]) -> Any:
+    async def guard(exchange: IncomingExchange, call_next: Callable[[IncomingExchange], Awaitable[Any]]) -> Any:
         match exchange.params.get("arguments"):
             case {"a": 1}:
                 return CallToolResult(content=[TextContent(text="one")])
@@ -993,7 +995,7 @@ async def test_stopping_waits_for_what_runs_and_takes_nothing_new() -> None:
     assert text(await client.call("pause")) == "done"
 
 
-async def test_what_does_not_end_in_time_is_stopped_and_told_so() -> None:
+async def test_a_call_over_its_time_limit_is_cancelled_and_reported() -> None:
     app, pause = pausing(limits=ServerLimits(drain_timeout=0.01))
     client = Client(app)
     call = asyncio.create_task(client.call("pause"))
@@ -1020,4 +1022,4 @@ async def test_nothing_of_a_call_is_kept() -> None:
     for _ in range(50):
         await client.call("add", {"a": 1})
     gc.collect()
-    assert not [one for one in gc.get_objects() if isinstance(one, Exchange) and one.caller is client.caller]
+    assert not [one for one in gc.get_objects() if isinstance(one, IncomingExchange) and one.caller is client.caller]

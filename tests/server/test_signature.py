@@ -1,4 +1,4 @@
-"""Functions compiled: what their schema says, and what a call hands them."""
+"""Test compiled functions: their schemas and the arguments they receive."""
 
 import enum
 import functools
@@ -152,7 +152,7 @@ def test_text_in_annotated_is_the_description() -> None:
     assert properties["other"] == {"type": "integer"}
 
 
-def test_a_model_is_told_what_a_moment_looks_like() -> None:
+def test_a_datetime_has_a_format_in_the_schema() -> None:
     def remind(at: datetime, until: Annotated[datetime | None, "End."] = None, day: date | None = None) -> None: ...
 
     properties = compiled(remind).schema["properties"]
@@ -484,7 +484,7 @@ def test_a_function_json_cannot_fill_is_refused_with_its_place(function: Any, na
     assert mentions(text, place, *named)
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_a_value_that_is_not_a_function_is_refused() -> None:
     for thing in (Point, 3, dict):
         with pytest.raises(TypeError):
             compiled(thing)

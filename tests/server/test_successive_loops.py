@@ -1,4 +1,4 @@
-"""A server outlives an event loop: what one loop left behind does not bind the next."""
+"""Test using one server in successive event loops."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Threads: a bounded crew, fair between callers, from which every outcome comes back."""
+"""Test the thread pool: bounded, fair between callers, and every outcome is returned."""
 
 import asyncio
 import contextvars
@@ -151,7 +151,7 @@ async def test_the_line_has_an_end(gate: Gate) -> None:
     assert [call.result() for call in calls] == [0, 1, 2]
 
 
-async def test_who_waits_too_long_is_told_and_never_runs(gate: Gate) -> None:
+async def test_a_long_wait_for_a_thread_raises_and_never_runs(gate: Gate) -> None:
     small, ran = crew(max_threads=1, thread_queue_timeout=0.02), []
     async with asyncio.TaskGroup() as group:
         group.create_task(run(small, gate))
@@ -164,7 +164,7 @@ async def test_who_waits_too_long_is_told_and_never_runs(gate: Gate) -> None:
     assert not ran
 
 
-async def test_one_who_runs_is_not_told_that_the_wait_was_long(gate: Gate) -> None:
+async def test_a_running_call_does_not_time_out_in_the_queue(gate: Gate) -> None:
     small = crew(max_threads=1, thread_queue_timeout=0.01)
     call = asyncio.create_task(run(small, gate, "done"))
     await gate.holds(1)

@@ -1,4 +1,4 @@
-"""Tool: what is compiled at registration, and that what is published is what is kept."""
+"""Test tools: compiled at registration, and results that match the published schema."""
 
 import functools
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_options_come_first() -> None:
     assert (tool.runner.timeout, tool.runner.run_in_thread) == (3.0, False)
 
 
-def test_a_context_is_no_argument() -> None:
+def test_a_context_is_not_an_argument() -> None:
     async def run(a: int, ctx: Context) -> None: ...
 
     tool = Tool(run)
@@ -182,7 +182,7 @@ async def test_arguments_are_held_against_the_schema() -> None:
         assert word in said
 
 
-async def test_a_hundred_mistakes_are_not_all_told() -> None:
+async def test_a_hundred_mistakes_are_not_all_listed() -> None:
     app = Server("strict")
     schema = {"type": "object", "additionalProperties": {"type": "integer"}}
     app.add_tool(lambda arguments: 1, name="run", input_schema=schema)

@@ -1,4 +1,4 @@
-"""Changed arguments: whoever calls is told of them by the names they have here, and of fixed ones not at all."""
+"""Test renamed and fixed arguments: errors use the new names, and fixed arguments are hidden."""
 
 import logging
 from typing import Annotated, Any
@@ -57,7 +57,7 @@ CALLS: list[tuple[dict[str, ArgTransform], dict[str, Any], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("arguments", "given", "named"), CALLS)
-async def test_a_model_is_told_the_names_it_knows(
+async def test_errors_use_the_argument_names_of_the_model(
     arguments: dict[str, ArgTransform], given: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     async with Client(changed(**arguments)) as client:
@@ -68,7 +68,7 @@ async def test_a_model_is_told_the_names_it_knows(
     assert "amount" not in str(block) or "amount" in named  # the name below the mount
 
 
-async def test_prompts_are_told_of_by_their_names_here() -> None:
+async def test_prompt_errors_use_the_mounted_names() -> None:
     async with Client(changed(**RENAMED)) as client:
         with pytest.raises(RemoteError, match="Missing: `euros`"):
             await client.get_prompt("in_plead", {"to": "you"})
@@ -98,7 +98,7 @@ async def test_a_schema_of_the_authors_own() -> None:
                 await client.call("order", **given)
 
 
-async def test_what_is_fixed_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_fixed_arguments_are_not_mentioned(caplog: pytest.LogCaptureFixture) -> None:
     """A pattern is tried only in calls, so this one is found out by the first."""
     app = Server("outer")
     app.mount(bank(), transforms={"pay": Transform(arguments={"api_key": ArgTransform(value="secret")})})

@@ -1,4 +1,4 @@
-"""Members that no type names are refused wherever they stand, with the name that was meant."""
+"""Test that unknown fields are refused at every level, with a suggestion."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
@@ -100,7 +100,7 @@ def refusal(kind: Any, value: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", [Plain, Keyed, Short, Model, Checked])
-def test_a_wrong_name_is_told_with_the_right_one(kind: Any) -> None:
+def test_a_wrong_name_is_reported_with_a_suggestion(kind: Any) -> None:
     assert mentions(refusal(kind, {"street": "A", "nubmer": 3}), "x", "nubmer", "number")
     assert bound(kind, {"street": "A", "number": 3})
 
@@ -124,7 +124,7 @@ def test_names_are_those_of_the_wire() -> None:
         (Plain | Model, {"street": "A", "zip": 1}, "x"),
     ],
 )
-def test_wherever_it_stands(kind: Any, value: Any, place: str) -> None:
+def test_at_every_level(kind: Any, value: Any, place: str) -> None:
     assert f"`{place}`: unknown `zip`" in refusal(kind, value)
 
 
@@ -137,7 +137,7 @@ def test_an_object_written_as_text_is_closed_too() -> None:
     assert "`x`: unknown `zip`" in refusal(Plain, '{"street": "A", "zip": 1}')
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     text = refusal(Model, {"streat": "A", "number": "many", "plain": {"street": 1, "zip": 2}})
     for named in (("x.street",), ("x.number",), ("x", "streat", "street"), ("x.plain", "zip")):
         assert mentions(text, *named)
@@ -148,9 +148,9 @@ def test_what_pydantic_reads_in_its_own_way_is_not_held_against_a_call() -> None
         when: Annotated[Any, Field(json_schema_extra={"type": "string", "format": "date-time"})]
         seats: int = Field(ge=1)
 
-    assert refusal(Meeting, {"when": "tomorrow", "seats": 0}) == (
-        "Invalid arguments. `x.seats`: input should be greater than or equal to 1."
-    )
+    text = refusal(Meeting, {"when": "tomorrow", "seats": 0})
+    assert mentions(text, "x.seats", 1)
+    assert "x.when" not in text
 
 
 @pytest.mark.parametrize(

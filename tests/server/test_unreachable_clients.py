@@ -1,10 +1,10 @@
-"""A handshake client that no request can be sent to (no session, or no event stream) is not asked in another way."""
+"""Test that no request is sent to a handshake client without a session or an event stream."""
 
 import pytest
 
 from dovetail import Context, Elicit, InputRequired, Server
 from dovetail.errors import MissingClientCapability
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
 
@@ -29,9 +29,9 @@ async def copes(ctx: Context) -> str:
         return "nobody to ask"
 
 
-def _exchange(tool: str) -> Exchange:
+def _exchange(tool: str) -> IncomingExchange:
     able = ClientCapabilities(elicitation=ElicitationCapability(form={}))
-    return Exchange(1, "tools/call", {"name": tool}, {}, Caller("2025-11-25", False, able))
+    return IncomingExchange(1, "tools/call", {"name": tool}, {}, Caller("2025-11-25", False, able))
 
 
 @pytest.mark.parametrize("tool", ["asks", "drives"])

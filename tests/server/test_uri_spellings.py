@@ -1,4 +1,4 @@
-"""Rules about resources hold for every spelling of their URIs, in reading and in listening."""
+"""Test that resource rules apply to every spelling of a URI, in reads and subscriptions."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ from dovetail import Client, Server, Transform
 from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, MCPError, ResourceNotFound
 from dovetail.middleware import ResponseCache
-from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.codec import decode, to_plain
 
@@ -48,8 +48,8 @@ def notes(**private: Any) -> Server:
     return app
 
 
-def exchange(who: Principal | None, method: str, params: dict[str, Any]) -> Exchange:
-    return Exchange(1, method, params, {}, Caller(NEWEST, is_stateless=True, principal=who))
+def exchange(who: Principal | None, method: str, params: dict[str, Any]) -> IncomingExchange:
+    return IncomingExchange(1, method, params, {}, Caller(NEWEST, is_stateless=True, principal=who))
 
 
 async def read(app: Server, uri: str, who: Principal | None = BOB) -> str:
@@ -290,7 +290,7 @@ async def test_a_fixed_resource_is_found_in_every_spelling() -> None:
         assert await read(app, uri) == "the private note"
 
 
-async def test_two_resources_with_one_key_are_told_apart_by_their_exact_uris() -> None:
+async def test_two_resources_with_one_key_are_distinguished_by_their_exact_uris() -> None:
     app = notes()
     app.add_resource(lambda: "upper", "notes://Todo")
     app.add_resource(lambda: "lower", "notes://todo", scopes=["admin"])
@@ -301,7 +301,7 @@ async def test_two_resources_with_one_key_are_told_apart_by_their_exact_uris() -
         await read(app, "notes://TODO", ADMIN)
 
 
-async def test_paths_and_tools_are_told_apart_by_case() -> None:
+async def test_paths_and_tools_are_case_sensitive() -> None:
     app = Server("x")
     app.add_resource(lambda name: name, "docs://a/{name}")
     app.add_tool(lambda: "ran", name="Fs:run")

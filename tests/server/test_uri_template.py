@@ -1,4 +1,4 @@
-"""URI templates: the expansions RFC 6570 lists, matching backwards, and what must never get through."""
+"""Test URI templates: the RFC 6570 expansions, matching, and rejected values."""
 
 import re
 import statistics

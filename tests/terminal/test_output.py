@@ -1,4 +1,4 @@
-"""Nothing a server says acts on a terminal, however it is printed."""
+"""Test that text of a server cannot control a terminal, however it is printed."""
 
 import json
 import unicodedata

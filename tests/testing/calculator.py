@@ -1,4 +1,4 @@
-"""A server for the tests of dovetail.testing: a variable of a module, so that another process can find it."""
+"""A server for the tests of dovetail.testing, in a module variable, so that another process can import it."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Faults befall the messages they are meant for, over every transport, and leave a client that goes on."""
+"""Test that faults affect the intended messages on every transport, and leave a usable client."""
 
 import asyncio
 import contextlib
@@ -159,7 +159,7 @@ async def test_a_fault_that_goes_wrong_ends_the_connection_and_the_test(transpor
     assert isinstance(told.value.__context__, ConnectionLost)
 
 
-async def test_a_fault_that_goes_wrong_is_told_even_if_the_test_did_not_mind() -> None:
+async def test_a_failing_fault_is_reported_even_if_the_test_passes() -> None:
     with pytest.raises(KeyError, match="nowhere"):
         await adding(connected("memory", goes_wrong()), ConnectionLost)
 

@@ -81,7 +81,7 @@ async def test_the_lifespan_ends_with_the_last_who_uses_it() -> None:
     assert lives == ["in", "out"]
 
 
-async def test_a_server_nobody_else_can_find_is_told() -> None:
+async def test_a_server_that_another_process_cannot_import_is_refused() -> None:
     with pytest.raises(ValueError, match="hidden"):
         async with testing.connect(Server("hidden"), transport="stdio"):
             pass

@@ -1,4 +1,4 @@
-"""However the bytes are cut, the same messages are found, and what is passed on says the same."""
+"""Test that messages are found in any chunks, and are passed on unchanged."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The plugin as a user's tests see it, in a pytest of its own."""
+"""Test the pytest plugin in a separate pytest run."""
 
 import pytest
 
@@ -108,7 +108,7 @@ def test_a_server_must_be_named(project: pytest.Pytester) -> None:
     project.makepyfile("def test_it(mcp_sync_client): pass")
     result = run(project)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*name a server: @pytest.mark.mcp(server=...)*"])
+    result.stdout.fnmatch_lines(["*UsageError: *@pytest.mark.mcp(server=...)*"])
 
 
 def test_a_cassette(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest
         ('app, transport=["memory", "htp"]', "*transport*memory*'htp'*"),
     ],
 )
-def test_a_marker_that_nobody_would_read_is_refused(project: pytest.Pytester, marked: str, says: str) -> None:
+def test_a_marker_with_invalid_arguments_is_refused(project: pytest.Pytester, marked: str, says: str) -> None:
     project.makepyfile(
         f"""
         import pytest

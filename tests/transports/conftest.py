@@ -1,4 +1,4 @@
-"""Which event loops the tests of transports run on."""
+"""The event loops of the transport tests."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """asyncio's own loop, and uvloop too for a module that says `BOTH_LOOPS = True`."""
+    """Use asyncio's event loop, and also uvloop in modules with `BOTH_LOOPS = True`."""
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
     if getattr(getattr(item, "module", None), "BOTH_LOOPS", False) and sys.platform != "win32":
         import uvloop

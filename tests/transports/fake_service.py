@@ -1,11 +1,11 @@
-"""What the tests of transports play against: a service that does what the test says, and an ASGI server in the hand."""
+"""Fakes for the transport tests: a service that does what the test says, and ASGI requests without a server."""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from dovetail.protocol.exchange import ChangeListener, Exchange
+from dovetail.protocol.exchange import ChangeListener, IncomingExchange
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.sse import ServerSentEvent, SSEParser
 from dovetail.wire.base import Result
@@ -19,33 +19,33 @@ TIMEOUT_S = 10.0
 VERSION = "io.modelcontextprotocol/protocolVersion"
 META = {VERSION: NEWEST, "io.modelcontextprotocol/clientCapabilities": {}}
 
-Work = Callable[[Exchange], Awaitable[Result | bytes]]
+Work = Callable[[IncomingExchange], Awaitable[Result | bytes]]
 
 
 def text_result(text: str) -> CallToolResult:
-    """A result that says this."""
+    """Return a result with this text."""
     return CallToolResult(content=[TextContent(text=text)])
 
 
-async def echo(exchange: Exchange) -> Result:
+async def echo(exchange: IncomingExchange) -> Result:
     return text_result(str(exchange.params.get("text", "")))
 
 
 async def wait_until(condition: Callable[[], Any]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     async with asyncio.timeout(TIMEOUT_S):
         while not condition():  # noqa: ASYNC110 - what is looked at sets no event
             await asyncio.sleep(0.001)
 
 
 async def run_pending_callbacks(turns: int = 10) -> None:
-    """Let everything happen that can happen without anything from outside."""
+    """Run the event loop for some turns, so that all ready callbacks run."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 class FakeService:
-    """A service. Each exchange is worked on by the function the test gave."""
+    """A service that runs the function of the test for each exchange."""
 
     def __init__(self, work: Work = echo, *, protocol_versions: tuple[str, ...] = REVISIONS, **limits: Any) -> None:
         self.implementation = Implementation(name="stand", version="1")
@@ -55,7 +55,7 @@ class FakeService:
         self.recorder = None
         self.work = work
         self.listeners: list[ChangeListener] = []
-        self.seen: list[Exchange] = []
+        self.seen: list[IncomingExchange] = []
 
     def capabilities(self) -> ServerCapabilities:
         return ServerCapabilities(
@@ -64,7 +64,7 @@ class FakeService:
             resources=ResourcesCapability(subscribe=True, list_changed=True),
         )
 
-    async def handle(self, exchange: Exchange) -> Result | bytes:
+    async def handle(self, exchange: IncomingExchange) -> Result | bytes:
         self.seen.append(exchange)
         return await self.work(exchange)
 
@@ -87,7 +87,7 @@ class FakeService:
 
 
 class PausedWork:
-    """Work that begins, waits for the test, and remembers how it ended; by the text of the request."""
+    """Work that starts, waits for the test, and records its outcome, by the text of the request."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -101,7 +101,7 @@ class PausedWork:
         for name in names:
             self._release_event(name).set()
 
-    async def __call__(self, exchange: Exchange) -> Result:
+    async def __call__(self, exchange: IncomingExchange) -> Result:
         name = str(exchange.params.get("text", exchange.id))
         self.started.append(name)
         try:
@@ -137,7 +137,7 @@ INITIALIZED = create_notification("notifications/initialized")
 
 
 def mirror_headers(message: dict[str, Any]) -> dict[str, str]:
-    """The headers that repeat a modern message."""
+    """Return the headers that mirror a stateless message."""
     params = message.get("params") or {}
     name = params.get("name") or params.get("uri")
     headers = {"mcp-protocol-version": NEWEST, "mcp-method": message["method"]}
@@ -148,7 +148,7 @@ def mirror_headers(message: dict[str, Any]) -> dict[str, str]:
 
 
 class AsgiRequest:
-    """One HTTP request to an ASGI application, in progress or over; checks that the application keeps to ASGI."""
+    """One HTTP request to an ASGI app, running or complete. It checks that the app follows ASGI."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class AsgiRequest:
             assert int(self.headers["content-length"]) == len(self.body)
 
     def disconnect(self) -> None:
-        """The client closes the connection."""
+        """Close the connection as the client."""
         self._disconnected.set()
 
     @property
@@ -224,7 +224,7 @@ class AsgiRequest:
 
     @property
     def messages(self) -> list[Any]:
-        """What came so far, from a stream or as one document."""
+        """Return the messages so far, from a stream or from one JSON document."""
         if not self.sent:
             return []
         if self.streaming:
@@ -236,7 +236,7 @@ class AsgiRequest:
         return self.messages[-1]
 
     async def wait_done(self) -> "AsgiRequest":
-        """Wait for the end of it."""
+        """Wait until the request is complete."""
         async with asyncio.timeout(TIMEOUT_S):
             await self.task
         assert self.complete or self._disconnected.is_set(), "the reply was never completed"
@@ -250,7 +250,7 @@ def _headers(method: str, given: Mapping[str, str]) -> list[tuple[bytes, bytes]]
 
 
 def start_post(app: Any, message: Any, headers: Mapping[str, Any] | None = None, **scope: Any) -> AsgiRequest:
-    """Begin to POST a message; a modern one brings its mirrored headers."""
+    """Start to POST a message. A stateless one gets its mirrored headers."""
     of_era = type(message) is dict and VERSION in ((message.get("params") or {}).get("_meta") or {})
     return AsgiRequest(
         app,
@@ -261,14 +261,14 @@ def start_post(app: Any, message: Any, headers: Mapping[str, Any] | None = None,
 
 
 async def post(app: Any, message: Any, headers: Mapping[str, Any] | None = None, **scope: Any) -> AsgiRequest:
-    """POST a message and wait for the end of the reply."""
+    """POST a message, and wait for the end of the response."""
     return await start_post(app, message, headers, **scope).wait_done()
 
 
 async def open_session(
     app: Any, revision: str = LATEST_HANDSHAKE, *, ready: bool = True, **changes: Any
 ) -> dict[str, str]:
-    """The headers of a session that has just been opened."""
+    """Open a session, and return its headers."""
     scope = {name: changes.pop(name) for name in ("client",) if name in changes}
     extra = changes.pop("headers", {})
     answer = await post(app, initialize(revision, **changes), extra, **scope)

@@ -1,9 +1,7 @@
-"""A server on loopback whose every byte the test decides."""
+"""A server on loopback with control over every byte."""
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from certificates import write_certificate
+
 TIMEOUT_S = 10.0
 
 
 @dataclass
 class ServerConnection:
-    """One connection to a place."""
+    """A connection to the server."""
 
     server: "RawServer"
     reader: asyncio.StreamReader
@@ -24,7 +24,7 @@ class ServerConnection:
     number: int
 
     async def request(self) -> tuple[bytes, bytes] | None:
-        """Head and body of the next request, or nothing if the client is gone."""
+        """Return head and body of the next request, or None if the client has disconnected."""
         try:
             head = await self.reader.readuntil(b"\r\n\r\n")
             _, found, rest = head.lower().partition(b"\r\ncontent-length: ")
@@ -38,7 +38,7 @@ class ServerConnection:
         self.writer.write(data)
 
     async def wait_closed(self) -> None:
-        """Until the client has closed."""
+        """Wait until the client has closed the connection."""
         with contextlib.suppress(ConnectionError):
             while await self.reader.read(65536):
                 pass
@@ -68,7 +68,7 @@ ConnectionHandler = Callable[[ServerConnection], Awaitable[None]]
 async def run_raw_server(
     serve: ConnectionHandler, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[RawServer]:
-    """A server that treats each connection as the function says, and closes it when the function returns."""
+    """Run a server that calls the function for each connection, and closes the connection when the function returns."""
     here = RawServer(host, 0, "https" if tls else "http")
     tasks: set[asyncio.Task[Any]] = set()
     faults: list[Exception] = []
@@ -104,7 +104,7 @@ async def run_raw_server(
 
 
 def reply_to_each(reply: bytes) -> ConnectionHandler:
-    """Every request is answered with these bytes."""
+    """Answer every request with these bytes."""
 
     async def serve(visit: ServerConnection) -> None:
         while await visit.request():
@@ -114,7 +114,7 @@ def reply_to_each(reply: bytes) -> ConnectionHandler:
 
 
 def reply_once(reply: bytes) -> ConnectionHandler:
-    """The first request is answered with these bytes, and the connection closed."""
+    """Answer the first request with these bytes, and close the connection."""
 
     async def serve(visit: ServerConnection) -> None:
         await visit.request()
@@ -124,41 +124,13 @@ def reply_once(reply: bytes) -> ConnectionHandler:
 
 
 def plain_reply(body: bytes, extra: bytes = b"") -> bytes:
-    """A reply of known length."""
+    """Encode a response with a content length."""
     return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (extra, len(body), body)
 
 
 def create_tls_contexts(folder: Path, *, host: str = "127.0.0.1") -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A TLS context for a server under this name, and one for clients that trust it."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dovetail test")])
-    now = datetime.datetime.now(datetime.UTC)
-    try:
-        alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        alternative = x509.DNSName(host)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([alternative]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    both = folder / "both.pem"
-    both.write_bytes(
-        certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    """Return a TLS context for a server with this name, and one for clients that trust it."""
+    certificate_file, key_file = write_certificate(folder, host)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(both)
-    return server, ssl.create_default_context(cafile=str(both))
+    server.load_cert_chain(certificate_file, key_file)
+    return server, ssl.create_default_context(cafile=str(certificate_file))

@@ -1,4 +1,4 @@
-"""A server as a child process: what reaches it, what is kept of it, how it is stopped; nothing stays behind."""
+"""Test a server as a child process: its environment, its output and its stop, without leftovers."""
 
 import asyncio
 import gc
@@ -170,7 +170,7 @@ def test_a_child_that_does_not_read_pauses_the_writer(run: Callable[..., Any]) -
     assert run(talk()) == ["made", "pause"]
 
 
-async def test_a_writer_who_waits_learns_that_nobody_reads_any_more(start: Start) -> None:
+async def test_a_waiting_writer_notices_a_closed_reader(start: Start) -> None:
     child, heard = await start(
         "import os, sys; sys.stdin.buffer.raw.read(1); os.close(0); print('shut', flush=True); input()"
     )
@@ -209,7 +209,7 @@ async def test_secrets_of_this_process_are_not_passed_on(start: Start, monkeypat
     assert await heard.line() == "other None True"
 
 
-async def test_it_runs_where_it_is_told_to(start: Start, tmp_path: Path) -> None:
+async def test_it_runs_in_the_given_folder(start: Start, tmp_path: Path) -> None:
     _, heard = await start("import os; print(os.getcwd())", cwd=tmp_path)
     assert await heard.line() == str(tmp_path)
 
@@ -308,7 +308,7 @@ async def test_a_stream_can_be_the_sink(start: Start) -> None:
     assert sink.getvalue() == "one\ntwo\n"
 
 
-async def test_a_sink_that_fails_is_reported_once_and_hurts_nobody(
+async def test_a_failing_sink_is_reported_once_and_affects_no_caller(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
@@ -463,7 +463,7 @@ asyncio.run(main())
     assert record.read_text() == "EOF"
 
 
-async def test_what_nobody_read_is_dropped_even_if_a_stranger_holds_the_pipe(start: Start, impatient: None) -> None:
+async def test_unread_output_is_dropped_even_if_another_process_holds_the_pipe(start: Start, impatient: None) -> None:
     before = psutil.Process().num_fds()
     child, heard = await start(
         "import subprocess, time; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\n"
@@ -570,7 +570,7 @@ async def test_a_system_that_cannot_wait_without_reaping_will_do(
     assert gone(leader, inner)
 
 
-async def test_a_zombie_that_nobody_reaps_is_not_waited_for(
+async def test_an_unreaped_zombie_is_not_waited_for(
     start: Start, impatient: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     child, heard = await start(

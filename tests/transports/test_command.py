@@ -1,4 +1,4 @@
-"""What a child is started with: variables without secrets, a program that was found, errors that say what to try."""
+"""Test starting a child: variables without secrets, finding the program and errors with hints."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Connecting to whichever address answers first."""
+"""Test connecting to the address that answers first."""
 
 import asyncio
 import socket

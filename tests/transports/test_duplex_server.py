@@ -1,4 +1,4 @@
-"""Duplex: every message in is answered once or needs no answer; requests run side by side; both eras at once."""
+"""Test duplex connections: every request is answered once, requests run concurrently, both eras at once."""
 
 import asyncio
 import itertools
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import ConnectionLost, InvalidParams, RemoteError, ResourceNotFound
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.duplex_server import DuplexServer
 from transports.fake_service import (
     BATCHING,
@@ -149,7 +149,7 @@ async def test_what_the_session_answers_by_itself() -> None:
     assert line.stand.seen == []
 
 
-async def test_a_farewell_is_answered_and_told() -> None:
+async def test_a_shutdown_request_is_answered_and_reported() -> None:
     told: list[int] = []
     line = Line(on_shutdown=lambda: told.append(1)).open()
     line.send(request("shutdown", 1))
@@ -176,9 +176,7 @@ async def test_a_farewell_is_answered_and_told() -> None:
     ],
 )
 @pytest.mark.parametrize("opened", [True, False])
-async def test_what_is_no_message_is_refused_under_its_id_if_it_has_one(
-    data: bytes, code: int, id: Any, opened: bool
-) -> None:
+async def test_an_invalid_message_is_refused_with_its_id(data: bytes, code: int, id: Any, opened: bool) -> None:
     line = Line().open() if opened else Line()
     line.duplex.receive(data)
     answer = await line.answer()
@@ -211,7 +209,7 @@ async def test_unknown_notices_and_answers_to_nothing_are_ignored() -> None:
 
 @pytest.mark.parametrize(("revision", "code"), [(NEWEST, -32602), (LATEST_HANDSHAKE, -32002), (DRAFT, -32002)])
 async def test_an_error_has_the_code_of_the_revision(revision: str, code: int) -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         raise ResourceNotFound("a:b")
 
     line = Line(FakeService(work))
@@ -221,7 +219,7 @@ async def test_an_error_has_the_code_of_the_revision(revision: str, code: int) -
 
 
 async def test_a_result_that_cannot_be_sent_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         return text_result("x") if exchange.id == 1 else object()
 
     line = Line(FakeService(work)).open()
@@ -310,7 +308,7 @@ async def test_requests_in_flight_have_a_limit() -> None:
 
 
 async def test_work_that_cancels_itself_is_answered() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         raise asyncio.CancelledError
 
     line = Line(FakeService(work))
@@ -319,7 +317,7 @@ async def test_work_that_cancels_itself_is_answered() -> None:
     assert (answer["id"], answer["error"]["code"]) == (5, -32603)
 
 
-async def test_calls_use_the_share_of_whoever_is_at_the_other_end() -> None:
+async def test_calls_count_toward_the_share_of_the_principal() -> None:
     line = Line(principal="alice")
     line.send(stateless_request())
     await line.answer()
@@ -329,8 +327,8 @@ async def test_calls_use_the_share_of_whoever_is_at_the_other_end() -> None:
 # Notifications on the way
 
 
-async def test_what_is_said_on_the_way_comes_before_the_answer() -> None:
-    async def work(exchange: Exchange) -> Any:
+async def test_messages_before_the_result_come_before_the_response() -> None:
+    async def work(exchange: IncomingExchange) -> Any:
         await exchange.notify("notifications/message", {"n": 1})
         await exchange.notify("notifications/message", {"n": 2})
         return text_result("done")
@@ -341,7 +339,7 @@ async def test_what_is_said_on_the_way_comes_before_the_answer() -> None:
     assert (first["params"], second["params"], text(answer)) == ({"n": 1}, {"n": 2}, "done")
 
 
-async def test_nothing_is_said_about_a_request_that_was_cancelled() -> None:
+async def test_nothing_is_sent_about_a_request_that_was_cancelled() -> None:
     held = PausedWork()
     line = Line(FakeService(held))
     line.send(stateless_request(id=1))
@@ -366,7 +364,7 @@ async def test_a_peer_that_does_not_read_is_waited_for() -> None:
         steps.append("waiting")
         await room.wait()
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         await exchange.notify("notifications/message", {})
         steps.append("said")
         return text_result("done")
@@ -413,7 +411,7 @@ async def test_an_id_is_free_again_after_a_cancel(stubborn: bool) -> None:
     """Even while the cancelled work is still winding down, or goes on and returns something nobody wants."""
     winding, seen = asyncio.Event(), Counter[str]()
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         name = exchange.params["text"]
         seen[name] += 1
         if name == "first":
@@ -460,7 +458,7 @@ async def test_a_cancel_after_the_answer_changes_nothing() -> None:
 # Questions to the client
 
 
-async def asking(exchange: Exchange) -> Any:
+async def asking(exchange: IncomingExchange) -> Any:
     assert exchange.ask is not None
     try:
         answer = await exchange.ask("roots/list", {"n": exchange.id})
@@ -525,7 +523,7 @@ async def test_a_question_cancelled_before_it_was_sent_is_not_waited_for() -> No
 async def test_a_client_that_leaves_answers_nothing_more() -> None:
     outcomes: list[BaseException] = []
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         assert exchange.ask is not None
         for _ in range(2):
             try:
@@ -567,7 +565,7 @@ async def test_a_session_hears_of_changes_once_it_is_open() -> None:
     await line.quiet()
 
 
-async def test_changes_a_client_had_no_time_for_are_told_once_each() -> None:
+async def test_changes_for_a_busy_client_are_sent_once_each() -> None:
     room = asyncio.Event()
 
     async def drain() -> None:
@@ -630,7 +628,7 @@ async def test_the_grace_has_an_end() -> None:
 async def test_closing_does_not_wait_for_work_that_will_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     go, seen = asyncio.Event(), []
 
-    async def stubborn(exchange: Exchange) -> Any:
+    async def stubborn(exchange: IncomingExchange) -> Any:
         seen.append(1)
         while not go.is_set():
             try:
@@ -665,7 +663,7 @@ KINDS = ("answer", "error", "wait", "cancelled", "notice", "ping", "invalid", "d
 ANSWERED = {"answer", "error", "wait", "ping", "invalid", "duplicate", "unknown"}
 
 
-async def batch_work(exchange: Exchange) -> Any:
+async def batch_work(exchange: IncomingExchange) -> Any:
     match exchange.params["text"]:
         case "error":
             raise InvalidParams("no")
@@ -753,8 +751,8 @@ async def test_a_batch_does_not_hold_up_what_is_beside_it() -> None:
     assert {one["id"] for one in await line.answer()} == {1, 2}
 
 
-async def test_what_is_said_within_a_batch_is_not_part_of_its_answer() -> None:
-    async def work(exchange: Exchange) -> Any:
+async def test_messages_of_a_batch_are_not_part_of_its_response() -> None:
+    async def work(exchange: IncomingExchange) -> Any:
         await exchange.notify("notifications/message", {"n": exchange.id})
         return text_result("done")
 

@@ -1,4 +1,4 @@
-"""The endpoint: what is screened before a request is looked at, and how a modern exchange is answered over HTTP."""
+"""Test the HTTP endpoint: checks before a request is parsed, and responses in the stateless era."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import Forbidden, InternalError, InvalidParams, MethodNotFound, ServerBusy, Unauthorized
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import CallerBusy
 from dovetail.transports.http_server.endpoint import Endpoint
 from transports.fake_service import (
@@ -57,8 +57,8 @@ async def test_a_request_is_answered_with_a_document() -> None:
     assert stand.seen[0].headers[b"mcp-method"] == b"tools/call"
 
 
-async def test_what_is_said_on_the_way_makes_it_a_stream() -> None:
-    async def work(exchange: Exchange) -> Any:
+async def test_a_message_before_the_result_makes_it_a_stream() -> None:
+    async def work(exchange: IncomingExchange) -> Any:
         await exchange.notify("notifications/message", {"n": 1})
         return text_result("done")
 
@@ -71,7 +71,7 @@ async def test_what_is_said_on_the_way_makes_it_a_stream() -> None:
 
 @pytest.mark.parametrize(("accept", "streaming"), [("application/json", False), ("text/event-stream", True)])
 async def test_the_client_decides_what_it_takes(accept: str, streaming: bool) -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         await exchange.notify("notifications/message", {"n": 1})
         return text_result("done")
 
@@ -89,7 +89,7 @@ async def test_the_server_decides_where_the_client_takes_both(responses: Any) ->
 
 
 async def test_a_subscription_is_a_stream_whatever_the_server_is_set_to() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         await exchange.notify("notifications/subscriptions/acknowledged", {})
         return b"{}"
 
@@ -147,7 +147,7 @@ async def test_a_refusal_has_the_status_of_its_code(
     ],
 )
 async def test_an_error_of_the_work_has_the_status_of_its_code(exc: Exception, status: int, retry: str | None) -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         raise exc
 
     answer = await post(endpoint(FakeService(work)), stateless_request(id=5))
@@ -155,7 +155,7 @@ async def test_an_error_of_the_work_has_the_status_of_its_code(exc: Exception, s
 
 
 async def test_an_error_after_the_first_word_is_an_event() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         await exchange.notify("notifications/message", {})
         raise InvalidParams("no")
 
@@ -164,7 +164,7 @@ async def test_an_error_after_the_first_word_is_an_event() -> None:
 
 
 async def test_a_result_that_cannot_be_sent_is_an_error() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         return object()
 
     answer = await post(endpoint(FakeService(work)), stateless_request(id=5))
@@ -203,7 +203,7 @@ async def test_equal_ids_of_different_requests_are_no_matter() -> None:
     assert text(await first.wait_done()) == "a"
 
 
-async def test_nothing_is_said_after_the_answer() -> None:
+async def test_nothing_is_sent_after_the_response() -> None:
     stand = FakeService()
     answer = await post(endpoint(stand), stateless_request())
     sent = len(answer.sent)
@@ -218,7 +218,7 @@ async def test_nothing_is_said_after_the_answer() -> None:
 async def test_a_client_that_leaves_stops_the_work(spoken: bool) -> None:
     held = PausedWork()
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         if spoken:
             await exchange.notify("notifications/message", {})
         return await held(exchange)
@@ -360,7 +360,7 @@ async def test_a_body_comes_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"a":1,"a":1}', b"\xff"])
-async def test_a_body_that_is_no_json(raw: bytes) -> None:
+async def test_a_body_that_is_not_json(raw: bytes) -> None:
     answer = await AsgiRequest(endpoint(), body=raw).wait_done()
     assert (answer.status, answer.last["error"]["code"]) == (400, -32700)
     assert "id" not in answer.last
@@ -457,7 +457,7 @@ async def test_who_proves_nothing_is_turned_away(
 @pytest.mark.parametrize(
     ("client", "origin"), [(("10.0.0.9", 5), "10.0.0.9"), (("127.0.0.1", 5), None), (("::1", 5), None), (None, None)]
 )
-async def test_strangers_are_told_apart_by_their_address(client: Any, origin: str | None) -> None:
+async def test_anonymous_callers_are_distinguished_by_their_address(client: Any, origin: str | None) -> None:
     stand = FakeService()
     await post(endpoint(stand), stateless_request(), client=client)
     assert stand.seen[0].origin == origin
@@ -600,7 +600,7 @@ async def test_the_lifespan_of_an_application() -> None:
     ]
 
 
-async def test_a_start_that_fails_is_told() -> None:
+async def test_a_failed_start_is_reported() -> None:
     async def start() -> None:
         raise InternalError("no database")
 

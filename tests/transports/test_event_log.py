@@ -1,4 +1,4 @@
-"""Streams against a model: what may be fetched again, what is gone, and that all of them together stay in bounds."""
+"""Test event streams against a model: replayable events, dropped events and the total size."""
 
 import asyncio
 from typing import Any
@@ -171,7 +171,7 @@ def test_the_first_id_brings_everything_that_follows() -> None:
 
 
 @pytest.mark.parametrize("primed", [True, False], ids=["primed", "bare"])
-async def test_a_stream_of_one_event_is_as_if_it_had_been_told_and_ended(primed: bool) -> None:
+async def test_a_complete_stream_equals_an_appended_and_finished_one(primed: bool) -> None:
     whole, told = stream(), stream()
     sent = whole.store_complete(b"a", has_priming_event=primed)
     first = sse.encode_event(b"", told.allocate_id()) if primed else b""
@@ -184,14 +184,18 @@ async def test_a_stream_of_one_event_is_as_if_it_had_been_told_and_ended(primed:
     assert whole.is_empty
 
 
-def test_whoever_waits_is_woken_by_an_event_and_by_the_end() -> None:
-    one = stream()
-    assert not one.wakeup.is_set()
+async def test_a_reader_is_woken_by_an_event_the_end_and_another_reader() -> None:
+    one, reader = stream(), object()
+    woken: list[str] = []
+    one.attach(reader, lambda: woken.append("first"))
+    assert not woken
     one.append(b"a")
-    assert one.wakeup.is_set()
-    one.wakeup.clear()
-    finish(one)
-    assert one.wakeup.is_set()
+    assert woken == ["first"]
+    one.attach(object(), lambda: woken.append("second"))
+    assert woken == ["first", "first"]
+    one.detach(reader)  # not the reader any more
+    one.finish()
+    assert woken == ["first", "first", "second"]
 
 
 async def test_a_stream_ends_once() -> None:

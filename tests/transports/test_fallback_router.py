@@ -1,4 +1,4 @@
-"""A server in front of another application: both live and end together."""
+"""Test a server in front of another application: both start and stop together."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from transports.fake_service import TIMEOUT_S
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_that_all_is_stopped_is_said_last(fails: bool) -> None:
+async def test_shutdown_complete_is_sent_last(fails: bool) -> None:
     """Whoever runs it stops waiting then, so what the other had left to do would be lost."""
     happened: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Handshake sessions over HTTP: who may use one, its streams, what comes back after a lost connection, its end."""
+"""Test handshake sessions over HTTP: owners, streams, resumption and the end."""
 
 import asyncio
 import gc
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import ConnectionLost, InvalidParams, RemoteError, ResourceNotFound, ServerBusy
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import CallerBusy
 from dovetail.transports.http_server.endpoint import Endpoint
 from transports.fake_service import (
@@ -133,7 +133,7 @@ async def test_without_a_session_nothing_is_served(headers: dict[str, str], stat
     assert app.stats().sessions == 1
 
 
-async def test_someone_elses_session_is_not_told_apart_from_none() -> None:
+async def test_a_foreign_session_looks_like_a_missing_one() -> None:
     app = endpoint(authenticate=principal)
     session = await open_session(app, headers={"authorization": "alice"})
     assert (await post(app, request(), session)).status == 200
@@ -167,7 +167,7 @@ async def test_refusals(message: Any, status: int, code: int) -> None:
 
 
 async def test_an_error_has_the_code_of_the_revision() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         raise ResourceNotFound("a:b")
 
     app = endpoint(FakeService(work))
@@ -176,7 +176,7 @@ async def test_an_error_has_the_code_of_the_revision() -> None:
 
 
 async def test_a_result_that_cannot_be_sent_is_an_error() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         return object()
 
     app = endpoint(FakeService(work))
@@ -213,7 +213,7 @@ async def test_equal_ids_are_answered_each_on_its_own_reply() -> None:
 
 
 async def test_work_that_finds_no_room_has_a_status_of_its_own() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         raise (CallerBusy if exchange.id == 2 else ServerBusy)("later", 3.0)
 
     app = endpoint(FakeService(work))
@@ -310,14 +310,14 @@ async def test_a_lost_connection_does_not_stop_the_work() -> None:
 # Streams
 
 
-async def talking(exchange: Exchange) -> Any:
+async def talking(exchange: IncomingExchange) -> Any:
     await exchange.notify("notifications/message", {"n": 1})
     await exchange.notify("notifications/message", {"n": 2})
     return text_result("done")
 
 
 @pytest.mark.parametrize(("revision", "primed"), [(LATEST_HANDSHAKE, True), ("2025-06-18", False), (BATCHING, False)])
-async def test_what_is_said_on_the_way_can_be_fetched_again(revision: str, primed: bool) -> None:
+async def test_messages_before_the_result_can_be_fetched_again(revision: str, primed: bool) -> None:
     app = endpoint(FakeService(talking))
     session = await open_session(app, revision)
     answer = await post(app, request(), session)
@@ -371,7 +371,7 @@ async def test_events_that_fell_out_of_the_window_are_an_error_and_not_nothing()
 async def test_a_client_that_lost_its_connection_comes_back_for_the_rest() -> None:
     held = PausedWork()
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         await exchange.notify("notifications/message", {"n": 1})
         result = await held(exchange)
         await exchange.notify("notifications/message", {"n": 2})
@@ -396,7 +396,7 @@ async def test_a_client_that_lost_its_connection_comes_back_for_the_rest() -> No
 async def test_a_second_reader_takes_over_and_the_first_is_let_go_at_once() -> None:
     held = PausedWork()
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         await exchange.notify("notifications/message", {"n": 1})
         return await held(exchange)
 
@@ -422,7 +422,7 @@ async def test_a_second_reader_takes_over_and_the_first_is_let_go_at_once() -> N
 async def test_a_connection_can_be_let_go_and_the_rest_fetched() -> None:
     held = PausedWork()
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         assert exchange.close_stream is not None
         await exchange.close_stream(1234)
         await exchange.close_stream(5678)
@@ -442,8 +442,8 @@ async def test_a_connection_can_be_let_go_and_the_rest_fetched() -> None:
     await going.wait_done()
 
 
-async def test_what_ended_while_nobody_read_is_there_for_a_while() -> None:
-    async def work(exchange: Exchange) -> Any:
+async def test_a_finished_unread_stream_is_kept_for_a_while() -> None:
+    async def work(exchange: IncomingExchange) -> Any:
         assert exchange.close_stream is not None
         await exchange.close_stream(1)
         return text_result("done")
@@ -462,7 +462,7 @@ async def test_older_clients_would_not_come_back(revision: str) -> None:
     assert stand.seen[0].close_stream is None
 
 
-async def test_nothing_is_said_after_the_answer() -> None:
+async def test_nothing_is_sent_after_the_response() -> None:
     stand = FakeService(talking)
     app = endpoint(stand)
     session = await open_session(app)
@@ -474,7 +474,7 @@ async def test_nothing_is_said_after_the_answer() -> None:
     assert (await get(app, session, f"{ids[-1]}").wait_done()).status == 200
 
 
-async def test_who_takes_only_documents_can_neither_be_told_nor_asked() -> None:
+async def test_a_client_that_accepts_only_json_gets_no_notifications_or_requests() -> None:
     stand = FakeService(talking)
     app = endpoint(stand)
     answer = await post(app, request(), await open_session(app) | {"accept": "application/json"})
@@ -486,7 +486,7 @@ async def test_who_takes_only_documents_can_neither_be_told_nor_asked() -> None:
 # The stream of what the server says unasked
 
 
-async def test_changes_are_told_on_the_stream_of_the_session() -> None:
+async def test_changes_are_sent_on_the_stream_of_the_session() -> None:
     stand = FakeService()
     app = endpoint(stand)
     session = await open_session(app)
@@ -511,7 +511,7 @@ async def test_changes_are_told_on_the_stream_of_the_session() -> None:
     await back.wait_done()
 
 
-async def test_a_session_is_told_of_nothing_before_it_is_open() -> None:
+async def test_a_session_gets_no_notification_before_it_is_open() -> None:
     stand = FakeService()
     app = endpoint(stand)
     session = await open_session(app, ready=False)
@@ -521,7 +521,7 @@ async def test_a_session_is_told_of_nothing_before_it_is_open() -> None:
     assert len(stand.listeners) == 1
 
 
-async def test_changes_nobody_could_be_told_of_wait_each_once() -> None:
+async def test_changes_without_a_stream_wait_each_once() -> None:
     stand = FakeService()
     app = endpoint(stand)
     session = await open_session(app)
@@ -592,7 +592,7 @@ async def test_a_reader_too_slow_for_the_window_is_let_go() -> None:
 # Questions to the client
 
 
-async def asking(exchange: Exchange) -> Any:
+async def asking(exchange: IncomingExchange) -> Any:
     assert exchange.ask is not None
     try:
         return text_result(json.dumps(await exchange.ask("roots/list", {"n": exchange.id})))
@@ -660,7 +660,7 @@ async def test_a_cancelled_request_withdraws_its_question() -> None:
 async def test_deleting_a_session_ends_everything_in_it() -> None:
     held = PausedWork()
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         return await (asking if exchange.id == "asks" else held)(exchange)
 
     stand = FakeService(work)
@@ -702,7 +702,7 @@ async def test_a_session_that_is_never_finished_opening_goes() -> None:
     await gone(app, await open_session(app, ready=False))
 
 
-async def test_a_session_nobody_uses_goes() -> None:
+async def test_an_unused_session_expires() -> None:
     app = endpoint(FakeService(session_idle_timeout=0.01))
     await gone(app, await open_session(app))
 
@@ -836,7 +836,7 @@ async def batch(app: Any, session: Any, *messages: Any) -> AsgiRequest:
 
 
 async def test_a_batch_is_answered_with_an_array() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         if exchange.params["text"] == "error":
             raise InvalidParams("no")
         return text_result(exchange.params["text"])
@@ -869,7 +869,7 @@ async def test_a_batch_that_needs_no_answer_is_accepted() -> None:
     assert (answer.status, answer.body) == (202, b"")
 
 
-async def test_what_is_said_within_a_batch_comes_before_its_answer() -> None:
+async def test_messages_of_a_batch_come_before_its_response() -> None:
     app = endpoint(FakeService(talking))
     answer = await batch(app, await open_session(app, BATCHING), request(id=1), request(id=2))
     assert answer.streaming
@@ -931,7 +931,7 @@ async def test_a_batch_has_a_size(count: int) -> None:
 # Without sessions
 
 
-async def test_without_sessions_every_request_stands_alone() -> None:
+async def test_without_sessions_every_request_is_independent() -> None:
     stand = FakeService()
     app = endpoint(stand, sessions=False)
     answer = await post(app, initialize())

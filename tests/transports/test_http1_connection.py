@@ -1,4 +1,4 @@
-"""One connection of the HTTP client: every framing, every cut, every malformed or oversized reply."""
+"""Test one connection of the HTTP client: every framing, any chunks, malformed and oversized responses."""
 
 import asyncio
 import gzip
@@ -318,7 +318,7 @@ async def test_a_bomb_fails_early_in_little_memory(whole: bool) -> None:
         assert got < 2 * 2**20
 
 
-async def test_what_compresses_well_but_is_small_is_no_bomb() -> None:
+async def test_small_data_that_compresses_well_is_accepted() -> None:
     body = bytes(1_000_000)
     async with run_raw_server(reply_to_each(plain_reply(gzip.compress(body), GZIPPED))) as here:
         assert await fetched(here.url) == (200, body)
@@ -422,7 +422,7 @@ async def test_pieces_before_the_break_are_delivered() -> None:
         await fetcher.close()
 
 
-async def test_a_reset_is_no_end_of_a_body_without_length() -> None:
+async def test_a_reset_does_not_end_a_body_without_length() -> None:
     async def serve(visit: ServerConnection) -> None:
         await visit.request()
         visit.send(OK + b"\r\nhello")

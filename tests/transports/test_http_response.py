@@ -1,4 +1,4 @@
-"""Reply: a plain document unless something was said before the result; never two endings, never a word after one."""
+"""Test a response: a JSON document unless a message comes before the result, one end, and nothing after it."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.protocol.sse import SSEParser
 from dovetail.transports.http_server import http_response as module
-from dovetail.transports.http_server.http_response import ResponseWriter, send_body, send_json
+from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter, send_body, send_json
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
 from transports.fake_service import run_pending_callbacks, wait_until
 
@@ -54,7 +54,7 @@ EXTRA = [(b"x-extra", b"1")]
 
 
 def reply(wire: Wire, mode: Any = "auto", keep_alive: float = 60.0, budget: int = 10**9) -> ResponseWriter:
-    return ResponseWriter(wire, mode, EXTRA, keep_alive, MemoryBudget(budget))
+    return ResponseWriter(wire, mode, EXTRA, ResponseTimers(keep_alive), MemoryBudget(budget))
 
 
 async def test_a_result_alone_is_a_document() -> None:
@@ -114,7 +114,7 @@ async def test_a_refusal_after_the_first_word_is_the_last_event() -> None:
 
 @pytest.mark.parametrize("size", [10, SLICE_BYTES + 1])
 @pytest.mark.parametrize("mode", ["auto", "json", "sse"])
-async def test_after_the_end_nothing_is_said(mode: str, size: int) -> None:
+async def test_nothing_is_sent_after_the_end(mode: str, size: int) -> None:
     wire = Wire()
     one = reply(wire, mode)
     await one.finish(b'"result"')
@@ -127,9 +127,9 @@ async def test_after_the_end_nothing_is_said(mode: str, size: int) -> None:
 
 @pytest.mark.parametrize("spoken", [True, False])
 @pytest.mark.parametrize("size", [10, SLICE_BYTES + 1])
-async def test_who_is_gone_is_told_nothing(spoken: bool, size: int) -> None:
+async def test_a_closed_client_receives_nothing(spoken: bool, size: int) -> None:
     wire, budget = Wire(), MemoryBudget(10**9)
-    one = ResponseWriter(wire, "auto", [], 60.0, budget)
+    one = ResponseWriter(wire, "auto", [], ResponseTimers(60.0), budget)
     if spoken:
         await one.emit(b'"first"')
     one.abandon()
@@ -162,8 +162,8 @@ async def test_a_cancelled_request_ends_without_a_result(spoken: bool) -> None:
 async def test_the_end_of_a_cancelled_request_follows_the_head_that_silence_began() -> None:
     wire = Wire()
     wire.reads.clear()
-    one = reply(wire)
-    one.watch_silence(module.create_silent_responses(0.001))
+    one = reply(wire, keep_alive=0.001)
+    one.watch_silence()
     await wait_until(lambda: one.is_streaming)
     await run_pending_callbacks()
     ending = asyncio.create_task(one.end())
@@ -207,7 +207,7 @@ async def test_an_abandoned_stream_shows_none() -> None:
     assert len(wire.sent) == before
 
 
-async def test_a_sign_of_life_that_cannot_be_sent_hurts_nobody() -> None:
+async def test_a_failed_keep_alive_affects_no_caller() -> None:
     tries = []
 
     async def send(message: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ async def test_a_sign_of_life_that_cannot_be_sent_hurts_nobody() -> None:
             tries.append(1)
             raise OSError("gone")
 
-    one = ResponseWriter(send, "auto", [], 0.001, MemoryBudget(0))
+    one = ResponseWriter(send, "auto", [], ResponseTimers(0.001), MemoryBudget(0))
     await one.emit(b'"first"')
     await wait_until(lambda: len(tries) >= 2)
     one.abandon()
@@ -229,7 +229,7 @@ async def test_a_sign_of_life_that_cannot_be_sent_hurts_nobody() -> None:
 @pytest.mark.parametrize("spoken", [True, False])
 async def test_a_large_answer_leaves_in_slices(spoken: bool, budget: int) -> None:
     wire, waiting = Wire(), MemoryBudget(budget)
-    one = ResponseWriter(wire, "auto", [], 60.0, waiting)
+    one = ResponseWriter(wire, "auto", [], ResponseTimers(60.0), waiting)
     data = json.dumps("x" * (3 * SLICE_BYTES)).encode()
     if spoken:
         await one.emit(b'"first"')
@@ -257,7 +257,7 @@ async def test_a_large_notice_leaves_in_slices_and_the_stream_goes_on() -> None:
 async def test_who_does_not_read_has_the_rest_laid_on_disk_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SPOOL_AFTER_S", 0.005)
     wire, budget = Wire(), MemoryBudget(10**9)
-    one = ResponseWriter(wire, "auto", [], 60.0, budget)
+    one = ResponseWriter(wire, "auto", [], ResponseTimers(60.0), budget)
     data = bytes(range(256)) * (SLICE_BYTES // 64)
     wire.reads.clear()
     sending = asyncio.create_task(_awaited(one.finish(data)))
@@ -305,13 +305,13 @@ class SlowAfterWriting:
 async def test_a_slow_client_gets_every_slice_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SPOOL_AFTER_S", 0.001)
     send, data = SlowAfterWriting(), bytes(range(256)) * 1024
-    await ResponseWriter(send, "json", [], 15.0, MemoryBudget(10**9)).finish(data)
+    await ResponseWriter(send, "json", [], ResponseTimers(15.0), MemoryBudget(10**9)).finish(data)
     assert bytes(send.written) == data
 
 
 async def test_no_keep_alive_comes_between_the_slices_of_an_event() -> None:
     send, data = SlowAfterWriting(), b"x" * 300_000
-    answer = ResponseWriter(send, "sse", [], 0.005, MemoryBudget(10**9))
+    answer = ResponseWriter(send, "sse", [], ResponseTimers(0.005), MemoryBudget(10**9))
     await answer.emit(data)
     await answer.finish(b"{}")
     assert [event.data for event in SSEParser().feed(bytes(send.written))] == [data.decode(), "{}"]

@@ -1,4 +1,4 @@
-"""Lines: the same messages however the bytes are cut, a limit on each, and a peer that does not read is not fed."""
+"""Test the line protocol: any chunks, the limit of a line, and a peer that does not read."""
 
 import asyncio
 import json
@@ -194,7 +194,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
     await lines.close(0)
 
 
-async def test_what_is_said_waits_for_a_peer_that_does_not_read() -> None:
+async def test_messages_wait_for_a_peer_that_does_not_read() -> None:
     steps = []
 
     async def work(exchange: Any) -> Any:
@@ -276,7 +276,7 @@ async def test_both_halves_of_a_dropped_peer_are_let_go() -> None:
     await lines.close(0)
 
 
-async def test_nobody_waits_for_a_peer_that_is_gone() -> None:
+async def test_no_write_waits_for_a_closed_peer() -> None:
     steps = []
 
     async def work(exchange: Any) -> Any:
@@ -410,7 +410,7 @@ async def test_without_a_grace_what_runs_is_stopped() -> None:
     assert pipe.messages == []
 
 
-async def test_answers_go_where_they_are_told_to_go() -> None:
+async def test_responses_go_to_the_given_writer() -> None:
     lines, reading, writing = LineProtocol(FakeService()), Pipe(), Pipe()
     lines.set_writer(writing)
     lines.connection_made(reading)

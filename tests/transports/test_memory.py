@@ -1,4 +1,4 @@
-"""A client and a server joined in memory: everything is encoded, nothing is shared."""
+"""Test a client and a server connected in memory: every message is encoded, no object is shared."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ async def joined() -> tuple[MemoryClient, Echo, RecordingInbox]:
     return channel, ends[0], inbox
 
 
-async def test_answers_go_to_whoever_asked_in_any_order() -> None:
+async def test_responses_reach_their_requests_in_any_order() -> None:
     channel, server, inbox = await joined()
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(channel.exchange(EncodedRequest(id, "m", b"%d" % id))) for id in (1, 2)]
@@ -136,7 +136,7 @@ async def test_a_server_that_cannot_start_says_why() -> None:
     assert isinstance(caught.value.__cause__, ConnectionError)
 
 
-async def test_whoever_asks_without_end_leaves_time_to_others_and_can_be_cancelled() -> None:
+async def test_an_endless_sender_leaves_time_to_others_and_can_be_cancelled() -> None:
     app, turns = Server("quick"), 0
 
     @app.tool

@@ -1,4 +1,4 @@
-"""Pipes that are served by threads: the same transports as polled ones, for loops that cannot poll."""
+"""Test pipes served by threads, for event loops that cannot poll them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Which proxy is chosen, and what is refused."""
+"""Test which proxy is chosen, and which settings are refused."""
 
 import pytest
 

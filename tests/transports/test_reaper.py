@@ -1,4 +1,4 @@
-"""The guardian: whatever ends the process that started servers, they and what they started end too."""
+"""Test that servers and their children end when the process that started them ends for any reason."""
 
 import os
 import shutil
@@ -179,7 +179,7 @@ def test_a_fork_of_this_process_neither_ends_its_children_nor_keeps_them_alive(h
         os.kill(forked, signal.SIGKILL)
 
 
-def test_a_fork_that_exits_in_the_ordinary_way_ends_nobody(host: Callable[[str], Host]) -> None:
+def test_a_fork_that_exits_normally_ends_no_server(host: Callable[[str], Host]) -> None:
     family = host(
         "    pid = os.fork()\n    if pid == 0: sys.exit(0)\n    os.waitpid(pid, 0)\n    print('back', flush=True)\n"
         + WAITS
@@ -206,7 +206,7 @@ def test_it_is_there_while_there_is_something_to_guard(sleeper: Callable[[], sub
     assert two.poll() is None
 
 
-def test_one_that_was_killed_is_replaced_and_told_everything(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
+def test_a_killed_reaper_is_replaced_and_gets_all_processes(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
     one, two, three = sleeper(), sleeper(), sleeper()
     guardian = Reaper()
     guardian.add(one.pid)

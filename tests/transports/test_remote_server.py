@@ -1,4 +1,4 @@
-"""A server's place on the web: redirects stay within it, credentials too, and refusals are told in words."""
+"""Test requests to a remote server: redirects and credentials stay on it, and refusals are explained."""
 
 import json
 import re
@@ -151,13 +151,13 @@ async def test_an_error_response_counts_more_than_its_status(status: int) -> Non
     assert found.error.code == -32602
 
 
-async def test_who_must_log_in_is_told_so_whatever_else_is_said() -> None:
+async def test_a_401_is_unauthorized_whatever_its_body() -> None:
     found = await refused(401, ERROR, www_authenticate='Bearer realm="x"')
     assert isinstance(found, Unauthorized)
     assert (found.status_code, found.challenge) == (401, 'Bearer realm="x"')
 
 
-async def test_who_may_not_is_told_so() -> None:
+async def test_a_forbidden_caller_gets_an_error() -> None:
     assert isinstance(await refused(403, b"no"), Forbidden)
 
 
@@ -195,7 +195,7 @@ async def test_a_time_to_wait_that_is_none_is_passed_over(value: str) -> None:
         (InvalidHTTPResponse("nonsense"), NotMCPServer),
     ],
 )
-def test_what_goes_wrong_below_is_told_without_what_the_url_hides(fault: TransportError, kind: type[MCPError]) -> None:
+def test_an_error_of_the_connection_hides_secrets_in_the_url(fault: TransportError, kind: type[MCPError]) -> None:
     found = convert_error(fault, "https://user:secret@example.com/mcp?token=secret")
     assert isinstance(found, kind)
     assert "secret" not in str(found)

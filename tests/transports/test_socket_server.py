@@ -1,4 +1,4 @@
-"""Unix sockets and TCP: many connections, each a conversation of its own."""
+"""Test Unix sockets and TCP: many connections, each with its own conversation."""
 
 import asyncio
 import json
@@ -50,14 +50,14 @@ class Connection:
             return
 
 
-class Scene:
+class Environment:
     def __init__(self, kind: str, folder: Path, stand: FakeService) -> None:
         self.kind, self.path, self.stand = kind, str(folder / "s"), stand
         self.server: asyncio.Server | None = None
         self.open: list[Connection] = []
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator["Scene"]:
+    async def serving(self) -> AsyncIterator["Environment"]:
         options: Any = {"path": self.path} if self.kind == "unix" else {"host": "127.0.0.1", "port": 0}
         async with serve_socket(self.stand, **options) as self.server:
             yield self
@@ -82,8 +82,8 @@ class Scene:
 
 @each_kind
 async def test_connections_do_not_know_each_other(kind: str, tmp_path: Path) -> None:
-    async with Scene(kind, tmp_path, FakeService()).serving() as scene:
-        first, second = await scene.connect(), await scene.connect()
+    async with Environment(kind, tmp_path, FakeService()).serving() as environment:
+        first, second = await environment.connect(), await environment.connect()
         first.send(initialize())
         assert (await first.answer())["id"] == 0
         first.send(request(id=1, text="a"))
@@ -95,8 +95,8 @@ async def test_connections_do_not_know_each_other(kind: str, tmp_path: Path) -> 
 @each_kind
 async def test_a_client_that_leaves_stops_its_work_and_no_other(kind: str, tmp_path: Path) -> None:
     held = PausedWork()
-    async with Scene(kind, tmp_path, FakeService(held, drain_timeout=0.01)).serving() as scene:
-        first, second = await scene.connect(), await scene.connect()
+    async with Environment(kind, tmp_path, FakeService(held, drain_timeout=0.01)).serving() as environment:
+        first, second = await environment.connect(), await environment.connect()
         first.send(stateless_request(id=1, text="a"))
         second.send(stateless_request(id=1, text="b"))
         await wait_until(lambda: len(held.started) == 2)
@@ -110,8 +110,8 @@ async def test_a_client_that_leaves_stops_its_work_and_no_other(kind: str, tmp_p
 @each_kind
 async def test_a_client_that_says_no_more_still_hears_its_answers(kind: str, tmp_path: Path) -> None:
     held = PausedWork()
-    async with Scene(kind, tmp_path, FakeService(held)).serving() as scene:
-        connection = await scene.connect()
+    async with Environment(kind, tmp_path, FakeService(held)).serving() as environment:
+        connection = await environment.connect()
         connection.send(stateless_request(id=1, text="a"))
         await wait_until(lambda: len(held.started) == 1)
         connection.writer.write_eof()
@@ -123,8 +123,8 @@ async def test_a_client_that_says_no_more_still_hears_its_answers(kind: str, tmp
 async def test_what_begins_like_http_is_closed_unheard(kind: str, tmp_path: Path) -> None:
     """A web page could have a browser send this; the body would be a message like any other."""
     stand = FakeService()
-    async with Scene(kind, tmp_path, stand).serving() as scene:
-        connection = await scene.connect()
+    async with Environment(kind, tmp_path, stand).serving() as environment:
+        connection = await environment.connect()
         connection.writer.write(b"POST / HTTP/1.1\r\nOrigin: https://evil.example\r\n\r\n")
         connection.send(stateless_request(id=1, text="a"))
         assert await connection.ended()
@@ -133,20 +133,20 @@ async def test_what_begins_like_http_is_closed_unheard(kind: str, tmp_path: Path
 
 @unixlike
 async def test_a_socket_in_use_is_not_taken_over(tmp_path: Path) -> None:
-    async with Scene("unix", tmp_path, FakeService()).serving() as scene:
-        with pytest.raises(OSError, match=re.escape(str(scene.path))):
-            async with serve_socket(FakeService(), path=scene.path):
+    async with Environment("unix", tmp_path, FakeService()).serving() as environment:
+        with pytest.raises(OSError, match=re.escape(str(environment.path))):
+            async with serve_socket(FakeService(), path=environment.path):
                 pass
-        connection = await scene.connect()
+        connection = await environment.connect()
         connection.send(stateless_request(id=1, text="a"))
         assert (await connection.answer())["id"] == 1
-    assert gone(scene.path)
+    assert gone(environment.path)
 
 
 @each_kind
 async def test_a_farewell_closes_the_connection(kind: str, tmp_path: Path) -> None:
-    async with Scene(kind, tmp_path, FakeService()).serving() as scene:
-        connection = await scene.connect()
+    async with Environment(kind, tmp_path, FakeService()).serving() as environment:
+        connection = await environment.connect()
         connection.send(initialize(), request("shutdown", 1))
         await connection.answer()
         assert (await connection.answer())["result"] is None
@@ -156,8 +156,8 @@ async def test_a_farewell_closes_the_connection(kind: str, tmp_path: Path) -> No
 @each_kind
 async def test_the_end_closes_every_connection(kind: str, tmp_path: Path) -> None:
     held = PausedWork()
-    async with Scene(kind, tmp_path, FakeService(held)).serving() as scene:
-        connections = [await scene.connect() for _ in range(3)]
+    async with Environment(kind, tmp_path, FakeService(held)).serving() as environment:
+        connections = [await environment.connect() for _ in range(3)]
         for connection in connections:
             connection.send(stateless_request(text="a"))
         await wait_until(lambda: len(held.started) == 3)
@@ -171,11 +171,11 @@ async def test_one_connection_too_many_is_closed_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 1)
-    async with Scene(kind, tmp_path, FakeService()).serving() as scene:
-        first = await scene.connect()
+    async with Environment(kind, tmp_path, FakeService()).serving() as environment:
+        first = await environment.connect()
         first.send(stateless_request())
         await first.answer()
-        second = await scene.connect()
+        second = await environment.connect()
         assert await second.ended()
         first.send(stateless_request())
         await first.answer()
@@ -184,8 +184,8 @@ async def test_one_connection_too_many_is_closed_at_once(
 @each_kind
 async def test_a_client_that_says_no_more_gets_what_was_running(kind: str, tmp_path: Path) -> None:
     held = PausedWork()
-    async with Scene(kind, tmp_path, FakeService(held)).serving() as scene:
-        connection = await scene.connect()
+    async with Environment(kind, tmp_path, FakeService(held)).serving() as environment:
+        connection = await environment.connect()
         connection.send(stateless_request(text="a"))
         connection.writer.write_eof()
         await wait_until(lambda: held.started)
@@ -198,8 +198,8 @@ async def test_a_client_that_says_no_more_gets_what_was_running(kind: str, tmp_p
 @pytest.mark.parametrize("first", [b"POST / HTTP/1.1\r\n", b"GET /", b"OPTIONS "])
 async def test_a_web_page_gets_nowhere(kind: str, first: bytes, tmp_path: Path) -> None:
     stand = FakeService()
-    async with Scene(kind, tmp_path, stand).serving() as scene:
-        connection = await scene.connect()
+    async with Environment(kind, tmp_path, stand).serving() as environment:
+        connection = await environment.connect()
         connection.writer.write(first + b"host: localhost\r\n\r\n" + json.dumps(stateless_request()).encode() + b"\n")
         assert await connection.ended()
     assert stand.seen == []
@@ -207,8 +207,8 @@ async def test_a_web_page_gets_nowhere(kind: str, first: bytes, tmp_path: Path) 
 
 @each_kind
 async def test_only_the_beginning_of_a_connection_is_looked_at_for_web_pages(kind: str, tmp_path: Path) -> None:
-    async with Scene(kind, tmp_path, FakeService()).serving() as scene:
-        connection = await scene.connect()
+    async with Environment(kind, tmp_path, FakeService()).serving() as environment:
+        connection = await environment.connect()
         connection.send(stateless_request())
         await connection.answer()
         connection.writer.write(b"GET ready\n")
@@ -224,7 +224,7 @@ async def test_a_path_in_use_is_not_taken_over(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=re.escape(path)):
             async with serve_socket(FakeService(), path=path):
                 pass
-        async with Scene("unix", tmp_path, FakeService()).connected(path) as connection:
+        async with Environment("unix", tmp_path, FakeService()).connected(path) as connection:
             connection.send(stateless_request())
             await connection.answer()
 
@@ -240,7 +240,7 @@ async def test_a_path_left_over_is_used_again_and_none_is_left(tmp_path: Path) -
     assert not path.exists()
 
 
-async def test_tcp_is_this_machine_unless_told_otherwise() -> None:
+async def test_tcp_listens_on_loopback_by_default() -> None:
     async with serve_socket(FakeService()) as server:
         host, port = server.sockets[0].getsockname()
         assert (host, port > 0) == ("127.0.0.1", True)

@@ -1,4 +1,4 @@
-"""Spool: the same bytes come back wherever they lie, and what waits in memory is counted."""
+"""Test that a spool returns the same bytes from memory and disk, and counts the memory."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A client's end of the transport of 2024: where it may post, what ends it, and who is told."""
+"""Test the client of the HTTP+SSE transport: the POST address, its end, and the errors."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ class Old:
         self.events: asyncio.Queue[bytes] = asyncio.Queue()
         if address:
             self.events.put_nowait(encode_event(address.encode(), event="endpoint"))
-        self.play = ScriptedServer("handshake", reactions, http_get_reaction=self._stream)
+        self.script = ScriptedServer("handshake", reactions, http_get_reaction=self._stream)
 
     async def _stream(self) -> AsyncIterator[bytes]:
         return self._sent()
@@ -57,8 +57,8 @@ def asked(id: int, method: str = "go") -> EncodedRequest:
 
 async def test_answers_come_on_the_stream_each_to_its_request() -> None:
     old, inbox = Old(), RecordingInbox()
-    old.play.reactions = {"a": old.answering, "b": old.answering}
-    async with serve_over_http(old.play) as at:
+    old.script.reactions = {"a": old.answering, "b": old.answering}
+    async with serve_over_http(old.script) as at:
         one = caller(at)
         await one.open(inbox)
         found = await asyncio.gather(one.exchange(asked(1, "a")), one.exchange(asked(2, "b")))
@@ -72,17 +72,17 @@ async def test_answers_come_on_the_stream_each_to_its_request() -> None:
 @pytest.mark.parametrize("address", ["http://example.com/post", "//example.com/post", "http://[", "file:///etc"])
 async def test_an_address_of_another_origin_is_not_posted_to(address: str) -> None:
     old = Old(address)
-    async with serve_over_http(old.play) as at:
+    async with serve_over_http(old.script) as at:
         one = caller(at)
         with pytest.raises(NotMCPServer, match=re.escape(address)):
             await one.open(RecordingInbox())
-        assert not old.play.received
+        assert not old.script.received
         await one.close()
 
 
 async def test_a_stream_that_names_no_address_is_not_waited_for() -> None:
     old = Old("")
-    async with serve_over_http(old.play) as at:
+    async with serve_over_http(old.script) as at:
         one = caller(at, connect=0.1)
         with pytest.raises(NotMCPServer):
             await one.open(RecordingInbox())
@@ -92,7 +92,7 @@ async def test_a_stream_that_names_no_address_is_not_waited_for() -> None:
 async def test_a_stream_that_ends_before_it_names_one() -> None:
     old = Old("")
     old.events.put_nowait(END)
-    async with serve_over_http(old.play) as at:
+    async with serve_over_http(old.script) as at:
         one = caller(at)
         with pytest.raises(NotMCPServer):
             await one.open(RecordingInbox())
@@ -107,7 +107,7 @@ async def test_a_stream_that_ends_before_it_names_one() -> None:
         (encode_http_reply(b"{}"), NotMCPServer),
     ],
 )
-async def test_what_is_no_stream_is_told(reply: bytes, kind: type[MCPError]) -> None:
+async def test_a_response_that_is_not_a_stream_is_reported(reply: bytes, kind: type[MCPError]) -> None:
     async with serve_over_http(ScriptedServer("handshake", http_get_reaction=reply)) as at:
         one = caller(at)
         with pytest.raises(kind):
@@ -115,13 +115,13 @@ async def test_what_is_no_stream_is_told(reply: bytes, kind: type[MCPError]) -> 
         await one.close()
 
 
-async def test_the_end_of_the_stream_is_told_to_all_who_wait_and_to_those_who_come_later() -> None:
+async def test_the_end_of_the_stream_reaches_current_and_later_waiters() -> None:
     old, inbox = Old(go=ACCEPTED), RecordingInbox()
-    async with serve_over_http(old.play) as at:
+    async with serve_over_http(old.script) as at:
         one = caller(at)
         await one.open(inbox)
         waiting = asyncio.create_task(one.exchange(asked(1)))
-        await wait_until(lambda: old.play.count("go"))
+        await wait_until(lambda: old.script.count("go"))
         old.events.put_nowait(END)
         with pytest.raises(ConnectionLost) as sent:
             await waiting
@@ -131,14 +131,14 @@ async def test_the_end_of_the_stream_is_told_to_all_who_wait_and_to_those_who_co
         assert not unsent.value.maybe_sent
         assert len(inbox.losses) == 1
         await one.close()
-    assert old.play.count("go") == 1
+    assert old.script.count("go") == 1
 
 
 async def test_a_post_that_is_refused_fails_its_request_and_no_other() -> None:
     refusal = json.dumps({"jsonrpc": "2.0", "error": {"code": -1, "message": "not today"}}).encode()
     old = Old(bad=encode_http_reply(refusal, status=400), worse=encode_http_reply(b"", status=500))
-    old.play.reactions = {**old.play.reactions, "good": old.answering}
-    async with serve_over_http(old.play) as at:
+    old.script.reactions = {**old.script.reactions, "good": old.answering}
+    async with serve_over_http(old.script) as at:
         one = caller(at)
         await one.open(RecordingInbox())
         with pytest.raises(InvalidResult, match="not today"):
@@ -156,8 +156,8 @@ async def test_a_malformed_answer_fails_its_request_at_once() -> None:
         old.say(b'{"jsonrpc":"2.0","id":%d,"error":"no"}' % message["id"])
         return ACCEPTED
 
-    old.play.reactions = {"go": broken}
-    async with serve_over_http(old.play) as at:
+    old.script.reactions = {"go": broken}
+    async with serve_over_http(old.script) as at:
         one = caller(at)
         await one.open(RecordingInbox())
         async with asyncio.timeout(10):
@@ -168,7 +168,7 @@ async def test_a_malformed_answer_fails_its_request_at_once() -> None:
 
 async def test_something_too_large_ends_it() -> None:
     old, inbox = Old(), RecordingInbox()
-    async with serve_over_http(old.play) as at:
+    async with serve_over_http(old.script) as at:
         one = caller(at)
         await one.open(inbox)
         old.say(b"x" * 6000)

@@ -1,4 +1,4 @@
-"""The transport of the first revision: one stream for all the server says, one address for all the client says."""
+"""Test the server of the HTTP+SSE transport: one event stream and one POST address."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.http_server.endpoint import Endpoint
 from transports.fake_service import (
     FIRST,
@@ -109,7 +109,7 @@ async def test_modern_requests_pass_too() -> None:
 
 
 async def test_questions_changes_and_words_on_the_way_come_on_the_stream() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         assert exchange.ask is not None
         await exchange.notify("notifications/message", {"n": 1})
         return text_result(json.dumps(await exchange.ask("roots/list", {})))
@@ -126,7 +126,7 @@ async def test_questions_changes_and_words_on_the_way_come_on_the_stream() -> No
 
 
 @pytest.mark.parametrize("raw", [b"{", b"", b"5"])
-async def test_what_is_no_message_is_refused_on_the_stream(raw: bytes) -> None:
+async def test_an_invalid_message_is_refused_on_the_stream(raw: bytes) -> None:
     pair = Pair(endpoint())
     path, _, query = (await pair.address()).partition("?")
     accepted = await AsgiRequest(pair.app, "POST", path, raw, query_string=query.encode()).wait_done()
@@ -139,7 +139,7 @@ async def test_what_is_no_message_is_refused_on_the_stream(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("query", [b"", b"session_id=", b"session_id=guessed", b"sessionId=x", b"\xff"])
-async def test_an_address_nobody_was_told_leads_nowhere(query: bytes) -> None:
+async def test_an_unissued_address_is_not_found(query: bytes) -> None:
     stand = FakeService()
     pair = Pair(endpoint(stand))
     await pair.address()
@@ -158,7 +158,7 @@ async def test_both_spellings_of_the_parameter_are_read() -> None:
     await pair.leave()
 
 
-async def test_an_address_is_for_the_principal_it_was_told_to() -> None:
+async def test_an_address_is_valid_only_for_its_principal() -> None:
     async def principal(headers: Any) -> str | None:
         return headers.get(b"authorization", b"").decode() or None
 
@@ -276,10 +276,10 @@ async def test_a_quiet_stream_shows_signs_of_life() -> None:
     await pair.leave()
 
 
-async def test_what_is_said_waits_for_a_client_that_does_not_read() -> None:
+async def test_messages_wait_for_a_client_that_does_not_read() -> None:
     count = 0
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         nonlocal count
         for _ in range(100):
             await exchange.notify("notifications/message", {"x": "y" * 100_000})

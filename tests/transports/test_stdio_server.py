@@ -1,4 +1,4 @@
-"""Standard streams: messages over pipes, sockets and files, and nothing of this process's own among them."""
+"""Test standard streams: messages over pipes, sockets and files, without other output of the process."""
 
 import asyncio
 import errno
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.transports.line_protocol import serve_connection
 from dovetail.transports.stdio_server import open_stdio
 from transports.fake_service import (
@@ -125,7 +125,7 @@ async def test_a_client_that_reads_no_more_ends_the_connection(ends: tuple[Ends,
 async def test_a_client_that_does_not_read_is_not_read_from(ends: tuple[Ends, int, int]) -> None:
     client, source, sink = ends
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         return text_result("x" * 4_000_000)
 
     stand = FakeService(work)
@@ -143,7 +143,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(ends: tuple[Ends, in
 async def test_a_client_that_never_reads_is_dropped(ends: tuple[Ends, int, int]) -> None:
     client, source, sink = ends
 
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         return text_result("x" * 4_000_000)
 
     lines = await open_stdio(FakeService(work, write_timeout=0.05), source, sink)

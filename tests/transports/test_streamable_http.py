@@ -1,4 +1,4 @@
-"""A client's end of Streamable HTTP: what each reply means, sessions, streams, redirects, and the older transport."""
+"""Test the client of Streamable HTTP: responses, sessions, streams, redirects and the fallback to HTTP+SSE."""
 
 import asyncio
 import gzip
@@ -57,8 +57,8 @@ def client(at: str, **options: Any) -> Client:
 
 async def opened(reply: Any, **options: Any) -> MCPError:
     """What opening says when everything is answered with this."""
-    play = ScriptedServer("handshake", {"server/discover": reply, "initialize": reply}, http_get_reaction=reply)
-    async with serve_over_http(play) as at:
+    script = ScriptedServer("handshake", {"server/discover": reply, "initialize": reply}, http_get_reaction=reply)
+    async with serve_over_http(script) as at:
         with pytest.raises(MCPError) as caught:
             await client(at, **options).connect()
     assert caught.value.server == "it"
@@ -97,7 +97,7 @@ async def test_a_server_that_refuses_who_asks() -> None:
         (403, 'Bearer error="access_denied", error_description="not you"', Forbidden, "not you"),
     ],
 )
-async def test_what_is_said_of_the_credentials_is_told(
+async def test_the_reason_of_an_authentication_error_is_shown(
     status: int, challenge: str, kind: type[MCPError], told: str
 ) -> None:
     body = b'{"jsonrpc":"2.0","id":null,"error":{"code":403,"message":"x"}}' if "insufficient" in challenge else b""
@@ -109,7 +109,7 @@ async def test_what_is_said_of_the_credentials_is_told(
 
 
 @pytest.mark.parametrize("status", [404, 405, 410, 500, 502, 503])
-async def test_a_status_is_told_with_what_to_try(status: int) -> None:
+async def test_a_status_is_reported_with_a_hint(status: int) -> None:
     error = await opened(encode_http_reply(b"what \x1b[31m?", status=status, kind="text/plain"))
     assert isinstance(error, HTTPStatusError)
     assert error.status_code == status
@@ -119,7 +119,7 @@ async def test_a_status_is_told_with_what_to_try(status: int) -> None:
         assert "/mcp" in (error.hint or "")
 
 
-async def test_a_web_page_is_no_server() -> None:
+async def test_a_web_page_is_not_a_server() -> None:
     error = await opened(encode_http_reply(PAGE, kind="text/html; charset=utf-8"))
     assert isinstance(error, NotMCPServer)
     assert "<html>" not in str(error)
@@ -145,14 +145,14 @@ async def test_what_is_not_even_http() -> None:
 
 
 async def test_nothing_there() -> None:
-    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:9.*refused") as caught:
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:9") as caught:
         await client("http://127.0.0.1:9/mcp").connect()
     assert caught.value.hint
 
 
 async def test_an_answer_within_a_refusal_is_an_answer() -> None:
-    play = ScriptedServer("stateless", {"tools/call": ErrorReply(-32602, "wrong", {"a": 1}, status=400)})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"tools/call": ErrorReply(-32602, "wrong", {"a": 1}, status=400)})
+    async with serve_over_http(script) as at, client(at) as one:
         with pytest.raises(RemoteError) as caught:
             await one.call("go")
         assert (caught.value.code, caught.value.status_code, caught.value.data) == (-32602, 400, {"a": 1})
@@ -168,62 +168,62 @@ async def test_a_reply_that_answers_something_else() -> None:
 async def test_notices_on_the_way_extend_the_limit_and_junk_is_skipped() -> None:
     heard: list[Any] = []
     log = create_notification("notifications/message", level="info", data="x")
-    play = ScriptedServer(
+    script = ScriptedServer(
         "stateless",
         {"tools/call": Messages([b": hello\n\n", log, b"data: junk\n\n", b"event: x\ndata: y\n\n", text_result()])},
     )
-    async with serve_over_http(play) as at, client(at, log_handler=heard.append) as one:
+    async with serve_over_http(script) as at, client(at, log_handler=heard.append) as one:
         assert await one.call("go") == "ok"
         assert [one.data for one in heard] == ["x"]
 
 
 async def test_a_stream_without_an_answer() -> None:
-    play = ScriptedServer("stateless", {"tools/call": Messages([b": hello\n\n"])})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"tools/call": Messages([b": hello\n\n"])})
+    async with serve_over_http(script) as at, client(at) as one:
         with pytest.raises(OutcomeUnknown):
             await one.call("go")
-        assert play.count("tools/call") == 1
+        assert script.count("tools/call") == 1
 
 
 # Sessions
 
 
 async def test_a_session_is_kept_named_and_ended() -> None:
-    play = ScriptedServer("handshake", session="secret")
-    async with serve_over_http(play) as at:
+    script = ScriptedServer("handshake", session="secret")
+    async with serve_over_http(script) as at:
         async with client(at) as one:
             await one.call("go")
-            await wait_until(lambda: any(method == "GET" for method, _ in play.heads))
-        methods = [method for method, _ in play.heads]
+            await wait_until(lambda: any(method == "GET" for method, _ in script.heads))
+        methods = [method for method, _ in script.heads]
         assert methods[-1] == "DELETE"
-        _, last = play.heads[-1]
+        _, last = script.heads[-1]
         assert (last["mcp-session-id"], last["mcp-protocol-version"]) == ("secret", LATEST_HANDSHAKE)
-        called = next(head for method, head in play.heads[3:] if method == "POST")
+        called = next(head for method, head in script.heads[3:] if method == "POST")
         assert called["mcp-session-id"] == "secret"
 
 
-async def test_what_is_said_unasked_is_heard() -> None:
+async def test_notifications_on_the_get_stream_are_received() -> None:
     changed = encode_event(encode_message(create_notification("notifications/tools/list_changed")), id="1")
-    play = ScriptedServer("handshake", session="s")
+    script = ScriptedServer("handshake", session="s")
 
     async def stream() -> Any:
-        return [STREAM_HEAD, changed] if play.heads[-1][1].get("last-event-id") is None else SILENCE
+        return [STREAM_HEAD, changed] if script.heads[-1][1].get("last-event-id") is None else SILENCE
 
-    play.http_get_reaction = stream
-    async with serve_over_http(play) as at, client(at) as one, one.listen() as changes:
+    script.http_get_reaction = stream
+    async with serve_over_http(script) as at, client(at) as one, one.listen() as changes:
         async with asyncio.timeout(5):
             assert (await anext(aiter(changes))).kind == "tools"
-        await wait_until(lambda: any(head.get("last-event-id") == "1" for _, head in play.heads))
+        await wait_until(lambda: any(head.get("last-event-id") == "1" for _, head in script.heads))
 
 
 async def test_a_server_that_stays_away_is_given_up() -> None:
     """Whoever listens must learn of it, though nobody calls."""
-    play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
+    script = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE)
     limits = ClientLimits(reconnect_delay=0.01, max_reconnect_delay=0.05, max_reconnects=2)
-    async with serve_over_http(play) as at:
+    async with serve_over_http(script) as at:
         one = client(at, limits=limits)
         await one.connect()
-        await wait_until(lambda: any(method == "GET" for method, _ in play.heads))
+        await wait_until(lambda: any(method == "GET" for method, _ in script.heads))
     await wait_until(lambda: not one.is_connected)
     await one.close()
 
@@ -234,11 +234,11 @@ async def test_a_server_may_ask_on_the_stream_of_a_call() -> None:
     async def called(message: dict[str, Any]) -> Any:
         return Messages([question, b": wait\n\n", text_result()])
 
-    play = ScriptedServer("handshake", {"tools/call": called}, session="s")
-    async with serve_over_http(play) as at, client(at, roots=["file:///a"]) as one:
+    script = ScriptedServer("handshake", {"tools/call": called}, session="s")
+    async with serve_over_http(script) as at, client(at, roots=["file:///a"]) as one:
         assert await one.call("go") == "ok"
-        await wait_until(lambda: [one for one in play.received if one.get("id") == "q1"])
-        (reply,) = [one for one in play.received if one.get("id") == "q1"]
+        await wait_until(lambda: [one for one in script.received if one.get("id") == "q1"])
+        (reply,) = [one for one in script.received if one.get("id") == "q1"]
         assert reply["result"]["roots"] == [{"uri": "file:///a"}]
 
 
@@ -246,13 +246,13 @@ async def test_a_server_may_ask_on_the_stream_of_a_call() -> None:
 
 
 async def test_a_redirect_within_the_origin_is_followed() -> None:
-    play = ScriptedServer("stateless")
+    script = ScriptedServer("stateless")
     moved = [
         encode_http_reply(b"", status=307, location="/elsewhere"),
         encode_http_reply(b"", status=308, location="/there"),
     ]
-    play.reactions = {"server/discover": lambda message: moved.pop() if moved else _discovered(message)}
-    async with serve_over_http(play) as at, client(at) as one:
+    script.reactions = {"server/discover": lambda message: moved.pop() if moved else _discovered(message)}
+    async with serve_over_http(script) as at, client(at) as one:
         assert await one.call("go") == "ok"
 
 
@@ -293,13 +293,13 @@ async def test_an_answer_beyond_the_limit() -> None:
         return head + b"%x\r\n" % len(data) + data + b"\r\n0\r\n\r\n"
 
     for reaction in (big, zipped, chunked, Messages([big]), lambda m: encode_http_reply(json.dumps(big).encode())[:-5]):
-        play = ScriptedServer("stateless", {"tools/call": reaction})
-        async with serve_over_http(play) as at, client(at, limits=limits) as one:
+        script = ScriptedServer("stateless", {"tools/call": reaction})
+        async with serve_over_http(script) as at, client(at, limits=limits) as one:
             with pytest.raises(InvalidResult, match=r"\b100000\b") as caught:
                 await one.call("go")
             assert "ClientLimits(max_response_bytes=" in (caught.value.hint or "")
             assert await one.list_tools()
-            assert play.count("tools/call") == 1
+            assert script.count("tools/call") == 1
 
 
 async def test_a_bomb_in_a_stream_is_named_and_not_taken_for_a_loss() -> None:
@@ -308,17 +308,17 @@ async def test_a_bomb_in_a_stream_is_named_and_not_taken_for_a_loss() -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n"
         return head + b"content-length: %d\r\n\r\n" % len(data) + data
 
-    play = ScriptedServer("stateless", {"tools/list": bomb})
-    async with serve_over_http(play) as at, client(at) as one:
+    script = ScriptedServer("stateless", {"tools/list": bomb})
+    async with serve_over_http(script) as at, client(at) as one:
         with pytest.raises(InvalidResult, match=r"ClientLimits\(max_response_bytes="):
             await one.list_tools()
-        assert play.count("tools/list") == 1
+        assert script.count("tools/list") == 1
 
 
 # The transport of 2024
 
 
-def old_play(first: bytes) -> ScriptedServer:
+def old_script(first: bytes) -> ScriptedServer:
     refused = encode_http_reply(b"", status=405)
     return ScriptedServer(
         "handshake", {"server/discover": refused, "initialize": refused}, http_get_reaction=[STREAM_HEAD, first]
@@ -334,14 +334,14 @@ def old_play(first: bytes) -> ScriptedServer:
     ],
 )
 async def test_an_old_server_that_names_no_address_of_its_own(first: bytes, said: str) -> None:
-    async with serve_over_http(old_play(first)) as at:
+    async with serve_over_http(old_script(first)) as at:
         with pytest.raises(MCPError, match=said):
             await client(at).connect()
 
 
-async def test_a_closed_connection_before_anything_was_sent_is_no_reason_to_fail() -> None:
+async def test_a_connection_closed_before_sending_is_replaced() -> None:
     """A kept connection the server has closed meanwhile: the call is sent over another."""
-    play = ScriptedServer(
+    script = ScriptedServer(
         "stateless",
         {
             "tools/call": lambda m: encode_http_reply(
@@ -349,19 +349,19 @@ async def test_a_closed_connection_before_anything_was_sent_is_no_reason_to_fail
             )
         },
     )
-    async with serve_over_http(play) as at, client(at) as one:
+    async with serve_over_http(script) as at, client(at) as one:
         for _ in range(5):
             assert await one.call("go") == "ok"
-        assert play.count("tools/call") == 5
+        assert script.count("tools/call") == 5
 
 
 async def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
-    play = ScriptedServer("handshake", {"tools/call": SILENCE}, session="s", http_get_reaction=SILENCE)
-    async with serve_over_http(play) as at:
+    script = ScriptedServer("handshake", {"tools/call": SILENCE}, session="s", http_get_reaction=SILENCE)
+    async with serve_over_http(script) as at:
         one = client(at)
         await one.connect()
         task = asyncio.get_running_loop().create_task(one.call("go"))
-        await wait_until(lambda: play.count("tools/call"))
+        await wait_until(lambda: script.count("tools/call"))
         async with asyncio.timeout(5):
             await one.close()
             with pytest.raises(ConnectionLost):
@@ -372,26 +372,26 @@ async def test_how_long_leaving_may_take_is_a_setting() -> None:
     async def never(_: Any) -> None:
         await asyncio.Event().wait()
 
-    play = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE, http_delete_reaction=never)
-    async with serve_over_http(play) as at:
+    script = ScriptedServer("handshake", session="s", http_get_reaction=SILENCE, http_delete_reaction=never)
+    async with serve_over_http(script) as at:
         one = Client(at, timeout=Timeouts(close=0.05))
         await one.connect()
         async with asyncio.timeout(1.5):
             await one.close()
 
 
-async def test_an_address_that_is_none_is_told() -> None:
+async def test_an_invalid_address_is_reported() -> None:
     stream = [STREAM_HEAD, encode_event(b"http://[", event="endpoint")]
     refused = encode_http_reply(b"", status=405)
-    play = ScriptedServer(
+    script = ScriptedServer(
         "handshake", {"server/discover": refused, "initialize": refused}, http_get_reaction=lambda: stream
     )
-    async with serve_over_http(play) as at:
+    async with serve_over_http(script) as at:
         with pytest.raises(MCPError):
             await client(at).connect()
 
 
-async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
+async def test_closing_completes_even_if_it_is_not_awaited() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
     about = {"protocolVersion": LATEST_HANDSHAKE, "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
 
@@ -423,7 +423,7 @@ async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_that_leads_nowhere_is_told(status: int) -> None:
+async def test_a_broken_redirect_is_reported(status: int) -> None:
     error = await opened(encode_http_reply(b"<html>moved</html>", status=status, kind="text/html"))
     assert error.status_code == status
     assert "URL" in (error.hint or "")
@@ -464,7 +464,7 @@ async def test_how_long_leaving_may_take_is_an_option() -> None:
         (encode_http_reply(b"", kind="text/plain", status=202), "empty"),
     ],
 )
-async def test_an_answer_that_is_no_message_is_shown(reply: bytes, says: str) -> None:
+async def test_a_response_that_is_not_a_message_is_shown(reply: bytes, says: str) -> None:
     error = await opened(reply)
     assert isinstance(error, NotMCPServer)
     assert says in str(error)
@@ -472,7 +472,7 @@ async def test_an_answer_that_is_no_message_is_shown(reply: bytes, says: str) ->
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_what_a_refusal_says_is_told(status: int) -> None:
+async def test_the_message_of_a_refusal_is_shown(status: int) -> None:
     error = await opened(encode_http_reply(b'{"detail": "key \x1b expired"}', status=status))
     assert str(status) in str(error)
     assert "expired" in str(error)
@@ -487,7 +487,7 @@ async def test_a_stream_of_something_else_is_doubted() -> None:
     assert "MCP server" in (error.hint or "")
 
 
-async def test_a_server_without_tls_is_told_apart() -> None:
+async def test_a_server_without_tls_is_detected() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Our uvicorn: what a connection may send or withhold, and how the server stops."""
+"""Test our uvicorn server: limits on connections, and its shutdown."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.endpoint import Endpoint
 from dovetail.transports.http_server.uvicorn_server import UvicornServer, bind_socket, create_uvicorn_config
@@ -184,7 +184,7 @@ async def test_work_that_takes_long_is_not_a_slow_body() -> None:
 
 
 async def test_a_client_that_does_not_read_is_dropped() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         return text_result("x" * 8_000_000)
 
     async with site(FakeService(work, write_timeout=0.05)) as here:
@@ -195,7 +195,7 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
 
 
 async def test_a_client_that_reads_slowly_is_not() -> None:
-    async def work(exchange: Exchange) -> Any:
+    async def work(exchange: IncomingExchange) -> Any:
         return text_result("x" * 2_000_000)
 
     async with site(FakeService(work, write_timeout=5.0)) as here:
@@ -234,7 +234,7 @@ async def test_a_request_that_is_not_all_here_is_sent_away_when_the_server_stops
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def test_every_signal_is_told_and_none_is_fatal() -> None:
+async def test_every_signal_is_reported_and_none_is_fatal() -> None:
     times: list[int] = []
 
     async def drain() -> None:

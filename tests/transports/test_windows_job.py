@@ -1,4 +1,4 @@
-"""The job object of Windows, as far as it can be looked at elsewhere: what is asked of the system, in which layout."""
+"""Test the calls and structures for the Windows job object, on any platform."""
 
 import ctypes
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The JSON reader accepts only what every reader understands the same way, and fails in one way only."""
+"""Test that the JSON decoder accepts only unambiguous JSON, and raises only one error."""
 
 import json
 import math

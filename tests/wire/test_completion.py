@@ -13,7 +13,7 @@ from dovetail.wire.completion import (
 
 
 @pytest.mark.parametrize("ref", [PromptReference(name="p"), ResourceTemplateReference(uri="a://{b}")])
-def test_references_are_told_apart(ref: PromptReference | ResourceTemplateReference) -> None:
+def test_references_are_distinguished(ref: PromptReference | ResourceTemplateReference) -> None:
     params = CompleteParams(
         ref=ref, argument=CompletionArgument(name="a", value=""), context=CompletionContext(arguments={"b": "c"})
     )
@@ -28,6 +28,6 @@ def test_another_reference_is_refused() -> None:
         msgspec.json.decode(text, type=CompleteParams)
 
 
-def test_no_suggestion_is_said_as_an_empty_list() -> None:
+def test_no_suggestion_is_an_empty_list() -> None:
     nothing = CompleteResult(completion=Completion(values=[], total=0, has_more=False))
     assert msgspec.json.encode(nothing) == b'{"completion":{"values":[],"total":0,"hasMore":false}}'

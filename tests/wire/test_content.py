@@ -35,13 +35,13 @@ TOOL_BLOCKS: list[tuple[bytes, Any]] = [
 
 
 @pytest.mark.parametrize(("text", "block"), BLOCKS)
-def test_content_blocks_are_told_apart_by_type(text: bytes, block: Any) -> None:
+def test_content_blocks_are_distinguished_by_type(text: bytes, block: Any) -> None:
     assert msgspec.json.decode(text, type=ContentBlock) == block
     assert msgspec.json.encode(block) == text
 
 
 @pytest.mark.parametrize(("text", "block"), BLOCKS[:3] + TOOL_BLOCKS)
-def test_sampling_blocks_are_told_apart_by_type(text: bytes, block: Any) -> None:
+def test_sampling_blocks_are_distinguished_by_type(text: bytes, block: Any) -> None:
     assert msgspec.json.decode(text, type=SamplingContent) == block
     assert msgspec.json.encode(block) == text
 
@@ -76,7 +76,7 @@ def test_empty_contents_are_still_contents(member: str) -> None:
     assert msgspec.json.encode(msgspec.json.decode(text, type=ResourceContents)) == text
 
 
-def test_a_null_result_of_a_tool_is_said() -> None:
+def test_a_null_result_of_a_tool_is_sent() -> None:
     null = ToolResultContent(tool_use_id="1", content=[], structured_content=None, is_error=True)
     assert msgspec.json.encode(null) == (
         b'{"type":"tool_result","toolUseId":"1","content":[],"structuredContent":null,"isError":true}'

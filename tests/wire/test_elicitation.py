@@ -29,7 +29,7 @@ def test_each_mode_needs_its_own(text: bytes, missing: str) -> None:
         msgspec.json.decode(text, type=ElicitRequestParams)
 
 
-def test_there_is_no_third_mode() -> None:
+def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="dialog"):
         msgspec.json.decode(b'{"message":"?","mode":"dialog","requestedSchema":{}}', type=ElicitRequestParams)
 
@@ -44,7 +44,7 @@ def test_an_empty_answer_is_an_answer() -> None:
     assert msgspec.json.encode(ElicitResult(action="accept", content={})) == b'{"action":"accept","content":{}}'
 
 
-def test_there_is_no_fourth_action() -> None:
+def test_an_unknown_action_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="reject"):
         msgspec.json.decode(b'{"action":"reject"}', type=ElicitResult)
 

@@ -1,4 +1,6 @@
-"""The envelope: every JSON value is one of four kinds of message or is refused, and what we build is of its kind."""
+"""Test the envelope: every JSON value is one of four kinds of message or is refused, and built messages have their
+kind.
+"""
 
 import json
 from typing import Any, get_args
@@ -186,7 +188,7 @@ def test_messages(message: dict[str, Any], expected: str) -> None:
         {**BASE, "id": [], "error": ERROR},
     ],
 )
-def test_what_is_no_message(message: Any) -> None:
+def test_an_invalid_message(message: Any) -> None:
     with pytest.raises(InvalidRequest):
         classify(message)
 

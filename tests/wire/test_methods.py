@@ -1,4 +1,4 @@
-"""The table of methods against the official schemas: which exist, in which revision, from which side."""
+"""Test the table of methods against the official schemas: names, protocol versions and directions."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Every official example decodes and re-encodes to equal JSON; no example folder is overlooked."""
+"""Test that every official example decodes and encodes to equal JSON, and that no example folder is missed."""
 
 import json
 from collections.abc import Iterator

@@ -1,5 +1,8 @@
-"""Our structs against the official schema of every revision: same members, same requirements, and any value we can
-build for a revision is valid in it and survives a round trip."""
+"""Test our structs against the official schema of every protocol version.
+
+They have the same members and requirements. Any value we can build for a version is valid in it and survives a round
+trip.
+"""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""What a client receives, in any cut and any bytes: a message, a ParseError or a InvalidResult, and nothing else."""
+"""Test that any bytes a client receives become a message, a ParseError or an InvalidResult."""
 
 import json
 import tracemalloc
@@ -55,7 +55,7 @@ def test_the_envelope_is_read_and_the_body_left() -> None:
     [b"", b"null", b"5", b'"x"', b"{", b'{"id":1.5}', b'{"id":true}', b'{"id":{}}', b'{"method":1}', b"[1]", b"hello",
      b'{"id":1,"error":"no"}', b"[" * 100_000, b'{"result":' + b"[" * 100_000 + b"]" * 100_000 + b"}"],
 )  # fmt: skip
-def test_what_is_no_message(data: bytes) -> None:
+def test_an_invalid_message(data: bytes) -> None:
     with pytest.raises(ParseError):
         read_messages(data)
 
@@ -97,7 +97,7 @@ def test_any_cut_of_the_bytes_gives_the_same_messages(result: Any, cuts: list[in
     at=st.integers(0, 29),
     byte=st.sampled_from([0x80, 0xFF, 0xC3, 0xED]),
 )
-def test_a_byte_that_is_no_text_costs_only_itself(text: str, at: int, byte: int) -> None:
+def test_an_invalid_byte_replaces_only_itself(text: str, at: int, byte: int) -> None:
     inner = text.encode()
     place = at % (len(inner) + 1)
     broken = inner[:place] + bytes([byte]) + inner[place:]

@@ -1,4 +1,4 @@
-"""The order of revisions and the two eras."""
+"""Test the order of protocol versions and the two eras."""
 
 import itertools
 

@@ -21,7 +21,7 @@ def test_content_is_one_block_or_a_list_and_stays_so(content: SamplingContent | 
     assert msgspec.json.decode(msgspec.json.encode(result), type=CreateMessageResult) == result
 
 
-def test_a_link_is_no_sampling_content() -> None:
+def test_a_link_is_not_sampling_content() -> None:
     text = b'{"role":"user","content":{"type":"resource_link","uri":"a://b","name":"b"}}'
     with pytest.raises(msgspec.ValidationError, match="resource_link"):
         msgspec.json.decode(text, type=SamplingMessage)

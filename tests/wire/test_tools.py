@@ -9,7 +9,7 @@ from dovetail.wire.tools import CallToolParams, CallToolResult, ListToolsResult,
 
 
 @pytest.mark.parametrize("value", [None, 0, False, "", [], {}, {"a": None}])
-def test_any_structured_value_is_said_and_heard(value: Any) -> None:
+def test_any_structured_value_is_sent_and_received(value: Any) -> None:
     result = CallToolResult(content=[], structured_content=value)
     encoded = msgspec.json.encode(result)
     assert msgspec.json.decode(encoded) == {"content": [], "structuredContent": value}

@@ -1,4 +1,6 @@
-"""An agent loop over the tools of a host, and adapters for model providers. Names load when first used."""
+"""An agent loop over the tools of a host, and adapters for model providers. Each name is loaded when you first use
+it.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""Agent: a loop that lets a model use the tools of a host until it has an answer, reported as events.
+"""Agent: a loop in which a model uses the tools of a host until it has an answer. The agent reports events.
 
-Every call goes by the policy and the user, as any call of the host does. What was refused, or failed, the model reads.
+Policy and consent apply to every call, as to all calls of the host. The model sees which calls were denied or failed.
 """
 
 import time
@@ -14,6 +14,7 @@ from dovetail.agent.budget import AgentUsage, Budget, add_reply, estimate_messag
 from dovetail.errors import MCPError, NotSupported, PolicyError
 from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import CatalogEntry
+from dovetail.host.consent.consent import ConsentAnswer, ShortAnswer
 from dovetail.host.consent.inbox import DurableConsent, PendingCall
 from dovetail.host.host import Host, get_parts
 from dovetail.host.search_tools import (
@@ -32,21 +33,22 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 
 class Turn(Struct, kw_only=True):
-    """The calls of one reply, in order: those that have a result, those that wait, and those still to be made."""
+    """The tool calls of one model reply, in order: finished, waiting for an answer, and not started."""
 
     content: list[SamplingContent]
-    invalid_calls: dict[str, str]  # why a call cannot be made, by its id
+    invalid_calls: dict[str, str]  # the reason why a call cannot run, by call id
     started_ids: set[str] = field(default_factory=set[str])
     results: dict[str, ToolResultContent] = field(default_factory=dict[str, ToolResultContent])
-    waiting_by_ticket: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])  # by ticket
+    # The calls that wait for an answer of the user, by ticket.
+    waiting_by_ticket: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])
 
     @property
     def calls(self) -> list[ToolUseContent]:
-        """What the model wants called."""
+        """Return the tool calls of the reply."""
         return [block for block in self.content if isinstance(block, ToolUseContent)]
 
     def finish(self, call: ToolUseContent, result: CallToolResult) -> None:
-        """A call has its result."""
+        """Store the result of a call."""
         self.results[call.id] = ToolResultContent(
             tool_use_id=call.id,
             content=result.content,
@@ -55,29 +57,31 @@ class Turn(Struct, kw_only=True):
         )
 
     def interrupt(self) -> None:
-        """Whatever has no result, and waits for nobody, gets none any more: the model must know what may have run."""
+        """Give an error result to every call that has no result and does not wait for an answer. The error states
+        whether the call may have run.
+        """
         waiting_ids = {call.id for call in self.waiting_by_ticket.values()}
         for call in self.calls:
             if call.id not in self.results and call.id not in waiting_ids:
                 self.finish(call, build_error_result(_MAY_HAVE_RUN if call.id in self.started_ids else _NOT_MADE))
 
     def to_messages(self) -> list[SamplingMessage]:
-        """What joins the conversation once every call has its result."""
+        """Return the messages to add to the conversation. Every call must have its result."""
         if not self.content:
-            return []  # makers refuse a message that holds nothing
+            return []  # providers reject an empty message
         assistant_message = SamplingMessage(role="assistant", content=[*self.content])
         results = [self.results[call.id] for call in self.calls]
         return [assistant_message, SamplingMessage(role="user", content=[*results])] if results else [assistant_message]
 
 
-_MAY_HAVE_RUN = "This call was interrupted: it may have run, and what came of it is not known."
-_NOT_MADE = "This call was not made: the conversation was interrupted before."
+_MAY_HAVE_RUN = "This call was interrupted. It may have run, and its result is unknown."
+_NOT_MADE = "This call did not run, because the conversation was interrupted before it."
 
 
 def create_turn(reply: ModelReply, used_ids: set[str]) -> Turn:
-    """The turn of a reply. Some makers leave the id of a call empty, or use one twice: such a call gets one of its own.
+    """Create the turn for a reply. Calls with an empty or repeated id get a new id.
 
-    `taken` has the ids of the conversation, and gets the new ones.
+    `used_ids` contains the ids of the conversation. The ids of the new calls are added to it.
     """
     turn = Turn(content=[], invalid_calls={})
     for block in reply.content:
@@ -98,72 +102,82 @@ def _ensure_unique_id(call: ToolUseContent, used_ids: set[str]) -> ToolUseConten
 
 def _explain_invalid_call(call_id: str, reply: ModelReply) -> str | None:
     if call_id in reply.invalid_calls:
-        return f"The call could not be read: {reply.invalid_calls[call_id]}"
+        return f"The call could not be parsed: {reply.invalid_calls[call_id]}"
     if reply.stop_reason == "maxTokens":
-        return "The call was cut off: the reply became too long."
+        return "The call was cut off because the reply became too long."
     return None
 
 
-_DEFAULT_MAX_CATALOG_TOKENS: Final = 8_000  # tokens of tools a conversation begins with; more than that is searched
-_DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # tokens of one reply
+# With more tokens of definitions, the model gets search tools instead of all tools.
+_DEFAULT_MAX_CATALOG_TOKENS: Final = 8_000
+_DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # largest number of tokens in one reply
 
 FinishReason: TypeAlias = Literal["completed", "max_turns", "token_budget", "cost_budget", "max_tokens", "paused"]
 
 
 class TextEvent(Struct, frozen=True, kw_only=True):
-    """The model said something."""
+    """Text that the model has written."""
 
     type: ClassVar[Literal["text"]] = "text"
-    text: str
+    text: str  # the text
 
 
 class ToolCallEvent(Struct, frozen=True, kw_only=True):
-    """The model wants a tool called; `tool` is its full name."""
+    """The model calls a tool."""
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
-    id: str
-    tool: str
-    arguments: Mapping[str, Any]
+    id: str  # the id of the call
+    tool: str  # the full name of the tool
+    arguments: Mapping[str, Any]  # the arguments
 
 
 class ToolResultEvent(Struct, frozen=True, kw_only=True):
-    """A call has a result, which may be that it was denied (`denied_reason` says why) or that it failed."""
+    """The result of a call."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
-    id: str
-    tool: str
-    result: CallToolResult
-    duration: float = 0.0
-    denied_reason: str | None = None
+    id: str  # the id of the call
+    tool: str  # the full name of the tool
+    result: CallToolResult  # the result, which may report a failure
+    duration: float = 0.0  # seconds that the call took
+    denied_reason: str | None = None  # why the call was denied, or None if the call ran
 
 
 class PausedEvent(Struct, frozen=True, kw_only=True):
-    """A call waits for somebody's answer: go on with `agent.resume(ticket, answer)`."""
+    """A call waits for an answer of the user. Continue with `agent.resume(ticket, answer)`."""
 
     type: ClassVar[Literal["paused"]] = "paused"
-    id: str
-    tool: str
-    ticket: str
+    id: str  # the id of the call
+    tool: str  # the full name of the tool
+    ticket: str  # the ticket for `Agent.resume`
 
 
 class FinishedEvent(Struct, frozen=True, kw_only=True):
-    """The end, for now."""
+    """The agent has finished its work on the current prompt."""
 
     type: ClassVar[Literal["finished"]] = "finished"
-    reason: FinishReason
-    text: str  # what the model said last
-    usage: AgentUsage
+    reason: FinishReason  # why the agent finished, such as "completed" or "max_turns"
+    text: str  # the last text of the model
+    usage: AgentUsage  # tokens, cost and calls of the agent so far
 
 
 AgentEvent: TypeAlias = TextEvent | ToolCallEvent | ToolResultEvent | PausedEvent | FinishedEvent
 
 
 class Agent:
-    """A model and the tools of a host, or of some of its `servers`.
+    """A model that uses the tools of a host.
 
-    max_turns: replies of the model to one prompt. budget_tokens, budget_usd: what it may use as long as it lives, by an
-    estimate of what is put to the model: no reply is asked for beyond that. What servers ask of a model by sampling is
-    not in it. max_catalog_tokens: if the tools take more than that, three that search stand for them.
+    Args:
+        host: The host.
+        model: The model.
+        servers: The names of the servers that the agent may use. None allows all servers.
+        system_prompt: The system prompt.
+        max_turns: The largest number of replies of the model to one prompt.
+        max_tokens: The largest number of tokens in one reply.
+        budget_tokens: The largest number of tokens over the life of the agent. Sampling requests of servers do not
+            count.
+        budget_usd: The largest cost in dollars over the life of the agent. The model must have a price.
+        max_catalog_tokens: The largest number of tokens for all tool definitions. If they take more, the model gets
+            three search tools instead.
     """
 
     def __init__(
@@ -180,10 +194,10 @@ class Agent:
         max_catalog_tokens: int = _DEFAULT_MAX_CATALOG_TOKENS,
     ) -> None:
         if isinstance(servers, str):
-            raise TypeError(f"servers= is a list of names: [{servers!r}]")
+            raise TypeError(f"servers= must be a list of names: [{servers!r}]")
         self.host = host
         self.model = model
-        self.messages: list[SamplingMessage] = []  # the conversation so far; every call in it has its result
+        self.messages: list[SamplingMessage] = []  # the conversation so far, in which every call has its result
         self.usage = AgentUsage()
         self._servers = servers
         self._system_prompt = system_prompt
@@ -191,30 +205,36 @@ class Agent:
         self._turns_left = max_turns
         self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
         self._max_catalog_tokens = max_catalog_tokens
-        self._turn: Turn | None = None  # whose calls have not all got their results
-        self._call_ids: set[str] = set()  # of all calls
+        self._turn: Turn | None = None  # the turn that has calls without a result, or None
+        self._call_ids: set[str] = set()  # ids of all calls in the conversation
         self._last_text = ""
 
     async def run(self, prompt: str) -> AsyncGenerator[AgentEvent]:
-        """What happens until the model has answered; the conversation goes on with the next prompt."""
+        """Send a prompt to the model and yield events until the model has answered. The next prompt continues the
+        conversation.
+        """
         self._close_turn()
         if self._turn is not None:
-            raise RuntimeError(f"a call waits for an answer: resume({next(iter(self._turn.waiting_by_ticket))!r}, ...)")
+            raise RuntimeError(
+                f"a call waits for an answer. Call resume({next(iter(self._turn.waiting_by_ticket))!r}, ...) first"
+            )
         self._turns_left = self._max_turns
         self.messages.append(SamplingMessage(role="user", content=TextContent(text=prompt)))
         async with aclosing(self._run_turns()) as events:
             async for event in events:
                 yield event
 
-    async def resume(self, ticket: str, answer: Any) -> AsyncGenerator[AgentEvent]:
-        """Answer what a call waits for, as `host.answer` takes it, and go on."""
+    async def resume(self, ticket: str, answer: ConsentAnswer | ShortAnswer) -> AsyncGenerator[AgentEvent]:
+        """Answer the question that a call waits for, and yield the events that follow. `answer` has the same form as
+        for `host.answer`.
+        """
         turn = self._turn
         if turn is None or ticket not in turn.waiting_by_ticket:
-            raise NotSupported(f"no call waits under the ticket {ticket!r}")
+            raise NotSupported(f"no call waits for the ticket {ticket!r}")
         call = turn.waiting_by_ticket.pop(ticket)
         try:
             event = await self._await_result(turn, call, self.host.answer(ticket, answer))
-        except (TypeError, ValueError):  # that was no answer
+        except (TypeError, ValueError):  # the answer was invalid, so the call still waits
             turn.waiting_by_ticket[ticket] = call
             raise
         finally:
@@ -228,8 +248,6 @@ class Agent:
         async with aclosing(self._run_turns()) as events:
             async for event in events:
                 yield event
-
-    # Turns
 
     async def _run_turns(self) -> AsyncGenerator[AgentEvent]:
         while self._turns_left > 0:
@@ -266,7 +284,7 @@ class Agent:
                 yield event
 
     def _close_turn(self) -> None:
-        """A turn that is over, or was interrupted, joins the conversation; one that waits for somebody stays."""
+        """Add a finished or interrupted turn to the conversation. A turn with waiting calls stays open."""
         turn = self._turn
         if turn is None:
             return
@@ -301,8 +319,6 @@ class Agent:
         ]
         return [*events, self._finished_event("paused")]
 
-    # Calls
-
     async def _run_call(self, turn: Turn, call: ToolUseContent, catalog: Catalog) -> AsyncGenerator[AgentEvent]:
         if call.id in turn.invalid_calls:
             yield self._finish_call(turn, call, build_error_result(turn.invalid_calls[call.id]))
@@ -327,34 +343,36 @@ class Agent:
     def _resolve_call(
         self, call: ToolUseContent, catalog: Catalog
     ) -> tuple[str, dict[str, Any], CallToolResult | None]:
-        """The tool, its arguments, and the result if it is one of those that search."""
+        """Return the tool name and the arguments of a call. If the call is a catalog search, also return its result."""
         search_tool = SEARCH_TOOL_BY_NAME.get(call.name)
         if search_tool is not None and search_tool != CALL_TOOL:
             return call.name, call.input, run_search_tool(catalog, search_tool, call.input)
         name, arguments = parse_inner_call(call.input) if search_tool == CALL_TOOL else (call.name, call.input)
         tool = catalog.find(name)
         if tool is None:
-            raise NotSupported(f"There is no tool {name!r}.")
+            raise NotSupported(f"Unknown tool {name!r}.")
         return tool.full_name, arguments, None
 
     async def _await_result(
         self, turn: Turn, call: ToolUseContent, operation: Awaitable[Any]
     ) -> ToolResultEvent | None:
-        """The event of a call that ended; None if it waits."""
+        """Wait for a call and return its event, or None if the call waits for an answer."""
         started = time.monotonic()
         denied_reason: str | None = None
         try:
             result = await operation
         except PolicyError as exc:
             denied_reason = str(exc.args[0])
-            result = build_error_result(f"This was not allowed: {denied_reason}")
+            result = build_error_result(f"This call was denied: {denied_reason}")
         except MCPError as exc:
             result = build_error_result(str(exc.args[0]) if exc.args else type(exc).__name__)
         if isinstance(result, PendingCall):
             turn.waiting_by_ticket[result.ticket] = call
             return None
         if result is None:
-            result = build_error_result("This was answered elsewhere; what came of it is not known here.")
+            result = build_error_result(
+                "The question of this call was answered outside this conversation. The result of the call is unknown."
+            )
         return self._finish_call(turn, call, result, time.monotonic() - started, denied_reason)
 
     def _finish_call(

@@ -1,4 +1,4 @@
-"""Usage of an agent, and what its budget still allows. Pure. Missing token counts are estimated."""
+"""The usage of an agent, and the remaining budget. This module does no I/O. It estimates missing token counts."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
@@ -13,25 +13,25 @@ from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 
-_TOKENS_PER_IMAGE: Final = 1_600  # tokens; makers count pictures by their size on a screen, not in bytes
-_MIN_REPLY_TOKENS: Final = 16  # tokens of a reply; some makers refuse to be asked for less
+_TOKENS_PER_IMAGE: Final = 1_600  # estimate for one image. Providers count its size in pixels, not in bytes
+_MIN_REPLY_TOKENS: Final = 16  # some providers reject a smaller limit
 _TOKENS_PER_PRICE: Final = 1_000_000
 
-Price: TypeAlias = tuple[float, float]  # dollars for a million tokens, in and out
+Price: TypeAlias = tuple[float, float]  # dollars per million tokens, input and output
 
 
 class AgentUsage(Struct, frozen=True, kw_only=True):
-    """What an agent has used since it was made; `cost_usd` is None where the price of the model is not known."""
+    """The tokens, cost and calls of an agent since it was created."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = 0.0
-    turns: int = 0
-    tool_calls: Mapping[str, int] = {}  # by the full name of the tool
+    input_tokens: int = 0  # tokens sent to the model
+    output_tokens: int = 0  # tokens of the model's replies
+    cost_usd: float | None = 0.0  # cost in dollars, or None if the price of the model is unknown
+    turns: int = 0  # number of replies of the model
+    tool_calls: Mapping[str, int] = {}  # number of calls, by the full name of the tool
 
     @property
     def total_tokens(self) -> int:
-        """Both ways."""
+        """Return the sum of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
 
@@ -48,7 +48,7 @@ def add_reply(total: AgentUsage, usage: Usage) -> AgentUsage:
 
 
 class Budget:
-    """What may be used in all, and how long a reply may be at most."""
+    """The limits of an agent in tokens and dollars, and the length limit of a reply."""
 
     def __init__(self, model: Model, max_reply_tokens: int, max_tokens: int | None, max_cost_usd: float | None) -> None:
         self._price: Price | None = getattr(model, "price", None)
@@ -57,11 +57,11 @@ class Budget:
         self._max_cost_usd = max_cost_usd
         if max_cost_usd is not None and self._price is None:
             raise add_context(
-                ModelError("budget_usd needs a model whose price is known"), hint="ModelInfo(name, price=(…, …))"
+                ModelError("budget_usd needs a model with a known price"), hint="pass ModelInfo(name, price=(…, …))"
             )
 
     def get_reply_limit(self, usage: AgentUsage, input_tokens: int) -> int | Literal["token_budget", "cost_budget"]:
-        """How many tokens the next reply may have if so many are put to the model; or what there is too little of."""
+        """Return the token limit of the next reply, or the name of the exhausted budget."""
         max_tokens = self._max_reply_tokens
         if self._max_tokens is not None:
             max_tokens = min(max_tokens, self._max_tokens - usage.total_tokens - input_tokens)
@@ -82,7 +82,7 @@ class Budget:
         return max_tokens if self._price[1] == 0 else int(remaining_usd * _TOKENS_PER_PRICE / self._price[1])
 
     def measure_usage(self, reply: ModelReply, input_tokens: int) -> Usage:
-        """What a reply took, by its own count or by ours."""
+        """Return the usage of a reply. If the provider does not report the usage, estimate it."""
         usage = reply.usage
         output_tokens = usage.output_tokens or estimate_message_tokens(
             (SamplingMessage(role="assistant", content=[*reply.content]),)
@@ -97,7 +97,7 @@ class Budget:
 
 
 def estimate_message_tokens(messages: Iterable[SamplingMessage], system_prompt: str | None = None) -> int:
-    """About how many tokens a conversation has."""
+    """Estimate the number of tokens of a conversation."""
     return _to_token_count((system_prompt or "").encode()) + sum(
         _estimate_block(block) for message in messages for block in get_blocks(message)
     )

@@ -1,4 +1,4 @@
-"""Logins for clients, guards for servers, and an authorization server. Each name is loaded when first used."""
+"""Logins for clients, guards for servers, and an authorization server. Each name is loaded when you first use it."""
 
 from typing import TYPE_CHECKING
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from dovetail.auth.flow_runner import FlowRunner
+from dovetail.auth.safe_fetch import ServerFetcher
 from dovetail.errors import AuthError
 from dovetail.oauth.guard.claims import AuthenticationFailed
 from dovetail.oauth.guard.guard import (
@@ -20,6 +21,7 @@ from dovetail.oauth.guard.guard import (
 )
 from dovetail.oauth.guard.verifiers import TokenVerifier
 from dovetail.protocol.http_checks import Refusal
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from dovetail.transports.http_server.http_request import EndpointRequest, Scope
 from dovetail.wire.codec import encode
@@ -27,11 +29,11 @@ from dovetail.wire.codec import encode
 log = logging.getLogger("dovetail")
 
 _WELL_KNOWN_PATH: Final = "/.well-known/"
-_WARNING_INTERVAL_S: Final = 60.0  # seconds between two warnings
+_WARNING_INTERVAL_S: Final = 60.0  # shortest interval between two warnings
 
 
 class ASGIGuard:
-    """The guard of one endpoint, at work."""
+    """The guard of one HTTP endpoint."""
 
     def __init__(
         self,
@@ -41,32 +43,34 @@ class ASGIGuard:
         get_used_scopes: Callable[[], Sequence[str]],
     ) -> None:
         self._checker = checker
-        self._get_used_scopes = get_used_scopes  # the scopes of what the server offers now
+        # Returns the scopes of the server's current tools, resources and prompts.
+        self._get_used_scopes = get_used_scopes
         self._path = "/" + path.strip("/")
         self._location = None if public_url is None else location_from_public_url(public_url, self._path)
-        self._flow_runner = FlowRunner()
+        self._fetcher = ServerFetcher()
+        self._flow_runner = FlowRunner({HTTPRequest: self._fetcher.fetch})
         self._warned_at = -_WARNING_INTERVAL_S
 
     def has_document(self, path: str, scope: Scope) -> bool:
-        """Whether clients look for the metadata at this path."""
+        """Return whether clients look for the metadata at this path."""
         root_path = scope.get("root_path") or ""
         if _WELL_KNOWN_PATH not in scope["path"] and _WELL_KNOWN_PATH not in root_path:
             return False
         location = self._location or location_from_request(
             "http", "here", None, root_path, self._path
-        )  # of which only the path matters
+        )  # the host can be any, because only the path is compared
         return location.serves_metadata_at(path) or location.serves_metadata_at("/" + scope["path"].strip("/"))
 
     def get_document(self, path: str, request: EndpointRequest) -> bytes | None:
-        """The metadata, at the paths where clients look for it."""
+        """Return the metadata if clients look for it at this path, otherwise None."""
         if not self.has_document(path, request.scope):
             return None
         if request.method not in ("GET", "HEAD"):
-            raise Refusal(405, f"{request.method} is not served here", [(b"allow", b"GET")])
+            raise Refusal(405, f"method {request.method} is not allowed", [(b"allow", b"GET")])
         return encode(self._checker.build_metadata(self._get_location(request).resource, self._get_used_scopes()))
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
-        """Who is calling."""
+        """Return the caller. Raise AuthError if the caller is not authenticated."""
         location = self._get_location(request)
         request.metadata_url = location.metadata_url if self._checker.has_authorization_servers else None
         request.guard_scopes = self._checker.scopes_for
@@ -85,7 +89,7 @@ class ASGIGuard:
             raise
 
     def _log_denial(self, denied: AuthError) -> None:
-        """Say in the log what callers are not told: what an operator compares with their settings."""
+        """Log the reason of a denial, which callers do not see, so that the operator can check the settings."""
         cause, now = denied.__cause__, time.monotonic()
         reason = (
             f"{cause}: {cause.detail}"
@@ -93,10 +97,10 @@ class ASGIGuard:
             else str(cause or denied)
         )
         if denied.status_code != 503:
-            log.debug("a caller is turned away: %s", reason)
+            log.debug("authentication failed: %s", reason)
         elif now >= self._warned_at + _WARNING_INTERVAL_S:
             self._warned_at = now
-            log.warning("callers are turned away: %s", reason)
+            log.warning("authentication failed: %s", reason)
 
     def _get_location(self, request: EndpointRequest) -> ServerLocation:
         if self._location is not None:
@@ -109,8 +113,8 @@ class ASGIGuard:
         )
 
     async def close(self) -> None:
-        """Let go of the connections."""
-        await self._flow_runner.close()
+        """Close the connections."""
+        await self._fetcher.close()
 
 
 def create_asgi_guard(
@@ -120,11 +124,11 @@ def create_asgi_guard(
     allowed_hosts: Collection[str],
     get_used_scopes: Callable[[], Sequence[str]] = tuple,
 ) -> ASGIGuard:
-    """Return the guard for the value that an author passed as `auth`."""
+    """Return the guard for the value of `auth=`."""
     if public_url is None and allowed_hosts:
         raise ValueError(
-            "a guarded server must know its address to tell its tokens from others: pass public_url= instead of, or "
-            "beside, allowed_hosts="
+            "auth= needs the server's own URL to check the audience of tokens. Pass public_url= instead of "
+            "allowed_hosts=, or both"
         )
     return ASGIGuard(get_credential_checker(auth), path, public_url, get_used_scopes)
 

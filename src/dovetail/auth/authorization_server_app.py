@@ -1,6 +1,8 @@
-"""AuthorizationServer: an authorization server as an ASGI application. It reads a request, runs a flow and answers.
+"""AuthorizationServer: an authorization server as an ASGI application. It reads a request, runs a flow and sends the
+response.
 
-For development and small installations; beside the server it guards, or by itself.
+The authorization server is for development and small installations. It can run next to the server it protects, or
+alone.
 """
 
 import asyncio
@@ -13,63 +15,67 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth.flow_runner import FlowRunner
-from dovetail.auth.safe_fetch import is_public_address
+from dovetail.auth.safe_fetch import ServerFetcher
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.error_context import clip
 from dovetail.oauth.authorization_server.authorization_endpoint import METADATA_PATH, AuthorizationEndpoints
 from dovetail.oauth.authorization_server.clients import RegisteredClient, get_client_record
 from dovetail.oauth.authorization_server.identity_provider import (
-    SecretSealer,
     UpstreamProvider,
     get_identity_provider,
 )
-from dovetail.oauth.authorization_server.responses import Request, Response, error_response
+from dovetail.oauth.authorization_server.responses import Request, error_response
 from dovetail.oauth.authorization_server.settings import AuthorizationServerSettings
 from dovetail.oauth.authorization_server.store import AuthorizationStore, InMemoryStore
 from dovetail.oauth.authorization_server.token_issuer import LocalTokenVerifier, OAuthTokenIssuer
-from dovetail.oauth.flow import CheckUserActive, Flow, VerifyPassword
+from dovetail.oauth.flow import CheckUserActive, FetchUntrusted, Flow, VerifyPassword
 from dovetail.oauth.guard.guard import validate_scopes
 from dovetail.oauth.guard.verifiers import as_tuple
 from dovetail.oauth.login.login_settings import split_scopes
 from dovetail.oauth.metadata import parse_web_url
 from dovetail.protocol.http_checks import LOOPBACK, HostFilter, Refusal, collect_headers
+from dovetail.protocol.http_types import ASGIApp, ASGIMessage, HTTPRequest, HTTPResponse
 from dovetail.protocol.principal import Principal
+from dovetail.protocol.sealer import Sealer
 
 log = logging.getLogger("dovetail")
 
 Users = Mapping[str, str] | Callable[[str, str], str | Awaitable[str | None] | None]
-ASGIScope = dict[str, Any]
 
 _MAX_BODY_BYTES: Final = 64 * 1024
 _BODY_TIMEOUT_S: Final = 10.0
-_MAX_CLIENT_DOCUMENT_BYTES: Final = 32 * 1024  # keys with their certificates take a while to say
+_MAX_CLIENT_DOCUMENT_BYTES: Final = 32 * 1024  # larger than other documents, because keys with certificates are long
 _DEVELOPMENT_USER: Final = "developer"
-_PUBLIC_REGISTRATIONS_PER_HOUR: Final = 10  # registrations of one address in an hour
+_PUBLIC_REGISTRATIONS_PER_HOUR: Final = 10  # limit for each address
 _LOCAL_REGISTRATIONS_PER_HOUR: Final = 100
 
 
 class AuthorizationServer:
-    """An authorization server of your own.
+    """An OAuth authorization server, as an ASGI application.
 
-    issuer: its URL, exactly as clients see it: https, or http on this machine.
-    users: names and passwords, or a function of both (plain or async) that returns the user's subject or None. Without
-        `users` and `upstream`, everyone on this machine is one development user.
-    is_active_user: a function of a subject (plain or async), called whenever a token is renewed. Return False to end
-        the login. With a table of `users`, the table decides.
-    upstream: a provider where users log in instead.
-    resources: URLs of the servers it issues tokens for. Defaults to those of its own origin.
-    scopes_supported: scopes that clients can request. Defaults to any.
-    clients: clients that you registered by hand. Others use their metadata document or register themselves.
-    allow_registration: whether clients can register themselves.
-    max_registrations_per_hour: limit for one address. Defaults to 10, or 100 if the issuer is on this machine. Behind a
-        proxy that hides addresses, the limit applies to all clients together.
-    is_trusted_client: a function of a host name. Return False to refuse clients whose metadata document is there.
-    store: path of a SQLite file, or an `AuthorizationStore`. Defaults to memory.
-    secret_key: encrypts the signing key and the tokens of `upstream`, at least 16 bytes. Required with a file.
-    introspection_clients: resource servers that may introspect tokens, with their secrets.
-    access_token_ttl: seconds an access token is valid.
-    refresh_token_ttl: seconds an unused refresh token is valid.
-    login_ttl: seconds after which a user must log in again, even if the token was renewed.
+    Args:
+        issuer: The URL of the authorization server, exactly as clients see it: https, or http on this machine.
+        users: Names and passwords, or a function of both (sync or async) that returns the user's subject or None.
+            Without `users` and `upstream`, everyone on this machine is one development user.
+        is_active_user: A function of a subject (sync or async), called whenever a token is renewed. Return False to end
+            the login. If `users` is a dict, the dict decides.
+        upstream: A provider where users log in instead.
+        resources: URLs of the servers that tokens may be for. Defaults to all servers in the origin of the issuer.
+        scopes_supported: Scopes that clients can request. Defaults to any scope.
+        clients: Clients that you registered by hand. Other clients use their metadata document or register themselves.
+        allow_registration: Whether clients can register themselves.
+        max_registrations_per_hour: Limit for one address. Defaults to 10, or 100 if the issuer is on this machine.
+            Behind a proxy that hides addresses, the limit applies to all clients together.
+        is_trusted_client: A function of a host name. Return False to refuse clients with a metadata document on that
+            host.
+        store: Path of a SQLite file, or an `AuthorizationStore`. Defaults to memory.
+        secret_key: Encrypts the signing key and the tokens of `upstream`, at least 16 bytes. Required with a file.
+        introspection_clients: Resource servers that may introspect tokens, with their secrets.
+        name: The name that users see on the pages. Defaults to the host of the issuer.
+        access_token_ttl: Seconds for which an access token is valid.
+        refresh_token_ttl: Seconds for which an unused refresh token is valid.
+        login_ttl: Seconds after which a user must log in again, even if the token was renewed.
+        allowed_hosts: Host names that clients may use in addition to the host of the issuer.
     """
 
     def __init__(
@@ -99,30 +105,35 @@ class AuthorizationServer:
         _check_issuer(issuer, is_local=is_local)
         if max_registrations_per_hour is not None and max_registrations_per_hour < 0:
             raise ValueError(
-                f"max_registrations_per_hour must not be negative, not {max_registrations_per_hour}. "
-                "Pass allow_registration=False to allow none"
+                f"max_registrations_per_hour must be 0 or more, not {max_registrations_per_hour}. To turn off "
+                "registration, pass allow_registration=False"
             )
         _check_users(users, is_active_user)
         _check_secrets("introspection_clients", "secret", introspection_clients or {})
         if users is not None and upstream is not None:
-            raise ValueError("users log in here or at the provider upstream: pass users= or upstream=, not both")
+            raise ValueError(
+                "pass users= or upstream=, not both. Users log in at this server or at the upstream provider"
+            )
         if users is None and upstream is None:
             if not is_local:
-                raise ValueError("beyond this machine users must log in: pass users= or upstream=")
+                raise ValueError("users must log in unless the issuer is on this machine. Pass users= or upstream=")
             log.warning(
-                "authorization server %s: development mode, whoever allows access is %r", issuer, _DEVELOPMENT_USER
+                "authorization server %s: development mode, every user who allows access is %r",
+                issuer,
+                _DEVELOPMENT_USER,
             )
         if isinstance(store, str | Path):
             if secret_key is None:
                 raise ValueError(
-                    "store= needs secret_key=, which encrypts the keys in the file. Keep it in another place"
+                    "store= requires secret_key=, which encrypts the keys in the file. Do not keep the secret key "
+                    "next to the file"
                 )
             store = SQLiteStore(store)
         self._store: AuthorizationStore = store or InMemoryStore()
         self._runs_in_thread = isinstance(self._store, SQLiteStore)
         self._users = users
         self._is_active_user = is_active_user
-        sealer = SecretSealer(secret_key)
+        sealer = Sealer(() if secret_key is None else secret_key, purpose="authorization server")
         self._token_issuer = OAuthTokenIssuer(
             issuer,
             self._store,
@@ -152,36 +163,47 @@ class AuthorizationServer:
         self._endpoints = AuthorizationEndpoints(settings, self._store, self._token_issuer, identity_provider, sealer)
         self._issuer_path = parts.path.rstrip("/")
         self._host_filter = HostFilter(allowed_hosts, (), issuer)
+        self._fetcher = ServerFetcher(max_untrusted_bytes=_MAX_CLIENT_DOCUMENT_BYTES)
         self._flow_runner = FlowRunner(
-            is_allowed_address=is_public_address, max_untrusted_bytes=_MAX_CLIENT_DOCUMENT_BYTES, perform=self._perform
+            {
+                HTTPRequest: self._fetcher.fetch,
+                FetchUntrusted: self._fetcher.fetch_untrusted,
+                VerifyPassword: self._check_password,
+                CheckUserActive: self._check_active,
+            }
         )
 
-    # For servers of the same process
-
     def verifier(self, audience: Sequence[str] = ()) -> LocalTokenVerifier:
-        """What a guarded server of the same process is given as `auth`: revoked tokens end at once."""
+        """Return a verifier for `Server(auth=...)` in the same process. Revoked tokens are rejected at once.
+
+        Args:
+            audience: The accepted audiences. Defaults to the URL of the server.
+        """
         return LocalTokenVerifier(self._token_issuer, as_tuple(audience))
 
     async def upstream_token(self, principal: Principal | None) -> str | None:
-        """The provider's own token of a caller, renewed if need be: to call the provider's API in their name.
+        """Return the upstream provider's token of a caller, renewed if needed. Use it to call the provider's API for
+        the caller.
 
-        For the server alone: it must never reach a client.
+        Use the token only in the server. It must never reach a client.
         """
         if principal is None or principal.issuer != self._token_issuer.issuer:
-            return None  # what another issuer says of a grant is about its own
+            return None  # another issuer authenticated the caller
         family = principal.claims.get("sid")
         if not isinstance(family, str):
             return None
         return await self._run_flow(self._endpoints.upstream_token(family, principal.subject))
 
     async def revoke_user(self, subject: str) -> int:
-        """End every login of a user, here and at once; how many there were."""
+        """End all logins of a user at once. Return the number of ended logins."""
         return await self._run_flow(self._token_issuer.revoke_user(subject))
 
-    def wrap(self, app: Any) -> Any:
-        """One ASGI application of this and another, such as `app.asgi()`: what is not for this is for that."""
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """Return an ASGI application that passes requests to the authorization server if they are for it, and all other
+        requests to `app`, for example `app.asgi()`.
+        """
 
-        async def combined_app(scope: ASGIScope, receive: Any, send: Any) -> None:
+        async def combined_app(scope: ASGIMessage, receive: Any, send: Any) -> None:
             is_ours = (
                 scope["type"] == "http"
                 and self._is_issuer_path(scope)
@@ -191,10 +213,8 @@ class AuthorizationServer:
 
         return combined_app
 
-    # ASGI
-
-    async def __call__(self, scope: ASGIScope, receive: Any, send: Any) -> None:
-        """ASGI."""
+    async def __call__(self, scope: ASGIMessage, receive: Any, send: Any) -> None:
+        """Handle an ASGI request."""
         if scope["type"] == "lifespan":
             await self._handle_lifespan(receive, send)
             return
@@ -212,13 +232,13 @@ class AuthorizationServer:
                 type(exc).__name__,
                 exc_info=exc,
             )
-            response = error_response("server_error", "the server's log says why", 500)
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+            response = error_response("server_error", "internal error, see the server's log", 500)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers.items()]
         headers.append((b"content-length", b"%d" % len(response.body)))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
         await send({"type": "http.response.body", "body": response.body})
 
-    async def _handle_request(self, scope: ASGIScope, receive: Any) -> Response:
+    async def _handle_request(self, scope: ASGIMessage, receive: Any) -> HTTPResponse:
         raw_headers = collect_headers(scope["headers"])
         server = scope.get("server")
         self._host_filter.check(
@@ -236,8 +256,10 @@ class AuthorizationServer:
         )
         return await self._run_flow(self._endpoints.handle(request))
 
-    def _relative_path(self, scope: ASGIScope) -> str:
-        """The path below the issuer; its metadata also where the root of the origin has it. RFC 8414, section 3.1"""
+    def _relative_path(self, scope: ASGIMessage) -> str:
+        """Return the path below the issuer. The metadata is also available at the root of the origin. RFC 8414, section
+        3.1
+        """
         path, root_path = "/" + scope["path"].strip("/"), (scope.get("root_path") or "").rstrip("/")
         if path == METADATA_PATH + self._issuer_path:
             return METADATA_PATH
@@ -246,8 +268,10 @@ class AuthorizationServer:
                 return path.removeprefix(prefix)
         return path
 
-    def _is_issuer_path(self, scope: ASGIScope) -> bool:
-        """Whether a path is of the issuer, and not of an application beside it that has one of the same name."""
+    def _is_issuer_path(self, scope: ASGIMessage) -> bool:
+        """Return whether a path belongs to the issuer, because the wrapped application may have a path with the
+        same name.
+        """
         path = "/" + scope["path"].strip("/")
         root_path = (scope.get("root_path") or "").rstrip("/")
         return path == METADATA_PATH + self._issuer_path or path.startswith(
@@ -257,18 +281,13 @@ class AuthorizationServer:
     async def _run_flow(self, flow: Flow[Any]) -> Any:
         return await self._flow_runner.run(flow, in_thread=self._runs_in_thread)
 
-    async def _perform(self, action: VerifyPassword | CheckUserActive) -> Any:
-        return await (
-            self._check_password(action) if isinstance(action, VerifyPassword) else self._check_active(action.subject)
-        )
-
-    async def _check_active(self, subject: str) -> bool:
+    async def _check_active(self, action: CheckUserActive) -> bool:
         if self._is_active_user is not None:
-            return await _call_function(self._is_active_user, subject) is True
-        return not isinstance(self._users, Mapping) or subject in self._users
+            return await _call_function(self._is_active_user, action.subject) is True
+        return not isinstance(self._users, Mapping) or action.subject in self._users
 
     async def _check_password(self, action: VerifyPassword) -> str | None:
-        """The subject of a user, if the password is theirs."""
+        """Return the subject of a user, or None if the password is wrong."""
         users = self._users
         if isinstance(users, Mapping):
             expected_password = users.get(action.name, secrets.token_urlsafe(16))
@@ -285,8 +304,8 @@ class AuthorizationServer:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def close(self) -> None:
-        """Let go of connections and of the file."""
-        await self._flow_runner.close()
+        """Close the connections and the store."""
+        await self._fetcher.close()
         if isinstance(self._store, SQLiteStore):
             self._store.close()
 
@@ -309,7 +328,7 @@ def _check_issuer(issuer: str, *, is_local: bool) -> None:
 
 
 async def _call_function(function: Callable[..., Any], *arguments: str) -> Any:
-    """What a function of the author's returns; a plain one runs in a thread."""
+    """Call a user's function. A synchronous function runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments)
     return await asyncio.to_thread(function, *arguments)
@@ -319,28 +338,28 @@ def _check_users(users: Any, is_active_user: Any) -> None:
     if not (is_active_user is None or callable(is_active_user)):
         raise TypeError("is_active_user must be a function of a subject that returns True or False")
     if not (users is None or isinstance(users, Mapping) or callable(users)):
-        raise TypeError("users must be a table of names and passwords, or a function of both")
+        raise TypeError("users must be a dict of names and passwords, or a function of both")
     if isinstance(users, Mapping):
         _check_secrets("users", "password", users)
 
 
 def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None:
-    """A name in a table without a secret would be anyone's."""
+    """Check that every name has a secret, because anyone could use a name without a secret."""
     if not isinstance(secrets_by_name, Mapping):
-        raise TypeError(f"{option} must be a table of names, each with its {secret_label}")
+        raise TypeError(f"{option} must be a dict of names, each with its {secret_label}")
     for name, secret in secrets_by_name.items():
         if not (isinstance(name, str) and isinstance(secret, str) and name.strip() and secret.strip()):
             raise ValueError(
-                f"{option}= holds {clip(str(name))!r} with a blank name or {secret_label}, or none: it is anyone's"
+                f"{option}= has a blank name or {secret_label} for {clip(str(name))!r}, so anyone could log in with it"
             )
 
 
 def _check_resources(resources: str | Sequence[str]) -> tuple[str, ...]:
-    """The servers tokens are issued for, by the addresses their clients type."""
+    """Check the URLs of the servers that tokens may be for."""
     urls = as_tuple(resources)
     for url in urls:
         if parse_web_url(url) is None or "#" in url:
-            raise ValueError(f"resources must be the addresses of servers, not {url!r}")
+            raise ValueError(f"resources must be the URLs of servers, not {url!r}")
     return urls
 
 
@@ -355,7 +374,7 @@ async def _read_body(receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
                 body += message.get("body", b"")
                 has_more = message.get("more_body", False)
                 if len(body) > _MAX_BODY_BYTES:
-                    raise Refusal(413, f"the body may be at most {_MAX_BODY_BYTES} bytes")
+                    raise Refusal(413, f"the body must be at most {_MAX_BODY_BYTES} bytes")
     except TimeoutError:
-        raise Refusal(408, "the body took too long") from None
+        raise Refusal(408, "the body did not arrive in time") from None
     return body

@@ -1,6 +1,6 @@
 """Authorizer: adds credentials to the HTTP requests of a client. It logs in, renews tokens and stores them.
 
-One login at a time, for all requests that wait; one renewal at a time, across processes.
+All waiting requests share one login. Only one renewal runs at a time, even across processes.
 """
 
 import asyncio
@@ -11,9 +11,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit
 
-from dovetail.auth.browser_login import InteractiveFlowRunner, LoginSettings, LoginTimeout, resolve_value
+from dovetail.auth.browser_login import LoginSettings, LoginTimeout, UserInteraction, resolve_value
+from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.safe_fetch import SafeFetcher
-from dovetail.auth.token_stores import create_token_store
+from dovetail.auth.token_stores import FileTokenStore, create_token_store
 from dovetail.error_context import clip
 from dovetail.errors import LoginFailed
 from dovetail.oauth import proofs, token_request
@@ -36,21 +37,22 @@ from dovetail.oauth.login.machine_flow import (
     log_in_with_workload_identity,
 )
 from dovetail.oauth.login.saved_login import SavedLogin
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.wire.base import replace
 
 log = logging.getLogger("dovetail")
 
-_MAX_TRIES = 3  # other credentials for one request
+_MAX_TRIES = 3  # how often a request is repeated with other credentials
 _MAX_STEP_UPS, _STEP_UP_WINDOW_S = (
     5,
     600.0,
-)  # so many logins for more scopes in so many seconds: a server could ask without end
+)  # limits logins for more scopes, because a server could ask for them endlessly
 _STALE_CLIENT_ERRORS = (
     *token_request.UNKNOWN_CLIENT_ERRORS,
     "invalid_scope",
-)  # some servers limit a client's scopes and do not say so
+)  # errors after which the client registers again. Some servers limit a client's scopes but do not report the limit
 
 
 class OAuthAuthorizer:
@@ -70,21 +72,23 @@ class OAuthAuthorizer:
             url, settings.allow_private_network, make_fetcher, make_server_fetcher, trusted_url
         )
         self._store: TokenStore = create_token_store(getattr(settings, "token_store", "memory"))
-        self._is_stored = True  # whether the store took what it was given
+        self._is_stored = True  # whether the store accepted the login
         self._is_loaded = False
         self._login: SavedLogin | None = None
         self._dpop_nonce: str | None = None
         self._pending_login: SharedLogin | None = None
         self._renewal_task: asyncio.Task[bool] | None = None
-        self._renewed_token: str | None = None  # the newest token by renewal,
-        self._login_token: str | None = None  # and by login
-        self._requested_scope_sets: set[frozenset[str]] = set()  # what users were asked for already
+        self._renewed_token: str | None = None  # newest token that a renewal returned
+        self._login_token: str | None = None  # newest token that a login returned
+        self._requested_scope_sets: set[frozenset[str]] = set()  # sets of scopes that the user was already asked for
         self._step_up_limiter = RateLimiter(_MAX_STEP_UPS, _STEP_UP_WINDOW_S)
 
-    # What a channel asks
+    # The transport calls the following methods.
 
     async def get_headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
-        """The credentials of one request; none before the first login. Renewed early, not when it is too late."""
+        """Return the credentials of one request, or no headers before the first login. Renew the token before it
+        expires.
+        """
         login = await self._get_login()
         if login is not None and login.token is not None and not login.token.is_fresh(time.time()):
             await self._renew_early(login)
@@ -100,7 +104,7 @@ class OAuthAuthorizer:
     async def handle_challenge(
         self, status: int, header: str, nonce: str | None, sent_token: str | None, attempt: int
     ) -> bool:
-        """A request was refused with 401 or 403; whether it is worth sending again with other credentials."""
+        """Handle status 401 or 403. Return whether the client should repeat the request with other credentials."""
         challenge = parse_challenge(header, nonce)
         if nonce is not None:
             self._dpop_nonce = nonce
@@ -110,7 +114,7 @@ class OAuthAuthorizer:
             return True
         login = await self._get_login()
         if login is not None and login.token is not None and login.token.access_token != sent_token:
-            return True  # somebody else has logged in meanwhile
+            return True  # another request has logged in meanwhile
         if self._is_login_pointless(status, challenge, sent_token, attempt):
             return False
         if (
@@ -121,12 +125,12 @@ class OAuthAuthorizer:
         ):
             return True
         if status == 403 and self._pending_login is None:
-            self._step_up_limiter.record("", time.time())
+            self._step_up_limiter.take("", time.time())
         await self._join_login(challenge)
         return True
 
     def _is_login_pointless(self, status: int, challenge: Challenge, sent_token: str | None, attempt: int) -> bool:
-        """Whether the user was asked for just this already, and it did not help.
+        """Return whether a login for the same scopes has already failed to help.
 
         spec: authorization#step-up-authorization-flow
         """
@@ -134,7 +138,7 @@ class OAuthAuthorizer:
             return (
                 getattr(self._settings, "exact_scopes", False)
                 or frozenset(challenge.scopes) in self._requested_scope_sets
-                or self._step_up_limiter.is_full("", time.time())
+                or self._step_up_limiter.compute_wait("", time.time()) > 0.0
             )
         requested_scopes = self._login.scopes if self._login is not None else ()
         return (
@@ -145,14 +149,15 @@ class OAuthAuthorizer:
         )
 
     async def close(self) -> None:
-        """Wait for a renewal under way: the token that is being replaced is of no use any more."""
+        """Wait for a running renewal, because the server no longer accepts the old token."""
         if self._renewal_task is not None:
             await asyncio.wait([self._renewal_task])
 
     async def log_out(self) -> bool:
-        """Forget the login, and tell the authorization server if it wants to know; whether it was told.
+        """Delete the login and revoke its token if the server supports revocation. Return whether the token was
+        revoked.
 
-        Not while another process renews it: what that one got would stay.
+        Wait for a renewal by another process first. Otherwise the renewed token would stay valid.
         """
         lock = getattr(self._store, "lock", None)
         async with lock(self._url) if lock is not None else contextlib.nullcontext():
@@ -166,8 +171,6 @@ class OAuthAuthorizer:
             except LoginFailed:
                 return False
 
-    # What is kept
-
     async def _get_login(self) -> SavedLogin | None:
         if not self._is_loaded:
             self._login = await self._load_login()
@@ -178,29 +181,30 @@ class OAuthAuthorizer:
         try:
             data = await asyncio.to_thread(self._store.get, self._url)
         except Exception as exc:
-            log.warning("the login that was kept for %s cannot be read: %s", self._server_name, clip(str(exc)))
+            log.warning("cannot read the saved login for %s: %s", self._server_name, clip(str(exc)))
             return None
-        login = SavedLogin.load(data) if data is not None else None
+        source = self._store.get_path(self._url) if isinstance(self._store, FileTokenStore) else self._server_name
+        login = SavedLogin.load(data, source) if data is not None else None
         if data is not None and login is None:
-            log.warning("what was kept for %s is no login that can be understood: it is not used", self._server_name)
+            log.warning("the saved login for %s is invalid and is not used", self._server_name)
         return login if login is not None and is_login_for(login, self._url, self._settings) else None
 
     async def _save_login(self, login: SavedLogin) -> None:
         self._login = login
         try:
-            await asyncio.to_thread(self._store.set, self._url, login.dump())  # before its first use
+            await asyncio.to_thread(self._store.set, self._url, login.dump())  # the login is saved before its first use
             self._is_stored = True
         except Exception as exc:
             self._is_stored = False
             log.warning(
-                "the login at %s lasts for this run only, it cannot be kept: %s", self._server_name, clip(str(exc))
+                "cannot save the login for %s. You must log in again after this program ends: %s",
+                self._server_name,
+                clip(str(exc)),
             )
 
     @property
     def _server_name(self) -> str:
         return clip(urlsplit(self._url).netloc)
-
-    # The renewal
 
     async def _renew_early(self, login: SavedLogin) -> None:
         token = login.token
@@ -214,9 +218,10 @@ class OAuthAuthorizer:
                 raise
 
     async def _renew(self, sent_token: str | None) -> bool:
-        """A fresh token by refresh, if there is a refresh token the server still takes.
+        """Renew the token if the server still accepts the refresh token.
 
-        Once begun it runs to its end, whoever stops waiting: a rotated refresh token that is lost is a login lost.
+        A renewal always runs to its end, even if its callers are cancelled, because a lost refresh token means a lost
+        login.
         """
         if self._renewal_task is None or self._renewal_task.done():
             self._renewal_task = asyncio.get_running_loop().create_task(self._renew_locked(sent_token))
@@ -231,15 +236,13 @@ class OAuthAuthorizer:
             if login is None or login.token is None:
                 return False
             if login.token.access_token != sent_token and login.token.is_fresh(time.time()):
-                return True  # another process was faster
+                return True  # another process has already renewed the token
             if login.token.refresh_token is None:
                 return False
             new_login = await self._run_flow(token_request.refresh_login(login, get_signer(self._settings)))
             await self._save_login(new_login)
             self._renewed_token = new_login.token.access_token if new_login.token is not None else None
             return new_login.token is not None
-
-    # The login
 
     async def _join_login(self, challenge: Challenge) -> None:
         pending = self._pending_login
@@ -262,7 +265,9 @@ class OAuthAuthorizer:
         self._requested_scope_sets.add(frozenset(challenge.scopes))
 
     async def _mark_client_refused(self, exc: LoginFailed) -> None:
-        """A registration no login came of is not used again: servers forget clients, and say so to the user alone."""
+        """Mark a registration as refused, so that the client registers again. A server that deletes a client reports
+        this only to the user.
+        """
         login = self._login
         if login is not None and (isinstance(exc, LoginTimeout) or exc.oauth_error in _STALE_CLIENT_ERRORS):
             await self._save_login(replace(login, client=replace(login.client, refused=True)))
@@ -285,24 +290,19 @@ class OAuthAuthorizer:
                     url, challenge, settings, saved_login, await resolve_value(settings.assertion)
                 )
 
-    # What a flow asks
-
     async def _run_flow(self, flow: Flow[Any]) -> Any:
-        runner = InteractiveFlowRunner(self._settings, self._create_fetcher())
+        fetcher, interaction = self._create_fetcher(), UserInteraction(self._settings)
         try:
-            result: Any = None
-            while True:
-                try:
-                    action = flow.send(result)
-                except StopIteration as done:
-                    return done.value
-                result = await runner.perform(action)
+            return await FlowRunner({HTTPRequest: fetcher.fetch, **interaction.handlers}).run(flow)
         finally:
-            await runner.close()
+            await interaction.close()
+            await fetcher.close()
 
 
 class SharedLogin:
-    """A login under way, for all who wait for it; it ends when nobody does any more."""
+    """A running login, shared by all requests that wait for it. The login is cancelled when no request waits any
+    more.
+    """
 
     def __init__(self, log_in: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._task = asyncio.get_running_loop().create_task(log_in())
@@ -315,7 +315,7 @@ class SharedLogin:
         return self._is_abandoned or self._task.done()
 
     async def wait(self) -> None:
-        """What comes of it."""
+        """Wait for the end of the login."""
         self._waiter_count += 1
         try:
             await asyncio.shield(self._task)
@@ -328,7 +328,7 @@ class SharedLogin:
 
 
 def _ignore_exception(task: "asyncio.Task[Any]") -> None:
-    """Whoever waited was told; if nobody did, nobody has to be."""
+    """Mark the exception as retrieved, because the waiting callers have already received it."""
     if not task.cancelled():
         task.exception()
 
@@ -339,7 +339,9 @@ def create_authorizer(
     make_fetcher: Callable[..., HTTPClient],
     make_server_fetcher: Callable[..., HTTPClient] | None = None,
 ) -> OAuthAuthorizer:
-    """Return the authorizer for `auth`. `make_server_fetcher` creates the client for the server's own origin."""
+    """Return the authorizer for `auth`. `make_server_fetcher` creates the HTTP client for requests to the server's own
+    origin.
+    """
     if auth == "oauth":
         auth = OAuth()
     if isinstance(auth, OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity):
@@ -351,7 +353,7 @@ def create_authorizer(
 
 
 def _describe_type(auth: Any) -> str:
-    """What somebody gave instead, without showing it: it may be a secret."""
+    """Describe an invalid value without showing it, because it may be a secret."""
     if isinstance(auth, str):
-        return "another text: a token is BearerAuth(...)"
+        return "another string. Pass a token as BearerAuth(...)"
     return f"the class {auth.__name__} itself" if isinstance(auth, type) else type(auth).__name__

@@ -1,6 +1,6 @@
 """A web server on the loopback address that receives the redirect of one login.
 
-RFC 8252, section 7.3. Bound to this machine alone; what it answers says nothing about what it received.
+The server listens only on this machine, and its response reveals nothing about the redirect. RFC 8252, section 7.3
 """
 
 import asyncio
@@ -22,14 +22,14 @@ _UNKNOWN_HTML: Final = b"<p>This does not belong to a login that is going on."
 
 
 class LoopbackListener:
-    """Listens until the browser has come back."""
+    """Listens on a redirect URI until the browser is redirected to it."""
 
     def __init__(self, redirect_uri: str | None = None) -> None:
         parts = urlsplit(redirect_uri or DEFAULT_REDIRECT_URI)
         if parts.scheme != "http" or parts.hostname not in LOOPBACK:
             raise add_context(
                 LoginFailed("the redirect URI is not on this machine"),
-                hint="pass paste_redirect= to bring its answer back",
+                hint="pass paste_redirect= to enter the URL of the redirect",
             )
         self._host = parts.hostname
         self._port = parts.port or 0
@@ -40,23 +40,23 @@ class LoopbackListener:
         self._redirect: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
 
     async def open(self) -> str:
-        """Begin to listen; the redirect URI."""
+        """Start listening and return the redirect URI."""
         try:
             self._server = await asyncio.start_server(
                 self._handle_connection, self._host, self._port, limit=_MAX_HEAD_BYTES
             )
         except OSError as exc:
-            raise LoginFailed(f"port {self._port} for the browser's answer is taken: {exc.strerror}") from None
+            raise LoginFailed(f"port {self._port} for the redirect is in use: {exc.strerror}") from None
         port = self._server.sockets[0].getsockname()[1]
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{port}{self._path}"
 
     def expect_state(self, state: str) -> None:
-        """Take only what comes with this state; any page can send the browser here with another."""
+        """Accept only a redirect with this state, because any web page can redirect the browser to this address."""
         self._state = state
 
     async def wait_for_redirect(self) -> dict[str, str]:
-        """The query the browser brought back."""
+        """Wait for the redirect and return its query."""
         return await self._redirect
 
     async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,13 +71,13 @@ class LoopbackListener:
             if query is not None and self._is_expected(query) and not self._redirect.done():
                 self._redirect.set_result(query)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError, OSError):
-            pass  # not a browser
+            pass  # the client is not a browser
         finally:
             self._writers.discard(writer)
             writer.close()
 
     def _parse_query(self, head: bytes) -> dict[str, str] | None:
-        """What a request for our path brings; a name that comes twice could be read in two ways."""
+        """Return the query of a request to the redirect path. Return None for another path or a repeated parameter."""
         method, target, *_ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         parts = urlsplit(target)
         pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=32)
@@ -90,7 +90,7 @@ class LoopbackListener:
         return hmac.compare_digest(query.get("state", "").encode(), self._state.encode())
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
         for writer in self._writers:
@@ -100,7 +100,9 @@ class LoopbackListener:
 
 
 async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None) -> tuple[LoopbackListener, str]:
-    """A listener and its redirect URI: the one wanted; else one of those known, if it is free; else any."""
+    """Open a listener and return it with its redirect URI. Use `redirect_uri` if it is set, otherwise a free registered
+    URI, otherwise any free port.
+    """
     if redirect_uri is None:
         for uri in registered_uris:
             listener = LoopbackListener(uri)

@@ -1,8 +1,8 @@
-"""HTTP calls of a login with SSRF checks: small, short, not redirected, and only to addresses that the server may
-name.
+"""HTTP requests of a login with SSRF checks. Requests are small and short, follow no redirects, and go only to allowed
+addresses.
 
-Documents are fetched only from places the server itself could be asked to name: never from this machine or network on
-behalf of a public server, and never in the clear where the server is not. What the user named is no server's word.
+A public server must not direct the client to this machine, its network, or a plain http URL. URLs that the user passes
+are not restricted.
 """
 
 import asyncio
@@ -17,18 +17,20 @@ from urllib.parse import urlsplit
 
 from dovetail.error_context import clip
 from dovetail.errors import TransportError
-from dovetail.oauth.flow import HTTPRequest, HTTPResponse
+from dovetail.oauth.flow import FetchResponse, FetchUntrusted
 from dovetail.oauth.metadata import get_origin, is_secure_url, parse_web_url
+from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_client.http_client import HTTPClient
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
 DOCUMENT_TIMEOUT_S: Final = 5.0
-TOKEN_TIMEOUT_S: Final = 30.0  # a code or a refresh token is spent by asking, so the answer is worth waiting for
+# Longer than other timeouts, because a lost response would waste a code or a refresh token.
+TOKEN_TIMEOUT_S: Final = 30.0
 
-_PRIVATE_NETWORK_ERROR: Final = "it is in this network, where a server elsewhere may not send us"
+_PRIVATE_NETWORK_ERROR: Final = "it is in the local network, which a remote server may not use"
 _PRIVATE_NETWORK_HINT: Final = (
-    "if you trust it, pass allow_private_network=True, such as OAuth(allow_private_network=True)"
+    "if you trust it, pass allow_private_network=True, for example OAuth(allow_private_network=True)"
 )
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 _LOCAL_SUFFIXES: Final = (".localhost", ".local", ".internal")
@@ -38,15 +40,16 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
 class SafeFetcher:
-    """The web as far as the server at a URL may send us about in it; for one login."""
+    """Sends the HTTP requests of one login, only to allowed addresses."""
 
     def __init__(
         self,
         url: str,
         allow_private_network: bool | None,
         make_fetcher: Callable[..., HTTPClient],
-        make_server_fetcher: Callable[..., HTTPClient] | None = None,  # for calls to the server's own origin
-        trusted_url: str | None = None,  # the one address the user named, wherever it is
+        # Creates the client for requests to the server's own origin.
+        make_server_fetcher: Callable[..., HTTPClient] | None = None,
+        trusted_url: str | None = None,  # URL that the user passed, with any address
     ) -> None:
         parts = urlsplit(url)
         self._origin = get_origin(parts)
@@ -71,20 +74,20 @@ class SafeFetcher:
             else make_fetcher(limits=FetchLimits(max_body_bytes=_MAX_DOCUMENT_BYTES), address_filter=None)
         )
 
-    async def fetch(self, request: HTTPRequest) -> HTTPResponse:
-        """The answer; status 0 where there is none, or none may be asked for."""
+    async def fetch(self, request: HTTPRequest) -> FetchResponse:
+        """Return the response. The status is 0 if there was no response or the URL is not allowed."""
         parts = parse_web_url(request.url)
         if parts is None:
-            return HTTPResponse(0, error="it is no web address")
+            return FetchResponse(0, error="it is not a valid web URL")
         if not (self._allows_http or is_secure_url(request.url)):
-            return HTTPResponse(0, error="it is not https")
-        # Addresses are screened when they are connected to; but a proxy would connect to a name by itself.
+            return FetchResponse(0, error="it must be an https URL")
+        # Check the host name, because a proxy resolves it itself. IP addresses are checked when the client connects.
         if (
             not self._allows_private_network
             and request.url != self._trusted_url
             and is_local_host(parts.hostname or "")
         ):
-            return HTTPResponse(0, error=_PRIVATE_NETWORK_ERROR, hint=_PRIVATE_NETWORK_HINT)
+            return FetchResponse(0, error=_PRIVATE_NETWORK_ERROR, hint=_PRIVATE_NETWORK_HINT)
         if get_origin(parts) == self._origin:
             return await send_request(self._server_fetcher, request)
         return await send_request(self._trusted_fetcher if request.url == self._trusted_url else self._fetcher, request)
@@ -96,25 +99,65 @@ class SafeFetcher:
         await self._trusted_fetcher.close()
 
 
-async def send_request(fetcher: HTTPClient, request: HTTPRequest) -> HTTPResponse:
-    """What comes back for a call; status 0 where nothing does that can be read."""
-    headers = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in request.headers.items()]
+class ServerFetcher:
+    """Sends the HTTP requests of a guard or an authorization server, with connections of the running event loop."""
+
+    def __init__(self, *, max_untrusted_bytes: int = _MAX_DOCUMENT_BYTES) -> None:
+        self._max_untrusted_bytes = max_untrusted_bytes
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._fetcher: HTTPClient | None = None
+        self._filtered_fetcher: HTTPClient | None = None
+
+    async def fetch(self, request: HTTPRequest) -> FetchResponse:
+        """Return the response to a request of the server."""
+        self._forget_other_loop()
+        if self._fetcher is None:
+            self._fetcher = HTTPClient(limits=FetchLimits(max_body_bytes=_MAX_DOCUMENT_BYTES), idle_timeout=1.0)
+        return await send_request(self._fetcher, request)
+
+    async def fetch_untrusted(self, action: FetchUntrusted) -> FetchResponse:
+        """Fetch a document from the URL of a caller, if the URL has a public address."""
+        self._forget_other_loop()
+        if self._filtered_fetcher is None:
+            # Use no proxy of the environment, because a proxy would connect to any address.
+            self._filtered_fetcher = HTTPClient(
+                limits=FetchLimits(max_body_bytes=self._max_untrusted_bytes),
+                address_filter=is_public_address,
+                idle_timeout=1.0,
+                trust_env=False,
+            )
+        return await send_request(self._filtered_fetcher, HTTPRequest("GET", action.url))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self._forget_other_loop()
+        fetchers, self._fetcher, self._filtered_fetcher = (self._fetcher, self._filtered_fetcher), None, None
+        for fetcher in fetchers:
+            if fetcher is not None:
+                await fetcher.close()
+
+    def _forget_other_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._fetcher, self._filtered_fetcher = loop, None, None
+
+
+async def send_request(fetcher: HTTPClient, request: HTTPRequest) -> FetchResponse:
+    """Return the response. If there is none, return a response with status 0 and the error."""
     try:
         async with asyncio.timeout(DOCUMENT_TIMEOUT_S if request.method == "GET" else TOKEN_TIMEOUT_S):
-            response = await fetcher.fetch(request.method, request.url, headers, request.body)
-            body = await response.read()
+            response = await fetcher.send(request)
     except TimeoutError:
-        return HTTPResponse(0, error="no answer came in time")
+        return FetchResponse(0, error="no response in time")
     except (TransportError, ValueError) as exc:
         if isinstance(exc.__cause__, OSError) and exc.__cause__.errno == errno.EACCES:
-            return HTTPResponse(0, error=_PRIVATE_NETWORK_ERROR, hint=_PRIVATE_NETWORK_HINT)
-        return HTTPResponse(0, error=clip(str(exc)))
-    response_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers.items()}
-    return HTTPResponse(response.status, response_headers, body)
+            return FetchResponse(0, error=_PRIVATE_NETWORK_ERROR, hint=_PRIVATE_NETWORK_HINT)
+        return FetchResponse(0, error=clip(str(exc)))
+    return FetchResponse(response.status_code, response.headers, response.body)
 
 
 def is_public_address(address: str) -> bool:
-    """Whether an address is of the internet at large: not of this machine, this network, or a tunnel into them."""
+    """Return whether an address is public: not on this machine, not in its network, and not in a tunnel to either."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -130,7 +173,7 @@ def is_public_address(address: str) -> bool:
 
 
 def is_local_host(host: str) -> bool:
-    """Whether a host is named as one of this machine or network, so that its documents may be there too."""
+    """Return whether a host name is local. A local server may use documents on local hosts."""
     name = _normalize_host(host)
     if name in _LOCAL_NAMES or name.endswith(_LOCAL_SUFFIXES):
         return True
@@ -140,7 +183,7 @@ def is_local_host(host: str) -> bool:
 
 
 def _normalize_host(host: str) -> str:
-    """A host as it is looked up: letters and digits of other scripts may stand for plain ones."""
+    """Normalize a host name as resolvers do, which convert letters and digits of other scripts to ASCII."""
     if ":" in host:
         return host
     with contextlib.suppress(UnicodeError):
@@ -149,7 +192,7 @@ def _normalize_host(host: str) -> str:
 
 
 def _normalize_address(name: str) -> str:
-    """An address as everyone writes it; resolvers take shorter ones too, and octal and hexadecimal digits."""
+    """Normalize an IP address as resolvers do, which also accept short, octal and hexadecimal forms."""
     try:
         return name if ":" in name else socket.inet_ntoa(socket.inet_aton(name))
     except OSError:

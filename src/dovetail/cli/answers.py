@@ -1,6 +1,6 @@
 """Answers to elicitations, from --answer or from the user at the terminal.
 
-Text of the server is escaped. A URL is printed in full, and only the user opens it.
+Text of the server is escaped. A URL is printed in full, and only the user opens the URL.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,27 +12,31 @@ from dovetail.error_context import add_context
 from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InputRequestError
 from dovetail.schemas.reader import as_object, get_mapping, get_required
 from dovetail.terminal import output
-from dovetail.terminal.form import ask_field, list_choices, parse_answer, read_line
+from dovetail.terminal.form import confirm, fill_form, list_choices, parse_answer
+from dovetail.terminal.line_reader import LineReader
 from dovetail.wire.elicitation import ElicitRequestParams
 
 
 class AnswerProvider:
-    """Answers elicitations, and remembers those without an answer."""
+    """Answers elicitations, and stores the questions without an answer."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
-        self.unanswered: list[str] = []  # questions without an answer
-        self.has_declined = False  # whether the user declined
-        self.usage_error: click.UsageError | None = None  # an invalid --answer
+        self.unanswered: list[str] = []  # questions that were not answered
+        self.has_declined = False  # whether the user declined a question
+        self.usage_error: click.UsageError | None = None  # the error for an invalid --answer
         self._answers = answers
-        self._clear_output = clear_output  # clears the progress bar
+        self._clear_output = clear_output  # called before a question, to clear the progress bar
 
     def fill_form(self, request: ElicitRequestParams) -> dict[str, Any]:
         """Return the values of a form."""
         try:
             return self._collect_fields(request)
-        except (ElicitationDeclined, ElicitationCancelled):
+        except ElicitationDeclined:
             self.has_declined = True
             raise
+        except EOFError:
+            self.has_declined = True
+            raise ElicitationCancelled from None
 
     def _collect_fields(self, request: ElicitRequestParams) -> dict[str, Any]:
         schema = request.requested_schema or {}
@@ -47,12 +51,11 @@ class AnswerProvider:
             )
         self._clear_output()
         _print_stderr(output.style(output.escape_text(request.message), err=True, bold=True))
-        for name, property_schema in properties.items():
-            if name not in answer and (value := ask_field(name, property_schema, name in required_names)) is not None:
-                answer[name] = value
-        if not _confirm("Send this?", default=True):
-            raise ElicitationDeclined
-        return answer
+        with LineReader() as lines:
+            values = fill_form(lines, schema, answer)
+            if not confirm(lines, "Send this?", default=True):
+                raise ElicitationDeclined
+        return values
 
     def _parse_answers(self, properties: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -66,14 +69,18 @@ class AnswerProvider:
             raise InputRequestError(self.usage_error.message) from None
 
     def confirm_url(self, request: ElicitRequestParams) -> bool:
-        """Return whether the user has opened a URL and finished there."""
+        """Return whether the user has opened a URL and finished on that page."""
         if not output.is_interactive():
             raise self._record_unanswered(request, {})
         self._clear_output()
         _print_stderr(output.style(output.escape_text(request.message), err=True, bold=True))
         _print_stderr(f"  {output.escape_full_line(request.url or '')}")
-        self.has_declined = True  # unless the user confirms
-        self.has_declined = not _confirm("Did you finish there?", default=False)
+        self.has_declined = True  # stays True unless the user confirms
+        try:
+            with LineReader() as lines:
+                self.has_declined = not confirm(lines, "Did you finish on that page?", default=False)
+        except EOFError:
+            raise ElicitationCancelled from None
         return not self.has_declined
 
     def _record_unanswered(self, request: ElicitRequestParams, fields: Mapping[str, Any]) -> InputRequestError:
@@ -90,13 +97,6 @@ class AnswerProvider:
 
 def _print_stderr(message: str) -> None:
     click.echo(message, err=True)
-
-
-def _confirm(prompt: str, *, default: bool) -> bool:
-    while True:
-        answer = read_line(f"{prompt} [{'Y/n' if default else 'y/N'}] ").lower()
-        if answer in ("", "y", "yes", "n", "no"):
-            return default if not answer else answer.startswith("y")
 
 
 def _format_choices(schema: Mapping[str, Any]) -> str:

@@ -29,25 +29,27 @@ from dovetail.terminal import output
 from dovetail.terminal.output import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams
 
-_LOCAL_URL_REGEX: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"  # other URLs are only mentioned
+# Matches a URL of this machine. A remote URL on stderr does not show that the program serves HTTP.
+_LOCAL_URL_REGEX: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"
 _URL_ANNOUNCEMENT_PATTERN: Final = re.compile(
     rf"(?:running on|listening on|listening at|is at)\W+({_LOCAL_URL_REGEX})", re.IGNORECASE
 )
 _ERROR_LINE_PATTERN: Final = re.compile(r"^error: (.+)", re.MULTILINE)
-_MAX_KEPT_LINES: Final = 5  # lines
-_HTTP_ONLY_TIMEOUT_S: Final = 3.0  # a program may serve HTTP and stdio
+_MAX_KEPT_LINES: Final = 5  # number of stderr lines to keep
+# Seconds to wait after the program announces a URL, because the program may also serve stdio.
+_HTTP_ONLY_TIMEOUT_S: Final = 3.0
 
 
 class CommandClient:
     """A client of the command line, which reads the stderr of a program while it starts.
 
-    `async with` connects and gives the client.
+    `async with` connects and returns the client.
     """
 
     def __init__(self, target: Any, **options: Any) -> None:
         self.is_program = _is_program(target)
         self._runs_dovetail = isinstance(target, list) and tuple(target[: len(DOVETAIL_COMMAND)]) == DOVETAIL_COMMAND
-        self._has_user_timeout = "timeout" in options  # the user passed --timeout
+        self._has_user_timeout = "timeout" in options  # whether the user passed --timeout
         self._stderr_monitor = _StderrMonitor(options.pop("stderr", None))
         if self.is_program:
             target = as_command_target(target, stderr=self._stderr_monitor)
@@ -77,12 +79,12 @@ class CommandClient:
 
     @property
     def last_stderr_lines(self) -> list[str]:
-        """The last lines on stderr."""
+        """The last lines that the program wrote to stderr."""
         return [*self._stderr_monitor.last_lines]
 
     async def _connect_monitored(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = asyncio.timeout(None)  # set when the program announces a URL
+        deadline = asyncio.timeout(None)  # the deadline is set when the program announces a URL
         self._stderr_monitor.on_url = lambda: deadline.reschedule(loop.time() + _HTTP_ONLY_TIMEOUT_S)
         try:
             async with deadline:
@@ -96,13 +98,13 @@ class CommandClient:
         raise add_context(
             ProcessStartError("the program serves HTTP and writes nothing to stdout"),
             server=self.client.name,
-            hint=f"run the program yourself and use its URL as the target: {self._stderr_monitor.url}, or with /mcp. "
-            "If it also serves stdio, pass --timeout SECONDS to wait longer",
+            hint=f"run the program yourself and use its URL as the target: {self._stderr_monitor.url}, or with "
+            "/mcp. If the program also serves stdio, pass --timeout SECONDS to wait longer",
         )
 
 
 class _StderrMonitor:
-    """Forwards the stderr of a program, and finds an announced URL in it."""
+    """Forwards the stderr of a program, and finds a URL that the program announces."""
 
     def __init__(self, sink: Callable[[str], object] | None) -> None:
         self.on_url: Callable[[], None] = _do_nothing  # called when the program announces a URL
@@ -191,7 +193,7 @@ def run_command(
 def run_to_exit_code(
     run: Callable[[], Awaitable[int | None]], as_json: bool, progress_bar: ProgressBar | None = None
 ) -> int:
-    """Run a coroutine and return the exit code. Report the error if it raises one."""
+    """Run a coroutine and return the exit code. Report the error if the coroutine raises one."""
 
     async def main() -> int | None:
         return await run()
@@ -206,9 +208,9 @@ def run_to_exit_code(
 
 
 def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider | None = None) -> CommandClient:
-    """Create a client. Raise UsageError if the options do not fit the target.
+    """Create a client. Raise UsageError if the options do not match the target.
 
-    The client always has elicitation handlers, because some servers offer fewer tools without them.
+    The client always has elicitation handlers, because some servers offer fewer tools to clients without elicitation.
     """
     answer_provider = answers or AnswerProvider({}, lambda: None)
     handlers: dict[str, Any] = {
@@ -255,7 +257,7 @@ def print_log_message(params: LoggingMessageNotificationParams) -> None:
 
 
 class LogPrinter(logging.Handler):
-    """Prints log messages of dovetail, escaped, while it is open."""
+    """Prints log messages of dovetail, escaped, while the context is open."""
 
     def __init__(self, verbose: bool) -> None:
         super().__init__(logging.DEBUG if verbose else logging.CRITICAL)

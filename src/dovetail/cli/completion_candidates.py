@@ -1,7 +1,7 @@
 """Candidates for shell completion: commands, options, targets, and the tools and arguments of a target.
 
-A target is asked what it offers when the key is pressed, for a few seconds at most, and its answer remembered for a
-minute. Nothing a shell would take for more than a word is ever suggested.
+When you press Tab, the target has a few seconds to list its items. The lists are cached for a minute. Each candidate is
+a single word for the shell.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ _TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
 
 
 class Candidate(NamedTuple):
-    """A suggestion, and a few words about it."""
+    """A candidate and a short description."""
 
     text: str
     description: str = ""
 
 
 def print_candidates(shell: str, commands: click.Group, descriptions: Mapping[str, str]) -> None:
-    """Answer a shell: one suggestion a line. `told` is what is said of each command."""
+    """Print one candidate per line. `descriptions` has the summary of each command."""
     line, cursor = os.environ.get("COMP_LINE", ""), int(os.environ.get("COMP_POINT") or 0)
     prefix = _split_line(line[:cursor])[-1]
     for candidate in list_candidates(line, cursor, commands, descriptions):
         text = candidate.text
         if shell == "bash":
-            # bash takes a word apart at these, and wants only what follows the last of them.
+            # bash splits words at "=" and ":", and expects only the part after the last of these characters.
             text = text[max(prefix.rfind("="), prefix.rfind(":")) + 1 :]
         suffix = f"\t{candidate.description}" if candidate.description and shell == "fish" else ""
         sys.stdout.write(f"{text}{suffix}\n")
@@ -48,7 +48,7 @@ def print_candidates(shell: str, commands: click.Group, descriptions: Mapping[st
 def list_candidates(
     line: str, cursor: int, commands: click.Group, descriptions: Mapping[str, str]
 ) -> Iterator[Candidate]:
-    """What the word at this point of a line may become."""
+    """Yield the candidates for the word at the cursor."""
     *preceding, prefix = _split_line(line[:cursor])
     following = _split_line(line[cursor:])
     target_command = following[following.index("--") + 1 :] if "--" in following else []
@@ -62,7 +62,7 @@ def list_candidates(
 
 
 def _split_line(line: str) -> list[str]:
-    """The words of a line; the last one is the one being typed, and may be empty."""
+    """Split a line into words. The last word is incomplete and may be empty."""
     for closing_quote in ("", '"', "'"):
         try:
             tokens = shlex.split(line + closing_quote)
@@ -127,7 +127,7 @@ def _complete_value(option: click.Option, prefix: str) -> Iterable[Candidate]:
 
 
 def _list_files(prefix: str, *, all_files: bool = False) -> Iterator[Candidate]:
-    """Files that may be a target, and folders on the way to them."""
+    """Yield files that may be a target, and folders that may contain such files."""
     folder, _, name_prefix = prefix.rpartition("/")
     folder_prefix = f"{folder}/" if "/" in prefix else ""
     try:
@@ -149,7 +149,7 @@ def _list_configured_servers() -> Iterator[Candidate]:
         yield Candidate(entry.name, entry.source)
 
 
-# What a target offers
+# The kind of items that each command completes.
 
 _ITEM_KINDS = {
     "call": "tools", "bench": "tools", "prompt": "prompts", "complete": "prompts", "read": "resources",
@@ -181,7 +181,7 @@ def _complete_arguments(
 
 
 def _load_items(target_options: TargetOptions) -> dict[str, Any]:
-    from dovetail.storage import get_cache_dir
+    from dovetail.storage import get_cache_dir, make_private_dir, replace_file
 
     cache_folder = get_cache_dir() / "completion"
     cache_key = repr((target_options, os.getcwd(), _get_mtime(target_options)))
@@ -193,18 +193,18 @@ def _load_items(target_options: TargetOptions) -> dict[str, Any]:
         pass
     items = asyncio.run(_fetch_items(target_options))
     try:
-        cache_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_dir(cache_folder)
         for cached_file in cache_folder.iterdir():
             if time.time() - cached_file.stat().st_mtime > _CACHE_TTL_S:
                 cached_file.unlink()
-        file.write_text(json.dumps(items), encoding="utf-8")
+        replace_file(file, json.dumps(items).encode())
     except OSError:
         pass
     return items
 
 
 def _get_mtime(target_options: TargetOptions) -> float:
-    """When a target that is a file was last written."""
+    """Return the modification time of a target that is a file."""
     try:
         return os.stat(target_options.args[0].partition(":")[0]).st_mtime if target_options.args else 0.0
     except OSError:

@@ -20,6 +20,7 @@ from dovetail.errors import (
     RequestTimeout,
     TransportError,
     Unauthorized,
+    UnsupportedFileVersion,
     VersionNegotiationError,
 )
 
@@ -51,7 +52,7 @@ EXIT_CODE_DESCRIPTIONS: Final = {
 def get_exit_code(exc: MCPError) -> int:
     """Return the exit code of an error."""
     match exc:
-        case NotFound() | NotSupported():
+        case NotFound() | NotSupported() | UnsupportedFileVersion():
             return EXIT_USAGE
         case Forbidden() | PolicyError():
             return EXIT_DENIED
@@ -70,7 +71,9 @@ def get_exit_code(exc: MCPError) -> int:
 
 
 def _needs_client_capability(data: Any) -> bool:
-    """Return whether the server needs a capability of the client. Old versions have no error code for this."""
+    """Return whether the server needs a capability of the client. Old protocol versions have no error code for a
+    missing capability.
+    """
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
@@ -87,11 +90,11 @@ _TRANSLATIONS: Final = tuple(
         (r"^protocol_version must", "--protocol-version must"),
         (r"pass auth=OAuth\(client_id=\.\.\.\)", "pass --client-id to `dovetail auth login`"),
         (r"\bauth=(?:\"oauth\"|BearerAuth\([^)]*\))?(?!\w)", "--auth"),
-        (r"pass paste(?:_redirect)?=", "log in with --paste"),
-        (r"pass it with its issuer=", "log in with --client-id"),
+        (r"[Pp]ass paste_redirect=", "log in with --paste"),
+        (r"pass it with issuer=", "log in with --client-id"),
         (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),
         (r".*\broots=.*", "write a program that passes roots= to Client"),
-        (r"^raise ClientLimits\(.*", ""),  # no option of the command line sets limits
+        (r"^raise ClientLimits\(.*", ""),  # the command line has no option for limits
     )
 )
 
@@ -104,7 +107,7 @@ def translate_options(message: str) -> str:
 
 
 def translate_error(exc: MCPError) -> None:
-    """Replace the hint of an error by one for the command line."""
+    """Replace the hint of an error by a hint for the command line."""
     hint = exc.hint or ""
     match exc:
         case Forbidden() if "insufficient_scope" in (exc.challenge or ""):

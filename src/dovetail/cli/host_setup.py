@@ -1,5 +1,6 @@
 """Create the host of a command from configuration files and options."""
 
+import contextlib
 import getpass
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from dovetail.cli.tool_arguments import suggest_names
-from dovetail.errors import ElicitationCancelled, PolicyError
+from dovetail.errors import PolicyError
 from dovetail.host.config.config_files import discover_configs, load_config
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.config.server_entry import ServerConfig
@@ -24,25 +25,23 @@ from dovetail.terminal.line_reader import LineReader
 
 
 def prompt_for_inputs(entries: Iterable[ServerConfig]) -> dict[str, str]:
-    """Ask the user for the inputs of these servers and return them by id. Stop at the end of the input."""
+    """Ask the user for the inputs of these servers and return the inputs by id. Stop at the end of the input."""
     inputs: dict[str, str] = {}
-    for entry in entries:
-        for definition in entry.required_inputs:
-            if definition["id"] not in inputs:
-                try:
-                    inputs[definition["id"]] = _prompt_for_input(entry, definition)
-                except (ElicitationCancelled, EOFError):
-                    return inputs
+    with LineReader() as lines, contextlib.suppress(EOFError):
+        for entry in entries:
+            for definition in entry.required_inputs:
+                if definition["id"] not in inputs:
+                    inputs[definition["id"]] = _prompt_for_input(lines, entry, definition)
     return inputs
 
 
-def _prompt_for_input(entry: ServerConfig, definition: Mapping[str, Any]) -> str:
+def _prompt_for_input(lines: LineReader, entry: ServerConfig, definition: Mapping[str, Any]) -> str:
     output.print_note(output.escape_line(f"{entry.name} in {entry.path} needs an input:"))
     label = str(definition.get("description") or definition["id"])
     if definition.get("password"):
         return getpass.getpass(f"{output.escape_line(label)} (not shown): ", sys.stderr)
     schema = {"type": "string", "title": label, "default": definition.get("default"), "enum": _list_options(definition)}
-    return str(ask_field(definition["id"], schema, is_required=True))
+    return str(ask_field(lines, definition["id"], schema, is_required=True))
 
 
 def _list_options(definition: Mapping[str, Any]) -> list[str]:
@@ -85,7 +84,7 @@ def create_host(
     should_prompt: bool = True,
     **options: Any,
 ) -> Host:
-    """Create a host from these files, or from all configurations found. Print the problems in them.
+    """Create a host from these files, or from all configurations found. Print the problems of the files.
 
     servers: use only these servers. should_prompt: ask the user for missing inputs.
     """
@@ -132,9 +131,9 @@ def _check_files(files: Sequence[str]) -> None:
             raise click.UsageError(f"{file}: {'; '.join(errors)}")
 
 
-def create_consent(keyboard: LineReader) -> ConsentHandler:
-    """Return a handler that asks at the terminal, or denies everything without one."""
-    return TerminalConsent(input=keyboard.read_line_threadsafe) if output.is_interactive() else DenyAll()
+def create_consent() -> ConsentHandler:
+    """Return a handler that asks at the terminal. Without a terminal, return a handler that denies every request."""
+    return TerminalConsent() if output.is_interactive() else DenyAll()
 
 
 def _select_servers(host: Host, names: Sequence[str]) -> None:
@@ -161,7 +160,7 @@ def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) ->
 
 
 def report_failures(host: Host) -> None:
-    """Print each reason why a server cannot be used, once."""
+    """Print each reason why a server cannot be used. Print each reason only once."""
     reported: set[tuple[str, str | None]] = set()
 
     def report(event: HostEvent) -> None:
@@ -174,13 +173,13 @@ def report_failures(host: Host) -> None:
 
 
 def print_start_hint(reason: object) -> None:
-    """Print how to start a server that needs consent, if there is no terminal."""
+    """Print how to start a server that needs consent, unless the user can be asked at a terminal."""
     if isinstance(reason, PolicyError) and not output.is_interactive():
         output.print_note("try: pass the file as an argument, or allow server.start in a --policy")
 
 
 def is_gateway(entry: ServerConfig) -> bool:
-    """Return whether an entry starts a gateway, which would start itself again and again."""
+    """Return whether an entry starts a gateway. A gateway that contains itself would start itself again and again."""
     argv = [entry.command or "", *entry.args]
     is_dovetail = any(Path(arg).name.split(".")[0] == "dovetail" for arg in argv)
     return is_dovetail and "gateway" in argv

@@ -1,4 +1,4 @@
-"""Saved logins, and how commands log in. Without a terminal, they never wait for a login."""
+"""Saved logins, and how commands log in. Without a terminal, a command never waits for a login."""
 
 import sys
 import webbrowser
@@ -11,10 +11,11 @@ import click
 
 from dovetail.auth.token_stores import FileTokenStore
 from dovetail.error_context import add_context
-from dovetail.errors import LoginFailed
+from dovetail.errors import LoginFailed, UnsupportedFileVersion
 from dovetail.oauth.login.login_settings import BearerAuth, DeviceLogin, OAuth
 from dovetail.oauth.login.saved_login import SavedLogin
 from dovetail.terminal import output
+from dovetail.terminal.line_reader import LineReader
 
 
 def create_auth(auth_option: str | None, url: str) -> Any:
@@ -33,7 +34,8 @@ def create_auth(auth_option: str | None, url: str) -> Any:
         missing_scopes = find_missing_scopes(
             saved_login, parse_qs(urlsplit(login_url).query).get("scope", [""])[0].split()
         )
-        requested_before = saved_login.scopes if saved_login is not None else ()  # scopes requested before are not new
+        # Scopes of the saved login are not new.
+        requested_before = saved_login.scopes if saved_login is not None else ()
         new_scopes = [scope for scope in missing_scopes if scope not in requested_before] or missing_scopes
         problem = (
             f"a login with the scope {' '.join(new_scopes)} is required"
@@ -51,25 +53,25 @@ def format_login_command(url: str, scopes: Iterable[str] = ()) -> str:
 
 
 def get_granted_scopes(saved_login: SavedLogin) -> list[str]:
-    """Return the scopes of a login. A token without a scope has all requested ones. RFC 6749, section 5.1"""
+    """Return the scopes of a login. A token without a scope has all requested scopes. RFC 6749, section 5.1"""
     token_scope = saved_login.token.scope if saved_login.token is not None else None
     return token_scope.split() if token_scope is not None else list(saved_login.scopes)
 
 
 def find_missing_scopes(saved_login: SavedLogin | None, scopes: Iterable[str]) -> list[str]:
-    """Return the scopes that a login lacks. Tokens do not list offline_access."""
+    """Return the scopes that a login lacks. offline_access is ignored, because tokens do not list it."""
     granted_scopes = {"offline_access", *(get_granted_scopes(saved_login) if saved_login is not None else ())}
     return [scope for scope in scopes if scope not in granted_scopes]
 
 
 def load_login(url: str) -> SavedLogin | None:
-    """Return the saved login for a server. If it cannot be read, print the reason and return None."""
+    """Return the saved login for a server. If the login cannot be read, print the reason and return None."""
     try:
         stored = FileTokenStore().get(url)
     except LoginFailed as exc:
         output.print_note(f"cannot read the saved login for {url}: {exc}")
         return None
-    return _decode_login(stored, url) if stored is not None else None
+    return _decode_login(stored, url, FileTokenStore().get_path(url)) if stored is not None else None
 
 
 def load_all_logins() -> list[SavedLogin]:
@@ -79,21 +81,23 @@ def load_all_logins() -> list[SavedLogin]:
 
 def _load_login_file(path: Path) -> SavedLogin | None:
     try:
-        return _decode_login(path.read_bytes(), str(path))
+        return _decode_login(path.read_bytes(), str(path), path)
+    except UnsupportedFileVersion as exc:
+        output.print_note(f"cannot read a saved login: {exc}")
     except OSError as exc:
         output.print_note(f"cannot read a saved login: {exc.strerror}: {exc.filename}")
-        return None
+    return None
 
 
-def _decode_login(stored: bytes, source: str) -> SavedLogin | None:
-    login = SavedLogin.load(stored)
+def _decode_login(stored: bytes, name: str, path: Path) -> SavedLogin | None:
+    login = SavedLogin.load(stored, path)
     if login is None:
-        output.print_note(f"cannot read the saved login for {source}: invalid data")
+        output.print_note(f"cannot read the saved login for {name}: invalid data")
     return login
 
 
 class NewLoginStore:
-    """A token store that keeps the saved login until a new one succeeds."""
+    """A token store that keeps the saved login until a new login succeeds."""
 
     def __init__(self) -> None:
         self.login: SavedLogin | None = None
@@ -111,8 +115,8 @@ class NewLoginStore:
 
 
 def open_browser(url: str) -> None:
-    """Open a browser, and print the URL in case it does not open."""
-    output.print_note(f"opening a browser. If it does not open, visit this URL on this machine: {url}")
+    """Open a browser. Also print the URL, because the browser may not open."""
+    output.print_note(f"opening a browser. If the browser does not open, visit this URL on this machine: {url}")
     if not webbrowser.open(url) and not sys.stderr.isatty():
         raise add_context(
             LoginFailed("no browser and no terminal to log in"),
@@ -121,21 +125,20 @@ def open_browser(url: str) -> None:
 
 
 def prompt_for_redirect(url: str) -> str:
-    """Ask the user to paste the redirect URL from another machine."""
+    """Ask the user to paste the redirect URL from a browser on another machine."""
     click.echo("Open this URL in any browser, log in, and paste the URL you are redirected to:", err=True)
-    click.echo(output.escape_full_line(url), err=True)
-    return sys.stdin.readline().strip()
+    return LineReader().read_line(f"{output.escape_full_line(url)}\n")
 
 
 def print_device_code(url: str, code: str) -> None:
-    """Print the URL and the code to enter there."""
+    """Print the URL of the login page, and the code to enter on that page."""
     click.echo(f"Open {output.escape_full_line(url)} and enter the code {output.escape_line(code)}", err=True)
 
 
 def create_login_auth(login_method: str, **options: Any) -> Any:
     """Return the auth object of a login method."""
     if options.get("client_id") is None:
-        options["client_secret"] = None  # DOVETAIL_CLIENT_SECRET belongs to another client
+        options["client_secret"] = None  # DOVETAIL_CLIENT_SECRET belongs to a different client
     if login_method == "device":
         return DeviceLogin(show_code=print_device_code, **options)
     if login_method == "paste":

@@ -142,7 +142,9 @@ def main() -> None:
 
 
 def _restore_closed_streams() -> None:
-    """Reopen closed standard streams, so that no other file gets their descriptors. Writing still fails."""
+    """Reopen closed standard streams on the null device, so that no other file gets their descriptors. Writing to
+    stdout still fails.
+    """
     for stream_fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             opened_fd = os.open(os.devnull, os.O_RDONLY if stream_fd < 2 else os.O_WRONLY)
@@ -175,23 +177,29 @@ def _run(args: list[str]) -> int:
     except OSError as exc:
         return _report_os_error(exc)
     except Exception as exc:
-        return _report_internal_error(exc, args)
+        return _report_exception(exc, args)
     return code if isinstance(code, int) else 0
 
 
-def _report_internal_error(exc: Exception, args: list[str]) -> int:
-    """Print an unexpected exception, with its traceback only with -v."""
+def _report_exception(exc: Exception, args: list[str]) -> int:
+    """Print an error of dovetail, or an unexpected exception. The traceback is printed only with -v."""
     from dovetail.cli import error_report
+    from dovetail.errors import MCPError
     from dovetail.terminal import output
 
     own_args = args[: args.index("--") if "--" in args else None]
+    if isinstance(exc, MCPError):
+        from dovetail.cli.command_runner import report_error
+
+        report_error(exc, "--json" in own_args)
+        return error_report.get_exit_code(exc)
     output.print_error(f"internal error: {type(exc).__name__}: {exc}")
     if {"-v", "--verbose"} & {*own_args}:
         import traceback
 
         output.print_note("".join(traceback.format_exception(exc)))
     else:
-        output.print_note("This is a bug in dovetail; run with -v for the traceback.")
+        output.print_note("This is a bug in dovetail. Run with -v for the traceback.")
     return error_report.EXIT_INTERNAL_ERROR
 
 
@@ -232,6 +240,6 @@ def _report_os_error(exc: OSError) -> int:
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to the null device, because its reader has gone."""
+    """Redirect stdout to the null device, because the reader of stdout is gone."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())

@@ -45,7 +45,7 @@ def is_plain_program(path: str) -> bool:
 
 
 def load_server(target_arg: str | None, module: str | None) -> Any:
-    """Return the server of a file or a module, or None if it has none."""
+    """Return the server of a file or a module, or None if the file or module contains no server."""
     namespace, object_name = _load_namespace(target_arg, module)
     return find_server(namespace, object_name, target_arg or module)
 
@@ -92,7 +92,7 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{file!r} is not a Python file")
     loaded_module = importlib.util.module_from_spec(spec)
-    sys.modules[stem] = loaded_module  # needed to resolve string annotations
+    sys.modules[stem] = loaded_module  # string annotations are resolved in this module
     with report_user_errors():
         spec.loader.exec_module(loaded_module)
     return vars(loaded_module), name or None

@@ -13,6 +13,7 @@ import click
 
 from dovetail.cli.server_loader import has_object_name
 from dovetail.cli.tool_arguments import suggest_names
+from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.config.config_files import ServerConfig
 from dovetail.host.config.editor import HOST_FORMATS
 from dovetail.protocol.recording_format import read_frames
@@ -46,8 +47,8 @@ class PositiveNumber(click.FloatRange):
 class TargetOptions(Struct, frozen=True, kw_only=True):
     """The target of a command and the options for the client."""
 
-    args: Sequence[str] = ()  # the arguments, the target among them
-    command: Sequence[str] = ()  # the command after --
+    args: Sequence[str] = ()  # the positional arguments, including the target
+    command: Sequence[str] = ()  # the command after `--`
     module: str | None = None
     json: bool = False
     protocol_version: str | None = None  # a version, "handshake" or "stateless"
@@ -75,7 +76,7 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
         return resolve_target(self.args[0], as_absolute=self.cwd is not None), list(self.args[1:])
 
 
-# Options for the connection, and options for the requests.
+# Options for the connection. `_SESSION_OPTIONS` has the options for requests.
 _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "module": click.option("-m", "--module", help="Python module that contains the server."),
     "headers": click.option(
@@ -110,8 +111,8 @@ _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 _TARGET_METAVAR = "[TARGET]"
-PROCESS_OPTIONS = ("module", "env", "cwd")  # for a server that is started
-CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # for an entry of a configuration, which has no login
+PROCESS_OPTIONS = ("module", "env", "cwd")  # options for a server that runs as a process
+CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # options for an entry of a configuration, which has no login
 
 
 def target_options(
@@ -145,7 +146,9 @@ def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
 
 
 def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
-    """Return the target for a client. `as_absolute`: use absolute paths, because the target has another cwd."""
+    """Return the target for a client. If `as_absolute` is True, use absolute paths, because the target runs in another
+    directory.
+    """
     if target_arg.startswith(_URL_PREFIXES):
         return target_arg
     prefix, _, name = target_arg.rpartition(":")
@@ -170,7 +173,7 @@ def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
 
 
 def make_absolute(target_arg: str) -> str:
-    """Return the absolute path of a file or `file.py:object`. Raise UsageError if it does not exist."""
+    """Return the absolute path of a file or `file.py:object`. Raise UsageError if the file does not exist."""
     file_name, _, object_name = target_arg.rpartition(":") if has_object_name(target_arg) else (target_arg, "", "")
     return f"{_require_file(Path(file_name)).resolve()}{f':{object_name}' if object_name else ''}"
 
@@ -197,7 +200,7 @@ def _read_config_target(path: Path, name: str | None) -> Any:
 
 
 def find_config_entry(target_arg: str) -> Any:
-    """Return the configured server with this name. Raise UsageError if there is none, or several."""
+    """Return the configured server with this name. Raise UsageError if no server or several servers have the name."""
     from dovetail.host.config.config_files import discover_configs
 
     entries, problems = discover_configs()
@@ -222,7 +225,7 @@ def _build_target(entry: Any) -> Any:
 
 
 class ProcessSpec(Struct, frozen=True, kw_only=True):
-    """A target that is started as a process."""
+    """A target that runs as a process."""
 
     command: list[str]
     env: dict[str, str]
@@ -230,14 +233,16 @@ class ProcessSpec(Struct, frozen=True, kw_only=True):
 
 
 class EndpointSpec(Struct, frozen=True, kw_only=True):
-    """A target that is somewhere on the web, and what is said to it besides."""
+    """A target with an HTTP URL, and its headers."""
 
     url: str
     headers: dict[str, str]
 
 
 def locate_target(options: TargetOptions, target: Any) -> ProcessSpec | EndpointSpec:
-    """How a target is reached by who is no client; UsageError if it, or an option, is nothing for them."""
+    """Return how to reach a target without a client. Raise UsageError if the target is not a process or URL, or an
+    option does not match it.
+    """
     entry: Mapping[str, Any] = target if isinstance(target, Mapping) else {}
     if (url := get_target_url(target)) is not None:
         if options.env or options.cwd is not None:
@@ -262,7 +267,7 @@ def _build_headers(options: TargetOptions) -> dict[str, str]:
     if options.auth is None:
         return headers
     if options.auth == "oauth":
-        raise click.UsageError("--auth must be a bearer token here; `tap` cannot log in for you")
+        raise click.UsageError("--auth must be a bearer token here, because `tap` cannot log in for you")
     from dovetail.cli.logins import create_auth
 
     return headers | {"Authorization": f"Bearer {create_auth(options.auth, '').token}"}
@@ -302,7 +307,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
 def _build_auth(options: TargetOptions, target: Any) -> Any:
     url = get_target_url(target)
     has_auth_header = any(header.lower().startswith("authorization:") for header in options.headers)
-    if options.auth is None and (url is None or has_auth_header):  # the header replaces a saved login
+    if options.auth is None and (url is None or has_auth_header):  # an Authorization header replaces a saved login
         return None
     from dovetail.cli.logins import create_auth
 
@@ -403,7 +408,9 @@ def _parse_variable(option: str) -> tuple[str, str]:
 
 
 def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
-    """Replace what the host does not support: URLs by a command, references by its own syntax."""
+    """Adapt an entry to a host. Replace URLs by a command if the host does not support them, and write references in
+    the host's syntax.
+    """
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}
     if entry.url is not None and host_format.url_key is None:
@@ -441,8 +448,10 @@ def _suggest_name(command: Any) -> str:
 
 
 def read_recording(path: str) -> list[Any]:
-    """Read the frames of a recording. Raise UsageError if it is invalid."""
+    """Read the frames of a recording. Raise UsageError if the recording is invalid."""
     try:
-        return [*read_frames(Path(path).read_bytes().splitlines())]
+        return [*read_frames(Path(path).read_bytes().splitlines(), path)]
+    except UnsupportedFileVersion:
+        raise
     except (OSError, ValueError) as exc:
         raise click.UsageError(f"{path}: {exc}") from None

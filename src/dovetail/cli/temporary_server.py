@@ -12,14 +12,14 @@ import click
 
 from dovetail.cli.target_argument import DOVETAIL_COMMAND, TargetOptions, get_target_url
 
-_START_TIMEOUT_S = 60.0  # until the server prints its URL
+_START_TIMEOUT_S = 60.0  # seconds until the server must print its URL
 _STOP_TIMEOUT_S = 10.0
-_MAX_STDERR_LINES = 100  # shown if the server fails
+_MAX_STDERR_LINES = 100  # lines of stderr that are shown if the server fails
 
 
 @contextlib.contextmanager
 def serve_at_url(options: TargetOptions) -> Generator[str]:
-    """Return the URL of the target, or serve the target at one."""
+    """Return the URL of the target. If the target has no URL, serve it over HTTP."""
     target, _ = options.split_target()
     url = get_target_url(target)
     if url is not None:

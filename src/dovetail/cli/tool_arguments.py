@@ -15,7 +15,7 @@ from dovetail.wire.codec import encode
 
 
 def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: str | None = None) -> dict[str, Any]:
-    """Return the arguments. Raise UsageError if one is invalid."""
+    """Return the arguments. Raise UsageError if an argument is invalid."""
     arguments = _read_input_object(input_json)
     root, schema = schema, resolve_schema(schema, schema)
     properties = get_mapping(schema)
@@ -36,7 +36,7 @@ def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: s
 
 
 def suggest_names(name: str, candidates: Iterable[str]) -> str:
-    """Return a sentence with the closest name, or with the available names."""
+    """Return a sentence with the closest name. If no name is close, the sentence lists the available names."""
     names = [*candidates]
     matches = difflib.get_close_matches(name, names, n=1)
     if matches:

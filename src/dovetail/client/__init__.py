@@ -1,1 +1,1 @@
-"""The caller: one server at the other end, whatever it speaks."""
+"""The client: a connection to one server, in any protocol version."""

@@ -1,6 +1,7 @@
-"""What is waiting for the user's handlers, in order and bounded: a server's flood must not fill this side's memory.
+"""A bounded queue of calls to the user's handlers, in order. A server that sends too many messages cannot fill the
+memory.
 
-A plain function is called at once; what a coroutine function returns is awaited here, one after the other.
+A plain function is called immediately. The queue awaits the coroutines of async functions one after the other.
 """
 
 import asyncio
@@ -13,18 +14,18 @@ from typing import Any
 
 log = logging.getLogger("dovetail")
 
-# Which handler's work it is, in whatever task that is done.
+# An object that identifies the running handler. Tasks that the handler starts see the same object.
 _current_callback: ContextVar[object] = ContextVar("dovetail_within", default=None)
 
 
 class CallbackQueue:
-    """Runs handlers; when they are too slow, the oldest calls give way."""
+    """Runs handlers. If the handlers are too slow, the queue drops the oldest calls."""
 
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
         self._pending: deque[Coroutine[Any, Any, Any]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._running_mark: object = None  # a mark of the handler at work
+        self._running_mark: object = None  # the value of `_current_callback` in the running handler
         self._has_logged_failure = False
         self._posted_count = self._finished_count = 0
         self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -32,11 +33,16 @@ class CallbackQueue:
 
     @property
     def queued(self) -> int:
-        """How many calls have not begun."""
+        """Return the number of calls that have not started."""
         return len(self._pending)
 
+    @property
+    def is_running(self) -> bool:
+        """Return whether a handler runs or waits to run."""
+        return self._task is not None and not self._task.done()
+
     def call(self, handler: Callable[..., Any], *args: Any) -> None:
-        """Call a handler of the user's; what it raises is logged, once."""
+        """Call a handler. Only the first exception is logged."""
         try:
             result = handler(*args)
         except Exception as exc:
@@ -68,7 +74,7 @@ class CallbackQueue:
                 self._count_finished()
 
     def _count_finished(self) -> None:
-        """One more has been handled, or given way; the first ones go first, so a count says which."""
+        """Count a call that is finished or dropped. Calls end in order, so the count shows which waiters to wake."""
         self._finished_count += 1
         while self._flush_waiters and self._flush_waiters[0][0] <= self._finished_count:
             _resolve(self._flush_waiters.pop(0)[1])
@@ -76,12 +82,12 @@ class CallbackQueue:
     def _log_failure(self, exc: Exception) -> None:
         if not self._has_logged_failure:
             self._has_logged_failure = True
-            log.error("a handler of the client failed; later failures are not logged", exc_info=exc)
+            log.error("a handler of the client failed. Later failures are not logged", exc_info=exc)
 
     async def flush(self, seconds: float) -> None:
-        """Wait until everything posted so far has been handled, but not longer than this.
+        """Wait until all calls so far are finished, at most this many seconds.
 
-        A handler, in any task of its own, does not wait: that would be for itself.
+        Inside a handler, return immediately, because the handler would wait for itself.
         """
         if self._task is None or self._task.done() or self._is_in_callback():
             return
@@ -101,7 +107,7 @@ class CallbackQueue:
         return self._running_mark is not None and _current_callback.get() is self._running_mark
 
     def close(self) -> None:
-        """Forget what is waiting."""
+        """Stop the current handler and drop all queued calls."""
         if self._task is not None:
             self._task.cancel()
         while self._pending:
@@ -109,7 +115,7 @@ class CallbackQueue:
             self._count_finished()
 
     def abandon(self) -> None:
-        """Forget everything: the event loop it lived on is gone, and whoever waited there."""
+        """Drop all calls and waiters, because their event loop is closed."""
         self._task = self._running_mark = None
         self._flush_waiters.clear()
         while self._pending:

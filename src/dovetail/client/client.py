@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, overload
 
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.handlers import (
@@ -20,7 +20,7 @@ from dovetail.client.pagination import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
 from dovetail.client.result_values import convert_value, extract_contents, extract_value, find_unknown_tool_error
 from dovetail.client.session import Session
-from dovetail.client.subscription import Subscription
+from dovetail.client.subscription import ReconnectingSubscription, Subscription
 from dovetail.client.targets import Target, resolve_target
 from dovetail.error_context import add_context
 from dovetail.errors import MCPError, NotSupported
@@ -54,16 +54,18 @@ from dovetail.wire.resources import (
 from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
-if TYPE_CHECKING:  # loaded once it is mounted
+if TYPE_CHECKING:  # for type checkers only, because few clients are mounted
     from dovetail.client.mounted_client import InputFilter, MountedClient
 
 T = TypeVar("T")
+ResumedResult: TypeAlias = CallToolResult | GetPromptResult | ReadResourceResult | PendingRequest
 
 
-class ClientOptions(TypedDict, total=False):
-    """The options of `Client` and `SyncClient`."""
+class ManagedClientOptions(TypedDict, total=False):
+    """The options of `Client` that `Host.add` accepts. `name` and `log_handler` are missing, because the host sets
+    them.
+    """
 
-    name: str | None
     headers: Mapping[str, str] | None
     auth: ClientAuth | None
     env: Mapping[str, str] | None
@@ -72,7 +74,6 @@ class ClientOptions(TypedDict, total=False):
     url_elicitation_handler: ElicitationHandler | None
     sampling_handler: SamplingHandler | None
     roots: RootsProvider | None
-    log_handler: LogHandler | None
     log_level: LoggingLevel | None
     protocol_version: str | Era | None
     client_info: Implementation | None
@@ -85,15 +86,39 @@ class ClientOptions(TypedDict, total=False):
     recording: str | Path | None
 
 
+class ClientOptions(ManagedClientOptions, total=False):
+    """The options of `Client` and `SyncClient`."""
+
+    name: str | None
+    log_handler: LogHandler | None
+
+
 class Client:
     """A client of one server.
 
-    target: a URL, a command as a list, a script, a `Server`, "unix:/path", "tcp://host:port", an entry of an mcp.json,
-    an `HTTPTarget`, a `CommandTarget`, or a transport of your own.
-    name: the name of the server in errors and logs.
-    headers, auth: for a URL. env, cwd: for a command. `HTTPTarget` and `CommandTarget` have more options.
-    timeout: seconds for one request, or a `Timeouts`.
-    protocol_version: insist on a version, or on the newest version of the "handshake" or the "stateless" era.
+    Args:
+        target: A URL, a command as a list, a script, a `Server`, "unix:/path", "tcp://host:port", an entry of an
+            mcp.json, an `HTTPTarget`, a `CommandTarget`, or your own transport.
+        name: The name of the server in errors and logs.
+        headers: HTTP headers of every request, for a URL. `HTTPTarget` has more options.
+        auth: A login, or a bearer token as text, for a URL.
+        env: Environment variables for a command. `CommandTarget` has more options.
+        cwd: The working directory of a command.
+        elicitation_handler: Answers forms of the server. Without it, the client does not declare support for forms.
+        url_elicitation_handler: Answers requests to open a URL.
+        sampling_handler: Answers requests for a message of a language model.
+        roots: The directories the server may work in, or a function that returns them.
+        log_handler: Receives log messages of the server.
+        log_level: The lowest level of log messages to request.
+        protocol_version: Require a version, or the newest version of the "handshake" or the "stateless" era.
+        client_info: The name and version that the server sees. Defaults to those of dovetail.
+        capabilities: Capabilities to declare besides those of the handlers.
+        timeout: Seconds for one request, or a `Timeouts`.
+        limits: Limits on sizes and numbers. Defaults to `ClientLimits()`.
+        cache: Whether to reuse results that the server marks as cacheable.
+        validate_results: Whether to check results of tools against their output schemas.
+        middleware: Functions that wrap every request. The first is the outermost.
+        recording: A file that receives every message.
     """
 
     def __init__(
@@ -153,13 +178,15 @@ class Client:
 
             session.recorders.append(RecordingWriter(recording_path, session.name).record)
         self._sender = session.sender
-        self._run = session.run_on_loop  # every request runs on the loop of the session
+        # Every request runs on the event loop of the session.
+        self._run = session.run_on_loop
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Put a function around every request: `async def around(exchange, call_next)`, awaiting `call_next(exchange)`.
+        """Add middleware that wraps every request: an `async def function(exchange, call_next)` that awaits
+        `call_next(exchange)`.
 
-        It sees the result as its type, or a `PendingRequest`. It does not see the requests that open a connection, nor
-        results that come from the cache.
+        `call_next` returns the typed result, or a `PendingRequest`. Middleware does not see the requests that open a
+        connection, nor results from the cache.
         """
         self._session.add_middleware(function)
         return function
@@ -167,7 +194,7 @@ class Client:
     def __mountable__(self) -> "MountedClient":
         return mount_client(self)
 
-    # Opening and closing
+    # Methods that open and close the connection
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -177,61 +204,65 @@ class Client:
         await self.close()
 
     async def connect(self) -> None:
-        """Open the connection now. Otherwise the first request opens it."""
+        """Open the connection now. Without this call, the first request opens the connection."""
         await self._session.connect()
 
     async def close(self) -> None:
-        """Close the connection. Any task or thread may call this, as often as it likes. `connect` opens it again."""
+        """Close the connection. `connect` opens it again. Any task or thread may call this method, even several
+        times.
+        """
         await self._session.close()
 
-    # State
+    # Methods that return the state of the client
 
     @property
     def name(self) -> str:
-        """The name of the server in errors and logs."""
+        """Return the name of the server in errors and logs."""
         return self._session.name
 
     def stats(self) -> ClientStats:
-        """Return what is open or running now. Any thread may call this. All counts are 0 when nothing is left."""
+        """Return the numbers of open connections, requests and other resources. All counts are 0 if nothing is open or
+        running. Any thread may call this method.
+        """
         return self._session.stats()
 
     @property
     def is_connected(self) -> bool:
-        """Whether a connection is open."""
+        """Return whether a connection is open."""
         return self._session.current is not None
 
     @property
     def protocol_version(self) -> str | None:
-        """The protocol version of the connection, or None if none is open."""
+        """Return the protocol version of the connection, or None if no connection is open."""
         return self._session.protocol_version
 
     @property
     def server_info(self) -> Implementation | None:
-        """The name and the version of the server, as it gives them."""
+        """Return the name and version of the server, or None if the server sent neither."""
         current = self._session.current
         return None if current is None else current.server_info
 
     @property
     def server_capabilities(self) -> ServerCapabilities:
-        """The capabilities that the server declares."""
+        """Return the capabilities that the server declares."""
         current = self._session.current
         return ServerCapabilities() if current is None else current.server_capabilities
 
     @property
     def instructions(self) -> str | None:
-        """The server's instructions for models."""
+        """Return the server's instructions for models."""
         current = self._session.current
         return None if current is None else current.instructions
 
     @property
     def invalid_message_count(self) -> int:
-        """How many invalid messages the server has written on this connection."""
+        """Return the number of invalid messages that the server has sent on this connection."""
         current = self._session.current
         return 0 if current is None else current.invalid_message_count
 
     @property
     def skipped_items(self) -> list[str]:
-        """The malformed items that are missing from the lists read so far, and why."""
+        """Return the malformed items that were left out of lists so far, with the reasons."""
         return self._sender.skipped_items.list_reasons()
 
     async def discover(self) -> DiscoverResult:
@@ -246,19 +277,23 @@ class Client:
         )
 
     async def ping(self) -> None:
-        """Check that the server answers."""
+        """Check that the server responds."""
         await self._run(self._session.reconnector.get_connection)
         method = "server/discover" if self._sender.is_stateless else "ping"
         await self._run(self._sender.send, METHODS[method], {})
 
-    # Tools
+    # Methods for tools
 
     async def list_tools(self) -> list[Tool]:
         """Return all tools."""
         return await self._run(self._sender.list_all, TOOLS)
 
     async def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
-        """Return one page of tools."""
+        """Return one page of tools.
+
+        Args:
+            cursor: The `next_cursor` of the previous page. None returns the first page.
+        """
         page = await self._run(self._sender.list_page, TOOLS, cursor)
         sender = self._sender
         return replace(
@@ -266,23 +301,26 @@ class Client:
         )
 
     @overload
-    async def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
+    async def call(self, tool: str, /, *, into: type[T], **arguments: object) -> T: ...
     @overload
-    async def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    async def call(self, tool: str, /, *_args: Any, into: Any = None, **arguments: Any) -> Any:
+    async def call(self, tool: str, /, *, into: None = None, **arguments: object) -> Any: ...
+    async def call(self, tool: str, /, *_args: object, into: Any = None, **arguments: object) -> Any:
         """Call a tool and return its value. Raise ToolError if the tool failed.
 
-        `into` is the type to convert the value to. For options, or an argument named `into`, use `call_tool`.
+        For options, or an argument named `into`, use `call_tool`.
+
+        Args:
+            into: The type to convert the value to. None returns plain JSON or content blocks.
         """
         if _args:
             raise TypeError(
-                f"arguments are given by name: call({tool!r}, name=value), call({tool!r}, **arguments), or "
+                f"pass arguments by name: call({tool!r}, name=value), call({tool!r}, **arguments), or "
                 f"call_tool({tool!r}, arguments)"
             )
         result = await self.call_tool(tool, arguments)
         if result.is_error and (not_found := find_unknown_tool_error(result, tool)) is not None:
             raise self._sender.add_name_hint(not_found, CALL_TOOL.name, {"name": tool}) from None
-        entry, is_stateless = self._sender.tool_index.get(tool), self._sender.is_stateless
+        entry, is_stateless = self._sender.tool_index.entries.get(tool), self._sender.is_stateless
         is_wrapped = (
             entry.is_wrapped(is_stateless=is_stateless) if entry is not None else None if is_stateless else True
         )
@@ -333,15 +371,20 @@ class Client:
         retry: bool | None = None,
         allow_input_required: bool = False,
     ) -> CallToolResult | PendingRequest:
-        """Call a tool and return its whole result, also if the tool failed.
+        """Call a tool and return its whole result, even if the tool failed.
 
-        `timeout` counts from the last progress, `total_timeout` from the start. `progress_handler` receives
-        `(progress, total, message)`. `retry=True` allows the call to run twice. Otherwise only calls that the tool
-        declares safe to repeat are retried.
-
-        `allow_input_required=True` returns a `PendingRequest` when the server asks for input, instead of calling the
-        handlers. Answer it with `resume`, in this process or in another. A handshake server cannot wait for that, so
-        its requests always go to the handlers. If the client has no handlers, it declares all capabilities.
+        Args:
+            arguments: The arguments of the tool.
+            timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
+            total_timeout: Seconds after which the call fails, even with progress. Defaults to `Timeouts.total`.
+            progress_handler: Receives `(progress, total, message)`.
+            meta: The `_meta` of the request.
+            retry: True allows the call to run twice. False never sends the call again. None repeats only calls of tools
+                that are declared read-only or idempotent.
+            allow_input_required: True returns a `PendingRequest` when the server asks for input, instead of calling the
+                handlers. Answer the request with `resume`, in this process or in another. A handshake server cannot
+                wait for an answer from `resume`, so its requests always go to the handlers. If the client has no
+                handlers, it declares all capabilities.
         """
         if allow_input_required:
             meta = await self._declare_capabilities(meta)
@@ -358,28 +401,37 @@ class Client:
     async def resume(
         self,
         pending: PendingRequest,
-        responses: Mapping[str, Any],
+        responses: Mapping[str, object],
         *,
         timeout: float | None = None,
         total_timeout: float | None = None,
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
-    ) -> Any:
-        """Answer a pending request. Return the result of its method, or another `PendingRequest`."""
+    ) -> ResumedResult:
+        """Answer a pending request. Return the result of its method, or another `PendingRequest`.
+
+        Args:
+            timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
+            total_timeout: Seconds after which the call fails, even with progress. Defaults to `Timeouts.total`.
+            progress_handler: Receives `(progress, total, message)`.
+            meta: The `_meta` of the request.
+        """
         check_type("pending", pending, PendingRequest, "a PendingRequest")
         check_type("responses", responses, Mapping, "a dict with a response for each key of pending.input_requests")
         row, params = METHODS.get(pending.method), build_resume_params(pending, responses)
         if row is None or not row.may_require_input:
-            raise ValueError(f"cannot resume {pending.method!r}: the method never requires input")
+            raise ValueError(f"cannot resume {pending.method!r}: this method never requires input")
         options = _build_options(timeout, total_timeout, progress_handler, await self._declare_capabilities(meta), None)
         return await self._run(self._sender.send, row, params, options, pending.round)
 
-    async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
+    async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
         """Call the handlers for the input requests of a `PendingRequest`. Return the responses for `resume`."""
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the `_meta` of a request whose input requests come back. Without handlers, it declares all of them."""
+        """Return the `_meta` of a request that returns its input requests. If the client has no handlers, declare all
+        capabilities.
+        """
         await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless or self._session.handlers.capabilities() != ClientCapabilities():
             return meta
@@ -392,14 +444,18 @@ class Client:
         )
         return {CLIENT_CAPABILITIES: capabilities, **(meta or {})}
 
-    # Resources
+    # Methods for resources
 
     async def list_resources(self) -> list[Resource]:
         """Return all resources."""
         return await self._run(self._sender.list_all, RESOURCES)
 
     async def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
-        """Return one page of resources."""
+        """Return one page of resources.
+
+        Args:
+            cursor: The `next_cursor` of the previous page. None returns the first page.
+        """
         return await self._run(self._sender.list_page, RESOURCES, cursor)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
@@ -407,28 +463,41 @@ class Client:
         return await self._run(self._sender.list_all, TEMPLATES)
 
     async def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
-        """Return one page of resource templates."""
+        """Return one page of resource templates.
+
+        Args:
+            cursor: The `next_cursor` of the previous page. None returns the first page.
+        """
         return await self._run(self._sender.list_page, TEMPLATES, cursor)
 
-    async def read(self, uri: str) -> Any:
-        """Return the content of a resource: text or bytes, or a list of them if it has several parts."""
+    async def read(self, uri: str) -> str | bytes | list[str | bytes]:
+        """Return the content of a resource as text or bytes. If the resource has several parts, return a list."""
         return extract_contents(await self.read_resource(uri))
 
     async def read_resource(
         self, uri: str, *, timeout: float | None = None, meta: Mapping[str, JSONValue] | None = None
     ) -> ReadResourceResult:
-        """Read a resource and return the whole result."""
+        """Read a resource and return the whole result.
+
+        Args:
+            timeout: Seconds to wait for the result. Defaults to `Timeouts.request`.
+            meta: The `_meta` of the request.
+        """
         options = _build_options(timeout, None, None, meta, None)
         return await self._run(self._sender.send_cached, METHODS["resources/read"], {"uri": uri}, options)
 
-    # Prompts and completion
+    # Methods for prompts and completion
 
     async def list_prompts(self) -> list[Prompt]:
         """Return all prompts."""
         return await self._run(self._sender.list_all, PROMPTS)
 
     async def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
-        """Return one page of prompts."""
+        """Return one page of prompts.
+
+        Args:
+            cursor: The `next_cursor` of the previous page. None returns the first page.
+        """
         return await self._run(self._sender.list_page, PROMPTS, cursor)
 
     async def get_prompt(
@@ -439,7 +508,13 @@ class Client:
         timeout: float | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> GetPromptResult:
-        """Return a prompt, filled in with the arguments."""
+        """Return the messages of a prompt for these arguments.
+
+        Args:
+            arguments: The arguments of the prompt.
+            timeout: Seconds to wait for the result. Defaults to `Timeouts.request`.
+            meta: The `_meta` of the request.
+        """
         check_type("arguments", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
         if arguments:
@@ -456,9 +531,15 @@ class Client:
         template: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Return suggestions for an argument of a prompt or a resource template. `value` is the text typed so far."""
+        """Return suggestions for an argument of a prompt or a resource template. `value` is the text typed so far.
+
+        Args:
+            prompt: The name of the prompt. Pass this or `template`.
+            template: The URI template. Pass this or `prompt`.
+            context: Values of other arguments that the user has already chosen.
+        """
         if (prompt is None) == (template is None):
-            raise ValueError("give either prompt= or template=")
+            raise ValueError("pass either prompt= or template=")
         ref = {"type": "ref/prompt", "name": prompt} if template is None else {"type": "ref/resource", "uri": template}
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if context:
@@ -466,7 +547,7 @@ class Client:
         result = await self._run(self._sender.send, METHODS["completion/complete"], params)
         return result.completion
 
-    # Changes and the rest
+    # Methods for changes, settings and other requests
 
     def listen(
         self,
@@ -476,20 +557,26 @@ class Client:
         resources: bool | None = None,
         uris: Iterable[str] = (),
     ) -> Subscription:
-        """Receive changes of the lists that are True and of the resources at these URIs.
+        """Receive changes of lists and of resources: `async for change in client.listen(...)`.
 
-        If no list is True and there are no URIs, all lists count, except those that are False. Use it as `async for
-        change in client.listen(...)`. Enter it with `async with` first to know when it has begun.
+        If no list is True and no URIs are passed, the subscription includes all lists except those that are False. Use
+        `async with` to wait until the subscription is active.
+
+        Args:
+            tools: Whether to report changes of the list of tools.
+            prompts: Whether to report changes of the list of prompts.
+            resources: Whether to report changes of the list of resources.
+            uris: The URIs of resources whose changes to report.
         """
         uri_list = [uris] if isinstance(uris, str) else [*uris]
-        default = not (tools or prompts or resources or uri_list)  # whether a list that is not named is wanted
+        default = not (tools or prompts or resources or uri_list)  # the value for lists that are None
         subscription_filter = SubscriptionFilter(
             tools_list_changed=default if tools is None else tools,
             prompts_list_changed=default if prompts is None else prompts,
             resources_list_changed=default if resources is None else resources,
             resource_subscriptions=uri_list or None,
         )
-        return Subscription(
+        return ReconnectingSubscription(
             self._session.reconnector,
             subscription_filter,
             self._session.limits,
@@ -500,7 +587,7 @@ class Client:
         )
 
     async def subscribe_resource(self, uri: str) -> None:
-        """Ask a handshake server for notices when a resource changes, after a reconnect too.
+        """Subscribe to a resource of a handshake server. The client subscribes again after a reconnect.
 
         `listen` works with every protocol version.
         """
@@ -515,7 +602,7 @@ class Client:
                 current.subscriber_counts[uri] += 1
 
     async def unsubscribe_resource(self, uri: str) -> None:
-        """Undo `subscribe_resource`. A `listen` of the same resource goes on."""
+        """End a subscription that `subscribe_resource` started. A `listen` to the same resource continues."""
         current, subscriptions = self._session.reconnector.current, self._session.connector.resource_subscriptions
         if uri in subscriptions:
             subscriptions.discard(uri)
@@ -535,7 +622,9 @@ class Client:
             await self._send_handshake_request("logging/setLevel", {"level": level})
 
     async def send_roots_list_changed(self) -> None:
-        """Notify the server that the roots have changed. A stateless server asks for them each time instead."""
+        """Notify the server that the roots have changed. Stateless servers get no notification, because they request
+        the roots each time.
+        """
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
             await self._run(connection.notify, "notifications/roots/list_changed")
@@ -544,34 +633,45 @@ class Client:
         """Ask a handshake server to end its session, then close the connection."""
         await self._run(self._session.reconnector.get_connection)
         if self._sender.is_stateless:
-            raise self._sender.add_request_context(NotSupported("shutdown is not part of this revision"), "shutdown")
-        await self.request("shutdown")  # whose result is null
+            raise self._sender.add_request_context(
+                NotSupported("shutdown does not exist in this protocol version"), "shutdown"
+            )
+        await self.request("shutdown")  # the result is always null
         await self.close()
 
     async def _send_handshake_request(self, method: str, params: dict[str, Any]) -> None:
         await self._run(self._session.reconnector.get_connection)
         if self._sender.is_stateless:
             error = add_context(
-                NotSupported(f"{method} is not part of this revision"), hint=_STATELESS_HINTS.get(method)
+                NotSupported(f"{method} does not exist in this protocol version"), hint=_STATELESS_HINTS.get(method)
             )
             raise self._sender.add_request_context(error, method, params)
         await self._run(self._sender.send, METHODS[method], params)
 
     async def request(
-        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+        self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None
     ) -> Any:
-        """Send any request, for extensions. Return the result as plain JSON. It is never sent twice."""
+        """Send any request, for extensions. Return the result as plain JSON. The request is never sent twice.
+
+        Args:
+            params: The parameters of the request.
+            timeout: Seconds to wait for the result. Defaults to `Timeouts.call`.
+        """
         return await self._run(self._sender.send_raw, method, dict(params or {}), timeout)
 
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send any notification, for extensions."""
+    async def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:
+        """Send any notification, for extensions.
+
+        Args:
+            params: The parameters of the notification.
+        """
         connection = await self._run(self._session.reconnector.get_connection)
         await self._run(connection.notify, method, dict(params or {}))
 
 
 _STATELESS_HINTS = {
-    "resources/subscribe": "listen(uris=[...]) tells of changes in every revision",
-    "resources/unsubscribe": "listen(uris=[...]) tells of changes in every revision",
+    "resources/subscribe": "use listen(uris=[...]), which works with every protocol version",
+    "resources/unsubscribe": "use listen(uris=[...]), which works with every protocol version",
 }
 
 
@@ -601,19 +701,21 @@ def _build_timeouts(timeout: float | Timeouts | None) -> Timeouts:
 
 
 def get_session(client: Client) -> Session:
-    """Return the session of a client, for our own packages."""
+    """Return the session of a client. This function is internal."""
     return client._session  # pyright: ignore[reportPrivateUsage]
 
 
 def mount_client(
     client: Client, *, is_shared: bool = False, declare_all: bool = True, input_filter: "InputFilter | None" = None
 ) -> "MountedClient":
-    """Return the server behind a client as another server mounts it.
+    """Return a mount target for the server of a client.
 
-    Its input requests and log messages go to the callers of that server, unless this client has handlers for them.
-    is_shared: the handlers are only for requests of this client itself.
-    declare_all: tell a handshake server that every input request can be answered, because others may call.
-    input_filter: sees each input request before a caller is asked.
+    Input requests and log messages go to the callers of the mounting server, unless this client has a handler for them.
+
+    Args:
+        is_shared: Whether the handlers answer only for requests of this client itself.
+        declare_all: Whether to declare all capabilities to a handshake server, because callers may have them.
+        input_filter: Checks each input request before a caller gets it.
     """
     from dovetail.client.mounted_client import MountedClient
 

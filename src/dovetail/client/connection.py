@@ -1,7 +1,8 @@
-"""Conversation: one server, one connection, one revision. It sends, follows the replies, cancels, and times out.
+"""Connection: one transport to one server, in one protocol version. It sends requests, waits for responses, cancels,
+and enforces timeouts.
 
-Knows neither what a transport is made of nor what the methods mean. Everything that goes wrong leaves here as one
-exception that says which server and which step.
+A connection does not depend on the kind of transport or on the meaning of the methods. Every failure is raised as one
+exception that contains the server and the step.
 """
 
 import asyncio
@@ -42,13 +43,16 @@ log = logging.getLogger("dovetail")
 NotificationHandler = Callable[[str, Any], None]
 
 _MAX_LOGGED_INVALID = 3
-_TIMEOUT_HINTS = {"tools/call": "call_tool(..., timeout=seconds) gives it longer, and Timeouts(call=...) all calls"}
-_DEFAULT_TIMEOUT_HINT = "Timeouts(request=...) gives it longer"
-_MAX_PENDING_REPLIES = 256  # that wait for the server to read them, besides its questions
+_TIMEOUT_HINTS = {
+    "tools/call": "pass call_tool(..., timeout=seconds) to wait longer, or Timeouts(call=...) for all calls"
+}
+_DEFAULT_TIMEOUT_HINT = "pass Timeouts(request=...) to wait longer"
+# Limits the responses that the server has not read, in addition to its open requests.
+_MAX_PENDING_REPLIES = 256
 
 
 class Connection:
-    """The client's relation with one server, from its opening to its loss."""
+    """One connection to one server, from open to close."""
 
     def __init__(
         self,
@@ -71,30 +75,30 @@ class Connection:
         self.server_capabilities = ServerCapabilities()
         self.instructions: str | None = None
         self.lost_error: TransportError | None = None
-        self.lost_event = asyncio.Event()  # set with `why_lost`
+        self.lost_event = asyncio.Event()  # set together with `lost_error`
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
-        self.subscriber_counts: Counter[str] = Counter()  # who listens to which resource
+        self.subscriber_counts: Counter[str] = Counter()  # number of listeners by resource
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests
         self._on_notification = on_notification
         self._on_lost = on_lost
-        self.record_gap = on_gap  # called when what the server says unasked may not all have come
-        self._open_deadlines = open_deadlines  # the clocks of those who wait for it to be opened
+        self.record_gap = on_gap  # called when notifications may be lost
+        self._open_deadlines = open_deadlines  # deadlines of callers that wait for this connection
         self._recorders: list[Recorder] = [] if recorders is None else recorders
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
-        self._pause_count = 0  # how many things a user is busy with
+        self._pause_count = 0  # number of questions that the user has not answered
         self._deadlines = DeadlineTimer()
         self._reply_tasks: dict[Any, asyncio.Task[None]] = {}
 
     @property
     def running(self) -> int:
-        """How many requests have been sent and not answered."""
+        """Return the number of requests without a response."""
         return self._deadlines.running
 
-    # Asking the server
+    # Methods that send requests to the server
 
     def request(
         self,
@@ -105,10 +109,10 @@ class Connection:
         meta: Mapping[str, Any] | None = None,
         headers: Headers = (),
     ) -> Awaitable[Any]:
-        """What to await for the result of a request, still raw."""
+        """Send a request. Return an awaitable of its raw result."""
         encoder = self.encoder
         if encoder is None:
-            raise add_context(ConnectionLost("the conversation is not open"), server=self.name, step=method)
+            raise add_context(ConnectionLost("the connection is not open"), server=self.name, step=method)
         self._last_id = id = self._last_id + 1
         request = EncodedRequest(
             id,
@@ -123,14 +127,14 @@ class Connection:
         return self.exchange(request, deadline)
 
     def next_id(self) -> int:
-        """An id for a request made elsewhere."""
+        """Return the id for a request that the caller encodes."""
         self._last_id += 1
         return self._last_id
 
     async def exchange(self, request: EncodedRequest, deadline: RequestDeadline) -> Any:
-        """Send a request and return its raw result; an error response is raised."""
+        """Send a request and return its raw result. Raise an error response as an exception."""
         if self.lost_error is not None:
-            raise self._add_context(ConnectionLost("the connection is gone"), request.step, sent=False)
+            raise self._add_context(ConnectionLost("the connection is lost"), request.step, sent=False)
         if self._recorders:
             self._record("server", request.body, request.headers)
         self._deadlines.start(request.id, deadline)
@@ -138,10 +142,10 @@ class Connection:
             message = await self.transport.exchange(request)
         except asyncio.CancelledError:
             if not deadline.is_cancel_cause():
-                self._cancel(request, "the caller gave up")
+                self._cancel(request, "cancelled by the caller")
                 raise
             if deadline.failure is not None:
-                self._cancel(request, "a question could not be answered")
+                self._cancel(request, "the client could not answer an input request")
                 raise self._add_context(deadline.failure, request.step) from deadline.failure.__cause__
             self._cancel(request, "timed out")
             error = add_context(
@@ -150,7 +154,8 @@ class Connection:
             )
             raise self._add_context(error, request.step, since=deadline.started_at) from None
         except MCPError as exc:
-            if self._recorders and isinstance(exc, RemoteError):  # an error response told by its HTTP status
+            # Over HTTP, an error response may arrive as a status code. Record such a response as a message.
+            if self._recorders and isinstance(exc, RemoteError):
                 self._record("client", jsonrpc.encode_error(request.id, exc.code, exc.message, exc.data))
             raise self._add_context(exc, request.step) from exc.__cause__
         finally:
@@ -158,16 +163,17 @@ class Connection:
         if self._recorders:
             self._record("client", message.encode())
         if deadline.progress_handler is not None and deadline.progress_count:
-            await self._callbacks.flush(deadline.due_at - self._loop.time())  # the answer is here: it is not given up
+            # If the callbacks take too long, continue with the response.
+            await self._callbacks.flush(deadline.due_at - self._loop.time())
         if message.error is not None:
             raise self._add_context(create_error(self.revision, request.method, message.error), request.step)
         if message.result is UNSET:
-            raise self._add_context(InvalidResult("the response holds neither result nor error"), request.step)
+            raise self._add_context(InvalidResult("the response has neither a result nor an error"), request.step)
         return message.result
 
     @property
     def revision(self) -> str | None:
-        """The revision being spoken, once that is settled."""
+        """Return the protocol version, or None before the version is negotiated."""
         return None if self.encoder is None else self.encoder.revision
 
     def _add_context(
@@ -176,7 +182,8 @@ class Connection:
         if sent is not None and isinstance(exc, ConnectionLost):
             exc.maybe_sent = sent
         if self.encoder is None:
-            since = None  # while it is opened, everything the server said may explain what is wrong
+            # While the connection opens, include all output of the server, because the output may explain the error.
+            since = None
         diagnostics = self.transport.get_diagnostics(since) if isinstance(exc, TransportError) else {}
         return add_context(exc, server=self.name, step=step, protocol_version=self.revision, **diagnostics)
 
@@ -201,20 +208,22 @@ class Connection:
         for recorder in tuple(self._recorders):
             try:
                 recorder(to, data, headers)
-            except Exception as exc:  # whoever watches must not cost a request its answer
-                log.error("%s: what records its messages failed and is told no more", self.name, exc_info=exc)
+            except Exception as exc:  # a failing recorder must not stop the request
+                log.error("%s: a message recorder failed and is removed", self.name, exc_info=exc)
                 if recorder in self._recorders:
                     self._recorders.remove(recorder)
 
-    # What the server says
+    # Methods that handle messages of the server
 
     def receive(self, message: RawMessage, parent_id: RequestId | None = None) -> None:
-        """A notification, or a request of the server, where it is known because of which request of ours."""
+        """Handle a notification or a request of the server. `parent_id` is the id of the client's request that caused
+        the message, if known.
+        """
         if self._recorders:
             self._record("client", message.encode())
         method = message.method
         if method is None:
-            return  # an answer to nothing we asked
+            return  # the message is a response to an unknown request
         if message.id is not None:
             self._handle_request(message.id, method, message.params, parent_id)
         elif method == "notifications/progress":
@@ -225,23 +234,27 @@ class Connection:
             self._on_notification(method, message.params)
 
     def record_activity(self, id: RequestId) -> None:
-        """Something came that belongs to a request."""
+        """Record that a message for a request arrived."""
         deadline = self._deadlines.get(id)
         if deadline is not None:
             deadline.record_activity()
 
     def record_invalid_message(self, text: str) -> None:
-        """Something came that is no message: said a few times, then only counted."""
+        """Count an invalid message, and log the first few."""
         if self._recorders:
             self._record("client", text.encode("utf-8", "replace"))
         self.invalid_message_count += 1
         self.first_invalid_message = self.first_invalid_message or text.strip()
         if self.invalid_message_count <= _MAX_LOGGED_INVALID:
-            suffix = "; further ones are only counted" if self.invalid_message_count == _MAX_LOGGED_INVALID else ""
-            log.warning("%s wrote something that is no message%s: %s", self.name, suffix, clip(text, 200))
+            suffix = (
+                " (further invalid messages are not logged)"
+                if self.invalid_message_count == _MAX_LOGGED_INVALID
+                else ""
+            )
+            log.warning("%s sent an invalid message%s: %s", self.name, suffix, clip(text, 200))
 
     def handle_connection_lost(self, error: TransportError) -> None:
-        """The connection is gone."""
+        """Store the reason, cancel unsent responses and notify the owner of the connection."""
         if self.lost_error is None:
             self.lost_error = error
             self.lost_event.set()
@@ -270,21 +283,24 @@ class Connection:
         if task is not None:
             task.cancel()
 
-    # Questions of the server: handshake revisions ask over the connection
+    # Methods that handle requests of the server, which exist only in handshake versions
 
     def _handle_request(self, id: RequestId, method: str, params: Any, parent_id: RequestId | None) -> None:
         if self.lost_error is not None:
-            return  # the answer would go nowhere
+            return  # a response could not be sent
         if self.encoder is not None and self.encoder.is_stateless:
-            # A server asks within its result, and answers must not be sent. spec: streamable-http#sending-messages
-            self.record_invalid_message(f"the request {method}, which is not for servers in this revision")
+            # A stateless server asks for input in its result. Clients must not send responses. spec:
+            # streamable-http#sending-messages
+            self.record_invalid_message(f"the request {method}, which servers cannot send in this protocol version")
         elif len(self._reply_tasks) >= self._max_input_requests + _MAX_PENDING_REPLIES:
-            self.record_invalid_message(f"the request {method}, while it does not read the answers to earlier ones")
+            self.record_invalid_message(
+                f"the request {method}, although it does not read the responses to earlier requests"
+            )
         elif method == "ping":
             self._start_reply(id, self._send_reply(jsonrpc.encode_result(id, b"{}")))
         elif len(self._reply_tasks) >= self._max_input_requests:
             self._start_reply(
-                None, self._send_reply(jsonrpc.encode_protocol_error(id, ServerBusy("Too many questions are open")))
+                None, self._send_reply(jsonrpc.encode_protocol_error(id, ServerBusy("Too many requests are open")))
             )
         else:
             self._start_reply(id, self._answer_request(id, method, params, parent_id))
@@ -296,14 +312,14 @@ class Connection:
         task.add_done_callback(lambda _: self._reply_tasks.pop(key, None))
 
     def pause_timeouts(self) -> None:
-        """A user is being asked something: no limit of time counts."""
+        """Stop all timeouts while a user answers a question."""
         self._pause_count += 1
         self._deadlines.pause()
         if self._open_deadlines is not None:
             self._open_deadlines.pause()
 
     def resume_timeouts(self) -> None:
-        """The user has answered."""
+        """Continue the timeouts when the user has answered all questions."""
         self._pause_count -= 1
         if self._pause_count == 0:
             self._deadlines.resume()
@@ -319,30 +335,32 @@ class Connection:
             reply = jsonrpc.encode_protocol_error(id, exc)
         except InputRequestError as exc:
             self._report_failure(parent_id, method, exc)
-            reply = jsonrpc.encode_protocol_error(id, InternalError("The client could not answer"))
+            reply = jsonrpc.encode_protocol_error(id, InternalError("The client could not handle the request"))
         except Exception as exc:
-            log.error("%s asked %s: the handler failed", self.name, clip(method), exc_info=exc)
-            reply = jsonrpc.encode_protocol_error(id, InternalError("The client could not answer"))
+            log.error("%s sent %s: the handler failed", self.name, clip(method), exc_info=exc)
+            reply = jsonrpc.encode_protocol_error(id, InternalError("The client could not handle the request"))
         finally:
             self.resume_timeouts()
         await self._send_reply(reply)
 
     def _report_failure(self, parent_id: RequestId | None, method: str, exc: InputRequestError) -> None:
-        """Tell whoever made the request because of which it was asked; where that cannot be known, the log."""
+        """Fail the client's request that caused the server's request. If the client's request is unknown, log the
+        error.
+        """
         deadline = self._deadlines.find_for(parent_id)
         if deadline is not None:
             deadline.fail(exc)
         else:
-            log.error("%s asked %s: %s", self.name, clip(method), exc, exc_info=exc.__cause__)
+            log.error("%s sent %s: %s", self.name, clip(method), exc, exc_info=exc.__cause__)
 
     async def _send_reply(self, data: bytes) -> None:
         try:
             await self._send(data)
         except MCPError as exc:
-            log.warning("%s could not be answered: %s", self.name, exc)
+            log.warning("could not send a response to %s: %s", self.name, exc)
 
     async def close(self) -> None:
-        """Leave the server."""
+        """Close the transport and cancel unsent responses."""
         if self.lost_error is None:
             self.lost_error = ConnectionLost("the client was closed")
             self.lost_event.set()

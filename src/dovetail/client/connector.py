@@ -1,7 +1,8 @@
-"""Opening a conversation: reach the server, find out what it speaks, agree on a revision.
+"""Opening a connection: connect to the server, find out which versions it supports, and agree on one.
 
-Drives the pure machine of `protocol.probe`. A server that stays silent is tried the older way beside the newer one, so
-that a slow start is never taken for an answer; one that dies of the question is started again and not asked.
+This module drives the pure state machine of `protocol.negotiation`. If a server does not respond to `server/discover`,
+the client also tries `initialize`, so that a slow start does not decide the version. If the server exits on
+`server/discover`, the client starts the server again and sends only `initialize`.
 """
 
 import asyncio
@@ -46,24 +47,27 @@ from dovetail.wire.revisions import is_stateless
 
 log = logging.getLogger("dovetail")
 
-# What a server of an older transport answers to a POST it does not expect. spec: streamable-http#backward-compatibility
+# Status codes with which servers of the older transport respond to an unexpected POST. spec:
+# streamable-http#backward-compatibility
 _FALLBACK_STATUS_CODES = frozenset({400, 404, 405})
-# What stands before a server, or is wrong with this caller, says nothing about what the server speaks.
+# Status codes of proxies and rate limits. These codes do not show which versions the server supports.
 _INTERMEDIARY_STATUS_CODES = frozenset({407, 408, 429, 502, 503, 504})
 
 
 class ClientIdentity(Struct, frozen=True, kw_only=True):
-    """Who this client says it is."""
+    """The identity and capabilities that this client sends to servers."""
 
     client_info: Implementation
     capabilities: ClientCapabilities
-    handshake_capabilities: ClientCapabilities | None = (
-        None  # for servers told once for all, where others than this client ask too
-    )
+    # Declared in `initialize`. These capabilities can include those of other clients whose requests this client
+    # forwards.
+    handshake_capabilities: ClientCapabilities | None = None
     log_level: LoggingLevel | None = None
 
     def create_encoder(self, revision: str) -> RequestEncoder:
-        """Its way of speaking a revision; a stateless server is told nothing of roots, it asks."""
+        """Return the encoder for a version. Stateless servers get no `listChanged` for roots, because they request the
+        roots each time.
+        """
         capabilities = self.capabilities
         if is_stateless(revision) and capabilities.roots is not None:
             capabilities = replace(capabilities, roots=RootsCapability())
@@ -71,7 +75,7 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
 
 
 class ConnectionAttempt:
-    """One attempt to open a conversation."""
+    """One attempt to open a connection."""
 
     def __init__(
         self,
@@ -91,12 +95,15 @@ class ConnectionAttempt:
         self._negotiation = VersionNegotiation(protocol_version)
         self._loop = asyncio.get_running_loop()
         self._connection = create_connection(create_transport())
-        self._discover_error: ConnectionLost | None = None  # when it was asked what it speaks
-        self._has_sent_initialize = False  # a handshake was begun on this connection: what follows must be of its era
-        self.is_certain = True  # whether what was found out is all the server speaks
+        self._discover_error: ConnectionLost | None = None  # the connection error during `server/discover`
+        # True after `initialize` was sent. A connection over standard streams then stays in the handshake era.
+        self._has_sent_initialize = False
+        self.is_certain = True  # True if the server supports no other era
 
     async def run(self) -> Connection:
-        """An open conversation, or one exception that says why not; nothing is left behind then."""
+        """Return an open connection. If an attempt fails, close all resources and raise one exception with the
+        reason.
+        """
         try:
             await self._connection.transport.open(self._connection)
             while self._negotiation.next_method is not None:
@@ -112,31 +119,31 @@ class ConnectionAttempt:
             exc = self._convert_timeout(caught)
             await asyncio.shield(self._close_quietly())
             if isinstance(exc, ConnectionLost):
-                exc.maybe_sent = False  # what it was opened for was not
+                exc.maybe_sent = False  # the request of the caller was not sent
             if isinstance(exc, MCPError):
                 error = add_context(exc, server=self._connection.name, step=self._negotiation.next_method)
                 raise _explain_error(error, self._connection) from exc.__cause__
             raise
 
     def _convert_timeout(self, exc: BaseException) -> BaseException:
-        """What ended the opening: if that was its own clock, the exception that says so."""
+        """Return RequestTimeout if the deadline cancelled the attempt, else the exception itself."""
         if not isinstance(exc, asyncio.CancelledError) or not self._deadline.is_cancel_cause():
             return exc
-        error = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} s")
+        error = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} seconds")
         return add_context(error, **self._connection.transport.get_diagnostics())
 
     async def _restart(self, transport: ClientTransport) -> None:
-        """Give up the conversation for another."""
+        """Close the connection and open a new connection with this transport."""
         await self._close_quietly()
         self._connection = self._create_connection(transport)
         self._has_sent_initialize = False
         await self._connection.transport.open(self._connection)
 
     async def _close_quietly(self) -> None:
-        with contextlib.suppress(MCPError):  # what went wrong before is what matters
+        with contextlib.suppress(MCPError):  # an error of `close` would hide the earlier error
             await self._connection.close()
 
-    # The stateless era
+    # Methods for the stateless era
 
     async def _discover(self) -> None:
         discover_task = self._loop.create_task(self._send_request(DISCOVER))
@@ -151,7 +158,8 @@ class ConnectionAttempt:
             if not self._negotiation.can_fall_back:
                 raise
             self._discover_error = exc
-            self._negotiation.fall_back()  # it may have died of the question
+            # The server may have exited because of `server/discover`.
+            self._negotiation.fall_back()
             await self._restart(self._create_transport())
         finally:
             discover_task.cancel()
@@ -165,8 +173,9 @@ class ConnectionAttempt:
         except RemoteError as exc:
             if not self._negotiation.handle_discovery_error(exc.code, exc.data):
                 raise
-            if exc.code == InternalError.code:  # as any refusal, but perhaps not meant as one
-                message = "%s failed to say what it speaks (%s), so an older revision is tried"
+            # Some servers respond with an internal error to unknown methods.
+            if exc.code == InternalError.code:
+                message = "%s failed to handle server/discover (%s), trying an older protocol version"
                 log.warning(message, self._connection.name, clip(exc.message, 200))
         except (HTTPStatusError, NotMCPServer, InvalidResult) as exc:
             if exc.status_code in _INTERMEDIARY_STATUS_CODES or not self._negotiation.can_fall_back:
@@ -174,8 +183,8 @@ class ConnectionAttempt:
             self._negotiation.fall_back()
 
     async def _race(self, discover_task: "asyncio.Future[Any]") -> None:
-        """Both ways at once. A session that opens is the one, whatever else the server may speak: a connection is of
-        one era. One that does not is given up for the other way, on a connection of its own.
+        """Wait for `server/discover` and `initialize` at the same time. If `initialize` opens a session, use the
+        handshake era. If not, open a new connection for the stateless era.
         """
         self._negotiation.fall_back()
         initialize_task = self._loop.create_task(self._initialize())
@@ -200,7 +209,7 @@ class ConnectionAttempt:
             initialize_task.cancel()
             await asyncio.wait([discover_task, initialize_task])
 
-    # The handshake era
+    # Methods for the handshake era
 
     async def _initialize(self) -> None:
         try:
@@ -209,7 +218,8 @@ class ConnectionAttempt:
             if isinstance(exc, RemoteError) and self._negotiation.handle_initialize_error(exc.data):
                 return
             if isinstance(exc, RemoteError) and self._discover_error is not None:
-                raise self._discover_error from None  # not of the question: it does not know the older one
+                # The server does not support `initialize` either, so report the error of `server/discover`.
+                raise self._discover_error from None
             fallback = (
                 self._connection.transport.create_fallback() if exc.status_code in _FALLBACK_STATUS_CODES else None
             )
@@ -227,7 +237,7 @@ class ConnectionAttempt:
         try:
             await self._restart(fallback)
         except MCPError:
-            raise original_error from None  # what the newer transport said is what a user expects to read
+            raise original_error from None  # the error of the newer transport is more helpful
 
     def _apply_result(self, result: DiscoverResult | InitializeResult, server_info: Implementation | None) -> None:
         connection = self._connection
@@ -265,20 +275,22 @@ def _parse_implementation(data: Any) -> Implementation | None:
         return None
 
 
-_STDOUT_HINT: Final = "is it an MCP server? If so, its stdout must carry nothing but messages: let it print to stderr"
+_STDOUT_HINT: Final = (
+    "is it an MCP server? An MCP server must write only messages to stdout. Write other output to stderr"
+)
 
 
 def _invalid_message_hint(connection: Connection) -> str:
-    """What to ask of something that says what is no message."""
+    """Return a hint for a server that sends invalid messages."""
     if (connection.first_invalid_message or "").startswith("HTTP/"):
-        return "it speaks HTTP: is its address an http:// one?"
+        return "the server uses HTTP. Connect with an http:// URL"
     return _STDOUT_HINT if "exit_code" in connection.transport.get_diagnostics() else "is it an MCP server?"
 
 
 def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
     if isinstance(exc, ConnectionLost) and exc.exit_code is not None:
         exc = add_context(
-            ProcessStartError(f"{exc.args[0]} before it could be used"),
+            ProcessStartError(f"{exc.args[0]} before the connection was open"),
             server=exc.server,
             step=exc.step,
             exit_code=exc.exit_code,
@@ -289,16 +301,18 @@ def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
         isinstance(exc, ProcessStartError | ConnectionLost | RequestTimeout)
         and connection.first_invalid_message is not None
     ):
-        exc.args = (f"{exc.args[0]}; it wrote {clip(connection.first_invalid_message, 200)!r}, which is no message",)
+        exc.args = (
+            f"{exc.args[0]}. It sent {clip(connection.first_invalid_message, 200)!r}, which is not a valid message",
+        )
         add_context(exc, hint=_invalid_message_hint(connection))
     if isinstance(exc, RequestTimeout):
         add_context(exc, hint="is it an MCP server? If it needs longer to start, pass timeout=Timeouts(initialize=...)")
     if isinstance(exc, RemoteError) and exc.code == MethodNotFound.code:
-        add_context(exc, hint="is it an MCP server? It knows no way to begin a conversation")
+        add_context(exc, hint="is it an MCP server? It supports neither initialize nor server/discover")
     return add_context(exc, hint=connection.transport.suggest_fix()) if isinstance(exc, ProcessStartError) else exc
 
 
-# The eras of servers met before, by where they are: a server is asked once what it speaks, not at every opening.
+# The eras of known servers, by target. A server with a known era does not get `server/discover` again.
 _KNOWN_ERAS: dict[str, Era] = {}
 _MAX_KNOWN_ERAS = 1024
 
@@ -306,7 +320,7 @@ CreateConnection = Callable[[ClientTransport], Connection]
 
 
 class Connector:
-    """Opens conversations with one server, each as the last one was left."""
+    """Opens connections to one server, and restores the log level and the subscriptions on each connection."""
 
     def __init__(
         self,
@@ -320,7 +334,7 @@ class Connector:
     ) -> None:
         check_protocol_version(protocol_version)
         self.identity = identity
-        self.resource_subscriptions: set[str] = set()  # those that are no listener's
+        self.resource_subscriptions: set[str] = set()  # subscriptions from `subscribe_resource`
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts
@@ -328,7 +342,7 @@ class Connector:
         self._protocol_version = protocol_version
 
     async def open(self, deadlines: DeadlineTimer) -> Connection:
-        """A conversation, ready for requests; one limit is over all it takes."""
+        """Return a connection that is ready for requests. One timeout covers all steps."""
         timeout = self._timeouts.initialize
         deadline = RequestDeadline(timeout, timeout)
         deadlines.start(deadline, deadline)
@@ -352,7 +366,7 @@ class Connector:
         except MCPError as exc:
             if known_era is None or isinstance(exc, ConnectError | AuthError):
                 raise
-            _KNOWN_ERAS.pop(key or "", None)  # it may have become another server
+            _KNOWN_ERAS.pop(key or "", None)  # the target may be a different server now
             if isinstance(exc, RequestTimeout):
                 raise
             attempt = self._create_attempt(None, deadline)
@@ -373,7 +387,7 @@ class Connector:
         )
 
     async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:
-        """A stateless request says by itself what it wants; a handshake session is told once."""
+        """Set the log level and the subscriptions of a handshake session. Stateless requests contain both."""
         if connection.encoder is None or connection.encoder.is_stateless:
             return
         if self.identity.log_level is not None and connection.server_capabilities.logging is not None:
@@ -385,8 +399,8 @@ class Connector:
             try:
                 await connection.request("resources/subscribe", {"uri": uri}, deadline)
             except RemoteError as exc:
-                log.warning("%s no longer tells when %s changes: %s", connection.name, clip(uri), clip(exc.message))
+                log.warning("%s no longer sends updates of %s: %s", connection.name, clip(uri), clip(exc.message))
 
     async def _request_logs(self, connection: Connection, level: LoggingLevel, deadline: RequestDeadline) -> None:
-        with contextlib.suppress(RemoteError):  # without its logs the server is still of use
+        with contextlib.suppress(RemoteError):  # the server is still usable without log messages
             await connection.request("logging/setLevel", {"level": level}, deadline)

@@ -1,7 +1,7 @@
-"""How long one request may still take: a limit since the last sign of life, and one over all.
+"""Deadlines of requests: a timeout since the last activity, and a total timeout.
 
-The time a user takes to answer a question of the server counts for neither. One timer serves all requests under way:
-a clock says when it is due, and is looked at no sooner than the first of them.
+The clock stops while a user answers a question of the server. One timer serves all open requests and wakes up at the
+earliest deadline.
 """
 
 import asyncio
@@ -10,120 +10,112 @@ from math import inf
 from typing import Any, Final, TypeAlias
 
 from dovetail.errors import MCPError
+from dovetail.wire.base import Struct, field
 from dovetail.wire.jsonrpc import RequestId
 
-ProgressHandler: TypeAlias = Callable[[float, float | None, str | None], Any]
+# A handler that receives the progress, the total and the message of each progress notification. The handler may be
+# async.
+ProgressHandler: TypeAlias = Callable[[float, float | None, str | None], object]
 
-# A year: no event loop can wait for ever, and some count in nanoseconds.
+# One year. Some event loops count nanoseconds and cannot wait for an infinite time.
 MAX_TIMEOUT_S: Final = 365 * 86400.0
 
 
-class RequestDeadline:
-    """The limits of one request."""
+class RequestDeadline(Struct, eq=False):
+    """The deadline of one request."""
 
-    __slots__ = (
-        "_ends_at",
-        "_idle_timeout",
-        "_is_expired",
-        "_loop",
-        "_paused_at",
-        "_total_timeout",
-        "cancel_count",
-        "due_at",
-        "failure",
-        "progress_count",
-        "progress_handler",
-        "started_at",
-        "task",
-    )
+    idle_timeout: float = MAX_TIMEOUT_S
+    total_timeout: float = MAX_TIMEOUT_S
+    progress_handler: ProgressHandler | None = None
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    started_at: float = 0.0
+    due_at: float = 0.0
+    ends_at: float = 0.0
+    paused_at: float | None = None
+    is_expired: bool = False
+    task: asyncio.Task[Any] | None = None  # the waiting task, which is cancelled at the deadline
+    cancel_count: int = 0  # cancellations of `task` before it began to wait
+    failure: MCPError | None = None  # the error that ended the request before its deadline
+    progress_count: int = 0  # number of progress messages so far
 
-    def __init__(
-        self,
-        idle_timeout: float = MAX_TIMEOUT_S,
-        total_timeout: float = MAX_TIMEOUT_S,
-        progress_handler: ProgressHandler | None = None,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.started_at = now = self._loop.time()
-        self._idle_timeout = min(idle_timeout, MAX_TIMEOUT_S)
-        self._total_timeout = min(total_timeout, MAX_TIMEOUT_S)
-        self._ends_at = now + self._total_timeout
-        self._paused_at: float | None = None
-        self._is_expired = False
-        self.task: asyncio.Task[Any] | None = None  # waits, and is cancelled when it is due
-        self.cancel_count = 0  # how often that task had been cancelled before
-        self.progress_handler = progress_handler
-        self.failure: MCPError | None = None  # why it was stopped before it was due
-        self.progress_count = 0  # signs of life so far
-        self.due_at = min(now + self._idle_timeout, self._ends_at)
+    def __post_init__(self) -> None:
+        if self.idle_timeout > MAX_TIMEOUT_S:
+            self.idle_timeout = MAX_TIMEOUT_S
+        if self.total_timeout > MAX_TIMEOUT_S:
+            self.total_timeout = MAX_TIMEOUT_S
+        self.started_at = now = self.loop.time()
+        self.ends_at = now + self.total_timeout
+        self.due_at = now + self.idle_timeout if self.idle_timeout < self.total_timeout else self.ends_at
 
     def expire(self) -> None:
-        """It is due."""
-        if self.task is not None and not self._is_expired:
-            self._is_expired = True
+        """Cancel the waiting task."""
+        if self.task is not None and not self.is_expired:
+            self.is_expired = True
             self.task.cancel()
 
     def fail(self, failure: MCPError) -> None:
-        """It need not be waited for any longer."""
+        """Cancel the waiting task, because the request has failed."""
         self.failure = failure
         self.expire()
 
     def is_cancel_cause(self) -> bool:
-        """Whether the waiting task was cancelled because this was due or failed, and for no other reason."""
-        return self._is_expired and self.task is not None and self.task.uncancel() <= self.cancel_count
+        """Return whether only this deadline cancelled the waiting task."""
+        return self.is_expired and self.task is not None and self.task.uncancel() <= self.cancel_count
 
     def record_activity(self) -> None:
-        """The server is at work on it."""
+        """Restart the idle timeout, because the server is working on the request."""
         self.progress_count += 1
-        if self._paused_at is None:
-            self.due_at = min(self._loop.time() + self._idle_timeout, self._ends_at)
+        if self.paused_at is None:
+            self.due_at = min(self.loop.time() + self.idle_timeout, self.ends_at)
 
     def pause(self) -> None:
-        """A user is being asked."""
-        if self._paused_at is None:
-            self._paused_at = self._loop.time()
+        """Stop the clock while a user answers a question."""
+        if self.paused_at is None:
+            self.paused_at = self.loop.time()
             self.due_at = inf
 
     def resume(self) -> None:
-        """The user has answered."""
-        if self._paused_at is not None:
-            now = self._loop.time()
-            self._ends_at += now - self._paused_at
-            self._paused_at = None
-            self.due_at = min(now + self._idle_timeout, self._ends_at)
+        """Continue after the user has answered."""
+        if self.paused_at is not None:
+            now = self.loop.time()
+            self.ends_at += now - self.paused_at
+            self.paused_at = None
+            self.due_at = min(now + self.idle_timeout, self.ends_at)
 
     def is_due_within(self, seconds: float) -> bool:
-        """Whether it will be due before so much time has passed."""
-        return self._loop.time() + seconds >= self.due_at
+        """Return whether the deadline is within this many seconds."""
+        return self.loop.time() + seconds >= self.due_at
 
     def describe_timeout(self) -> str:
-        """Which limit has passed, in words."""
-        if self.due_at >= self._ends_at:
-            progress_note = ", though the server reported progress" if self.progress_count else ""
-            return f"no answer within the total limit of {self._total_timeout:g} s{progress_note}"
-        progress_note = (
-            f"after {self.progress_count} signs of progress" if self.progress_count else "with no sign of progress"
-        )
-        return f"no answer within {self._idle_timeout:g} s {progress_note}"
+        """Return a message about the timeout that has passed."""
+        if self.due_at >= self.ends_at:
+            progress_note = ", although the server reported progress" if self.progress_count else ""
+            return f"no response within the total limit of {self.total_timeout:g} s{progress_note}"
+        if self.progress_count:
+            return (
+                f"no response within {self.idle_timeout:g} s after the last progress "
+                f"(messages so far: {self.progress_count})"
+            )
+        return f"no response and no progress within {self.idle_timeout:g} s"
 
 
 class DeadlineTimer:
-    """The clocks of the requests under way, by their ids; or of those who wait for something else, by any key."""
+    """Checks the deadlines of open requests, by request id, and of other waiting tasks, by any key."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._deadlines: dict[Any, RequestDeadline] = {}
         self._is_paused = False
         self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = inf  # when the timer goes off
+        self._wakes_at = inf  # time of the next check
 
     @property
     def running(self) -> int:
-        """How many clocks are watched."""
+        """Return the number of deadlines."""
         return len(self._deadlines)
 
     def start(self, id: Any, deadline: RequestDeadline) -> None:
-        """Watch a clock, for the task that calls this."""
+        """Add a deadline for the current task."""
         self._deadlines[id] = deadline
         deadline.task = task = asyncio.current_task(self.loop)
         deadline.cancel_count = 0 if task is None else task.cancelling()
@@ -133,36 +125,38 @@ class DeadlineTimer:
             self._schedule_check(deadline.due_at)
 
     def stop(self, id: Any) -> None:
-        """The request is over; its clock may be watched elsewhere."""
+        """Remove a deadline. Another timer may use the deadline again."""
         deadline = self._deadlines.pop(id)
         if self._is_paused:
             deadline.resume()
 
     def get(self, id: RequestId) -> RequestDeadline | None:
-        """The clock of a request."""
+        """Return the deadline of a request."""
         return self._deadlines.get(id)
 
     def find_for(self, id: RequestId | None) -> RequestDeadline | None:
-        """The clock of the request that something belongs to: the one named, else the only one there is."""
+        """Return the deadline of this request. If the id is unknown and only one deadline exists, return that
+        deadline.
+        """
         if id is not None:
             return self._deadlines.get(id)
         return next(iter(self._deadlines.values())) if len(self._deadlines) == 1 else None
 
     def pause(self) -> None:
-        """A user is being asked."""
+        """Pause all deadlines while a user answers a question."""
         self._is_paused = True
         for deadline in self._deadlines.values():
             deadline.pause()
 
     def resume(self) -> None:
-        """The user has answered."""
+        """Continue all deadlines after the user has answered."""
         self._is_paused = False
         for deadline in self._deadlines.values():
             deadline.resume()
         self._check_due()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self._wakes_at = None, inf

@@ -1,7 +1,7 @@
-"""The user's handlers for what a server may ask: forms, visits to a URL, a model, roots. Both eras end up here.
+"""The user's handlers for input requests: forms, URLs, sampling and roots. Both eras use the same handlers.
 
-What is declared to the server is exactly what there are handlers for. An answer is checked against the schema it was
-asked with before it leaves; a URL is never opened here, and only handed on if it is one a browser should open.
+The client declares a capability for each handler. It checks each answer against the requested schema before it sends
+the answer. It never opens a URL itself, and passes a URL to the handler only if a browser may open the URL.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -35,10 +35,19 @@ from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResu
 
 _MAX_ERROR_CHARS: Final = 300
 
-ElicitationHandler: TypeAlias = Callable[[ElicitRequestParams], Any]
-SamplingHandler: TypeAlias = Callable[[CreateMessageRequestParams], Any]
-RootsProvider: TypeAlias = Sequence[str | Path | Root] | Callable[[], Any]
-LogHandler: TypeAlias = Callable[[LoggingMessageNotificationParams], Any]
+# A handler that answers a form or a URL request with an ElicitResult or the fields of the form. None declines. The
+# handler may be async.
+ElicitationHandler: TypeAlias = Callable[[ElicitRequestParams], object]
+# A handler that answers a sampling request with a CreateMessageResult or text. The handler may be async.
+SamplingHandler: TypeAlias = Callable[
+    [CreateMessageRequestParams], CreateMessageResult | str | Awaitable[CreateMessageResult | str]
+]
+# The roots, or a function that returns the roots. The function may be async.
+RootsProvider: TypeAlias = (
+    Sequence[str | Path | Root] | Callable[[], Iterable[str | Path | Root] | Awaitable[Iterable[str | Path | Root]]]
+)
+# A handler that receives log messages of the server. The handler may be async.
+LogHandler: TypeAlias = Callable[[LoggingMessageNotificationParams], object]
 
 InputRelay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
@@ -50,7 +59,7 @@ ALL_CAPABILITIES: Final = ClientCapabilities(
 
 
 class InputHandlers:
-    """What this client can be asked, and who answers."""
+    """Answers input requests of the server with the user's handlers."""
 
     def __init__(
         self,
@@ -64,14 +73,12 @@ class InputHandlers:
         self._url_elicitation_handler = url_elicitation_handler
         self._sampling_handler = sampling_handler
         self._roots_provider = roots
-        self.relay: InputRelay | None = None  # where questions go for which there is no handler
-        self.is_own_request: Callable[[], bool] | None = (
-            None  # whether a question is for the handlers though there is a relay
-        )
-        self.open = 0  # questions without an answer yet
+        self.relay: InputRelay | None = None  # answers input requests that have no handler
+        self.is_own_request: Callable[[], bool] | None = None  # whether a handler answers before the relay
+        self.open = 0  # number of unanswered input requests
 
     def capabilities(self) -> ClientCapabilities:
-        """What the handlers stand for."""
+        """Return the capabilities of the handlers."""
         if (
             self.relay is not None
             and self.is_own_request is None
@@ -93,7 +100,7 @@ class InputHandlers:
         )
 
     async def answer(self, method: str, params: Any) -> Any:
-        """The answer to one question, given as raw parameters; ProtocolError if it is none this client takes."""
+        """Answer one input request with raw params. Raise ProtocolError if the client does not accept the request."""
         relay = self.relay if self.relay is not None and self._should_relay() else None
         return await self._answer(method, params, relay)
 
@@ -124,7 +131,7 @@ class InputHandlers:
                 raise MethodNotFound(method)
 
     async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
-        """The answers to the questions of one round, one after the other: there is one user."""
+        """Answer the input requests of one round, one after the other, because the same user answers all of them."""
         responses: dict[str, Any] = {}
         respond = self.answer if self.is_own_request is None else partial(self._answer, relay=None)
         for key, request in requests.items():
@@ -132,21 +139,22 @@ class InputHandlers:
                 responses[key] = to_plain(await respond(request.method, request.params))
             except MethodNotFound:
                 raise add_context(
-                    InputRequestError(f"nothing here answers {clip(request.method)}"), hint=_handler_hint(request)
+                    InputRequestError(f"the client has no handler for {clip(request.method)}"),
+                    hint=_handler_hint(request),
                 ) from None
             except ProtocolError as exc:
                 raise InputRequestError(exc.message) from None
         return responses
 
-    # Forms and visits
+    # Methods for elicitation
 
     async def elicit(self, request: ElicitRequestParams) -> ElicitResult:
-        """What the user does about one question."""
+        """Return the user's answer to a form or a URL request."""
         handler = self._elicitation_handler if request.mode == "form" else self._url_elicitation_handler
         if handler is None:
             raise MethodNotFound(f"elicitation/create in {request.mode} mode")
         if request.mode == "url" and not is_safe_url(request.url or ""):
-            raise InvalidParams("Invalid params: url must be https, or http on this machine")
+            raise InvalidParams("Invalid params: url must use https, or http on this machine")
         try:
             answer = await _call_handler(
                 "elicitation_handler" if request.mode == "form" else "url_elicitation_handler", handler, request
@@ -172,7 +180,7 @@ class InputHandlers:
     async def _list_roots(self, provider: RootsProvider) -> ListRootsResult:
         roots: Any = await _call_handler("roots", provider) if callable(provider) else provider
         if isinstance(roots, str | Path | Root):
-            roots = [roots]  # one root, not its letters
+            roots = [roots]  # the handler returned a single root
         if not isinstance(roots, Iterable):
             raise InputRequestError(f"roots must return a list of paths, URIs or Root, not {type_name(roots)}")
         try:
@@ -214,13 +222,13 @@ def _validate_content(schema: dict[str, Any], content: dict[str, Any]) -> None:
     try:
         problem = compile_schema(schema).find_error(content)
     except UnusableSchema:
-        return  # nothing can be said about it
+        return  # the schema cannot be used, so the answer is not checked
     if problem is not None:
-        raise InputRequestError(f"the answer does not fit the form: {problem}")
+        raise InputRequestError(f"the answer does not match the form: {problem}")
 
 
 async def _call_handler(name: str, handler: Callable[..., Any], *args: Any) -> Any:
-    """What a handler returns; InputRequestError names the one that failed, whatever it raised."""
+    """Call a handler and return its result. Convert any exception to InputRequestError with the name of the handler."""
     try:
         return await run_callback(handler, *args)
     except (ElicitationDeclined, ElicitationCancelled) as exc:
@@ -239,7 +247,7 @@ def _handler_error(name: str, exc: Exception) -> InputRequestError:
 
 
 def _check_encodable(name: str, answer: Any) -> Any:
-    """The same; InputRequestError names the handler whose answer is nothing that JSON can say."""
+    """Return the answer. Raise InputRequestError with the name of the handler if the answer has no JSON form."""
     try:
         encode(answer)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
@@ -271,4 +279,4 @@ def _handler_hint(request: InputRequest) -> str:
         "sampling/createMessage": "sampling_handler",
         "roots/list": "roots",
     }.get(request.method)
-    return f"pass {name}= to the client" if name else "ask the server's author what it needs"
+    return f"pass {name}= to the client" if name else "ask the server's author what the request needs"

@@ -1,6 +1,6 @@
-"""Results that ask instead of answering: what is pending, and what goes with the next try.
+"""Results that ask for input: the pending request, and the params of the next round.
 
-A pending question is a value: it can be stored, and answered by another process.
+A pending request can be stored, and another process can answer it.
 spec: mrtr#client-requirements-basic-workflow
 """
 
@@ -38,24 +38,24 @@ INPUT_REQUIRED = "input_required"
 class PendingRequest(Struct, frozen=True, kw_only=True):
     """A request that waits for input. Answer each of `input_requests` under its key with `Client.resume`."""
 
-    method: str
-    params: dict[str, Any]
-    input_requests: dict[str, InputRequest]
-    request_state: str | None = None
-    round: int = 1
+    method: str  # the method of the request
+    params: dict[str, Any]  # the parameters of the request
+    input_requests: dict[str, InputRequest]  # the questions of the server, by key
+    request_state: str | None = None  # opaque state of the server. The client returns it unchanged
+    round: int = 1  # the number of this round, starting with 1
 
     def dump(self) -> bytes:
-        """Return it as JSON. It may hold secrets of the server: store it like a token."""
+        """Return the request as JSON. The JSON may contain secrets of the server, so store it like a token."""
         return msgspec.json.encode(self)
 
     @classmethod
     def load(cls, data: bytes | str) -> "PendingRequest":
-        """Load what `dump` returned. Raise ValueError for anything else."""
+        """Load the output of `dump`. Raise ValueError for other data."""
         return msgspec.json.decode(data, type=cls)
 
 
 def build_resume_params(pending: PendingRequest, responses: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the next round. The request state goes back unchanged."""
+    """Return the params of the next round, with the request state unchanged."""
     params = dict(pending.params)
     if pending.input_requests:
         params["inputResponses"] = {key: to_plain(value) for key, value in responses.items()}
@@ -65,7 +65,7 @@ def build_resume_params(pending: PendingRequest, responses: Mapping[str, Any]) -
 
 
 def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0) -> Any:
-    """Return the result of a request as its type, or a PendingRequest."""
+    """Return the typed result of a request, or a PendingRequest."""
     assert row.result is not None
     try:
         result: Result = decode_body(raw, row.result, f"the result of {row.name}")
@@ -81,7 +81,7 @@ def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0
     if result.result_type == INPUT_REQUIRED and row.may_require_input:
         return _build_pending(decode_body(raw, InputRequiredResult, f"the result of {row.name}"), row, params, rounds)
     # spec: basic#resulttype
-    raise InvalidResult(f"the result of {row.name} is of a kind this client does not know")
+    raise InvalidResult(f"the result of {row.name} has an unknown resultType")
 
 
 def _build_pending(
@@ -99,11 +99,11 @@ def _build_pending(
 
 URL_ELICITATION_REQUIRED: Final = -32042
 
-_MISSING_HANDLER_HINT: Final = "pass url_elicitation_handler= to the client, because the user must visit a page first"
+_MISSING_HANDLER_HINT: Final = "pass url_elicitation_handler= to the client, because the user must open a URL first"
 
 
 class URLElicitations:
-    """The visits a user is asked for."""
+    """Runs URL elicitations that a handshake server requires before a request."""
 
     def __init__(self, name: str, handlers: InputHandlers, limits: ClientLimits, completion_timeout: float) -> None:
         self._name = name
@@ -113,13 +113,15 @@ class URLElicitations:
         self._pending_events: dict[str, asyncio.Event] = {}
 
     def mark_complete(self, id: str) -> None:
-        """The server says that a visit is over."""
+        """Record that an elicitation is complete."""
         event = self._pending_events.get(id)
         if event is not None:
             event.set()
 
     async def elicit_and_retry(self, error: RemoteError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
-        """What `send` brings, once the server is content with the visits it asks for."""
+        """Run the elicitations of an error and send the request again, until the server accepts the request. Return the
+        result.
+        """
         accepted_ids: set[str] = set()
         for _ in range(self._limits.max_input_rounds):
             try:
@@ -133,7 +135,7 @@ class URLElicitations:
                     raise
                 error = again
         raise add_context(
-            InputRequestError(f"it wanted pages visited in more than {self._limits.max_input_rounds} rounds"),
+            InputRequestError(f"the server asked for URLs in more than {self._limits.max_input_rounds} rounds"),
             server=self._name,
             step=step,
         )
@@ -141,8 +143,11 @@ class URLElicitations:
     async def _elicit_all(self, error: RemoteError, accepted_ids: set[str]) -> None:
         elicitations = _read_elicitations(error)
         if len(elicitations) > self._limits.max_input_requests:
-            raise InputRequestError(f"it asked {len(elicitations)} questions at once")
-        # It may be over before the user has said so.
+            raise InputRequestError(
+                f"the server sent {len(elicitations)} input requests at once, more than the "
+                f"limit of {self._limits.max_input_requests}"
+            )
+        # Create the events before the handlers run, because an elicitation may be complete before its handler returns.
         events = {
             elicitation.elicitation_id: asyncio.Event()
             for elicitation in elicitations
@@ -154,7 +159,7 @@ class URLElicitations:
                 if elicitation.elicitation_id not in accepted_ids:
                     await self._elicit(elicitation, error)
             accepted_ids.update(events)
-            with contextlib.suppress(TimeoutError):  # not every server says when it is over
+            with contextlib.suppress(TimeoutError):  # some servers never report completion
                 async with asyncio.timeout(self._completion_timeout):
                     for event in events.values():
                         await event.wait()
@@ -174,7 +179,7 @@ class URLElicitations:
 
 
 def _read_elicitations(error: RemoteError) -> list[ElicitRequestParams]:
-    """The visits an error asks for; the error itself if it does not say."""
+    """Return the elicitations in an error. Raise the error if it contains no elicitations."""
     try:
         items: Any = error.data["elicitations"]
         elicitations = [convert(item, ElicitRequestParams) for item in items]

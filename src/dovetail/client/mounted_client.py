@@ -1,7 +1,8 @@
-"""Forwarding: the server behind a client, offered to the callers of another server.
+"""Forwarding: the server of a client, mounted on another server.
 
-Bytes go through as they came where both sides speak the same revision. Progress, log messages and questions go to the
-caller whose request they belong to; where that cannot be told, to nobody.
+If both sides use the same protocol version, results are forwarded as bytes. Progress, log messages and input requests
+go to the caller whose request they belong to. If that caller is unknown, notifications are dropped and input requests
+are rejected.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from dovetail.errors import (
     ToolError,
 )
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Exchange, ForwardedResult
+from dovetail.protocol.exchange import ForwardedResult, IncomingExchange
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import compute_binding
@@ -47,22 +48,29 @@ from dovetail.wire.codec import to_plain
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.lifecycle import ClientCapabilities, ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.logs import LEVELS, get_severity
-from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, is_reserved
+from dovetail.wire.meta import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROGRESS_TOKEN,
+    PROTOCOL_VERSION,
+    is_reserved,
+)
 from dovetail.wire.methods import METHODS
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.raw_message import decode_body
 
-Send: TypeAlias = Callable[[Exchange, dict[str, Any]], Coroutine[Any, Any, Any]]
+Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
-ANSWER_TIMEOUT_S: Final = 600.0  # seconds an answer may take
+ANSWER_TIMEOUT_S: Final = 600.0  # seconds in which a caller must answer
 _MAX_PARKED_CALLS: Final = 256
 _REQUEST_KEY: Final = "q"
 
 
 class ParkedCall:
-    """One call at work at the server, whoever comes for its result."""
+    """A call that continues on the server while its caller answers an input request."""
 
-    def __init__(self, exchange: Exchange, send: Send) -> None:
+    def __init__(self, exchange: IncomingExchange, send: Send) -> None:
         self.exchange = exchange
         self.binding_key = compute_binding(exchange.caller.principal, exchange.method, exchange.params)
         self.input_request: InputRequest | None = None
@@ -74,7 +82,7 @@ class ParkedCall:
         self.task.add_done_callback(lambda _: self._wakeup.set())
 
     async def ask(self, method: str, params: dict[str, Any]) -> Any:
-        """Put a question to whoever waits, one at a time."""
+        """Send an input request to the caller and return the response. Only one request is open at a time."""
         async with self._ask_lock:
             self._response = asyncio.get_running_loop().create_future()
             self.input_request = InputRequest(method=method, params=params or None)
@@ -85,13 +93,13 @@ class ParkedCall:
                 self.input_request = None
 
     def set_response(self, response: Any) -> None:
-        """The caller came back with it."""
+        """Set the caller's response to the open input request."""
         if self._response is not None and not self._response.done():
             self.input_request = None
             self._response.set_result(response)
 
     async def wait_next(self) -> Any:
-        """The result, or the question that is open."""
+        """Wait for the result or the next input request."""
         while not self.task.done():
             if self.input_request is not None:
                 return self.input_request
@@ -110,28 +118,28 @@ class ParkedCalls:
         self._tickets: dict[str, ParkedCall] = {}
         self._calls_by_exchange: dict[int, ParkedCall] = {}
 
-    def find(self, exchange: Exchange) -> ParkedCall | None:
-        """The call that works for an exchange."""
+    def find(self, exchange: IncomingExchange) -> ParkedCall | None:
+        """Return the parked call of an exchange."""
         return self._calls_by_exchange.get(id(exchange))
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call waits."""
+        """Return whether a call waits for its caller."""
         return bool(self._tickets)
 
     @property
-    def exchanges(self) -> list[Exchange]:
-        """Those of the calls that wait."""
+    def exchanges(self) -> list[IncomingExchange]:
+        """Return the exchanges of the waiting calls."""
         return [call.exchange for call in self._tickets.values()]
 
-    async def run(self, exchange: Exchange, send: Send) -> Any:
-        """The raw result of an exchange, or the result that asks what the server wants to know."""
+    async def run(self, exchange: IncomingExchange, send: Send) -> Any:
+        """Start or resume a call. Return its raw result, or a result that asks for input."""
         if "requestState" in exchange.params:
             call = self._resume(exchange)
         elif len(self._tickets) < _MAX_PARKED_CALLS:
             call = ParkedCall(exchange, send)
         else:
-            raise ServerBusy("Too many calls wait for answers")
+            raise ServerBusy("Too many calls wait for input")
         self._calls_by_exchange[id(exchange)] = self._calls_by_exchange[id(call.exchange)] = call
         try:
             outcome = await call.wait_next()
@@ -155,7 +163,7 @@ class ParkedCalls:
             result_type="input_required", input_requests={_REQUEST_KEY: input_request}, request_state=ticket
         )
 
-    def _resume(self, exchange: Exchange) -> ParkedCall:
+    def _resume(self, exchange: IncomingExchange) -> ParkedCall:
         call = self._tickets.get(str(exchange.params["requestState"]))
         if call is None or call.binding_key != compute_binding(
             exchange.caller.principal, exchange.method, exchange.params
@@ -165,7 +173,7 @@ class ParkedCalls:
         responses: Any = exchange.params.get("inputResponses")
         if type(responses) is dict and _REQUEST_KEY in responses:
             call.set_response(to_plain(responses[_REQUEST_KEY]))
-        # What is said from here on goes to the request that is waiting now.
+        # The call now belongs to the new request, so notifications go to its stream.
         call.exchange.emit, call.exchange.meta = exchange.emit, exchange.meta
         return call
 
@@ -179,7 +187,7 @@ class ParkedCalls:
         call.task.cancel()
 
     def clear(self) -> None:
-        """Give up everything."""
+        """Cancel all waiting calls."""
         for call in self._tickets.values():
             self._cancel(call)
         self._tickets.clear()
@@ -195,7 +203,7 @@ _NOTICE_METHODS: Final = {
 }
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 
-# Before it was ever reached, a server may have anything.
+# The capabilities to assume before the first connection, when those of the server are unknown.
 _ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -203,14 +211,15 @@ _ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     completions={},
 )
 
-# Looks at a question before it is put to a caller: the answer to give instead, or None; ProtocolError to refuse it.
+# A function that checks an input request before a caller gets it. It returns a response to use instead, or None to ask
+# the caller. It raises ProtocolError to reject the request.
 InputFilter: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
 
-_current_exchange: ContextVar[Exchange | None] = ContextVar("dovetail_forwarded", default=None)
+_current_exchange: ContextVar[IncomingExchange | None] = ContextVar("dovetail_forwarded", default=None)
 
 
 class MountedClient:
-    """One client as something to mount."""
+    """A client as a mount target."""
 
     is_remote = True
 
@@ -226,24 +235,25 @@ class MountedClient:
         self.name: str = client.name
         self._client = client
         self._request_sender = session.sender
+        self._reconnector = session.reconnector
         self._callbacks = session.callbacks
         self._limits = session.limits
         self._call_timeout = session.timeouts.call
-        self._active_exchanges: list[Exchange] = []
+        self._active_exchanges: list[IncomingExchange] = []
         self._parked_calls = ParkedCalls()
         self._input_filter = input_filter
         self._change_listeners: list[ChangeCallback] = []
         self._listen_task: asyncio.Task[None] | None = None
-        self._has_no_changes = False  # the server tells of nothing
-        self._listen_again_at = 0.0  # is it listened to again
+        self._has_no_changes = False  # True if the server does not support change notifications
+        self._listen_again_at = 0.0  # earliest time to listen again
         session.sender.tracks_own_requests = is_shared
         is_own_request = self._is_own_request if is_shared else None
         session.set_relay(self._handle_input_request, self._forward_log, is_own_request, declare_all=declare_all)
 
-    # Life
+    # Methods that start and stop the client
 
     async def start(self) -> None:
-        """Connect, unless that is done, and listen to what changes."""
+        """Connect if necessary, and listen for changes."""
         if not self._client.is_connected:
             await self._client.connect()
             self._has_no_changes, self._listen_again_at = False, 0.0
@@ -251,13 +261,15 @@ class MountedClient:
             self._start_listening()
 
     def _start_listening(self) -> None:
-        """Listen, unless that is done; again, a while after it has ended, and then nobody knows what was missed."""
+        """Start to listen for changes, unless a task already listens. A repeated attempt waits for `_listen_again_at`,
+        and then reports all lists as changed.
+        """
         loop, previous_task = asyncio.get_running_loop(), self._listen_task
         if previous_task is None or (previous_task.done() and loop.time() >= self._listen_again_at):
             self._listen_task = loop.create_task(self._watch_lists(is_repeated=previous_task is not None))
 
     async def stop(self) -> None:
-        """Leave the server."""
+        """Close the connection."""
         self._parked_calls.clear()
         listen_task, self._listen_task = self._listen_task, None
         if listen_task is not None:
@@ -266,13 +278,13 @@ class MountedClient:
         await self._client.close()
 
     def capabilities(self) -> ServerCapabilities:
-        """What the server declared."""
+        """Return the capabilities of the server."""
         return self._client.server_capabilities if self._client.is_connected else _ASSUMED_CAPABILITIES
 
-    # Lists
+    # Methods that list items
 
-    async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
-        """What the server lists."""
+    async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
+        """Return the items of the server."""
         client, capabilities = self._client, self.capabilities()
         match kind:
             case "tool":
@@ -293,16 +305,18 @@ class MountedClient:
                 templates = await client.list_resource_templates() if capabilities.resources is not None else ()
                 return {template.uri_template: template for template in templates}
 
-    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
-        """Whether the server lists it; what a template may stand for, only the server knows."""
+    async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
+        """Return whether the server has the item. If the server has templates, return True for any URI, because only
+        the server can match it.
+        """
         if name in await self.list_items(kind, exchange):
             return True
         return kind == "resource" and bool(await self.list_items("resource template", exchange))
 
-    # Changes
+    # Methods for changes
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Hear of the server's changes, once it is reached."""
+        """Call a function for each change while the client is connected. Call the returned function to stop."""
         self._change_listeners.append(callback)
 
         def stop() -> None:
@@ -312,11 +326,11 @@ class MountedClient:
         return stop
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Whether a caller may hear of a resource: only the server knows."""
+        """Return True, because only the server knows whether a caller may receive updates."""
         return True
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Hear of these resources too."""
+        """Listen for updates of these resources, too. Call the returned function to stop."""
         await self.start()
         subscription = self._client.listen(tools=False, prompts=False, resources=False, uris=uris)
         with contextlib.suppress(MCPError):
@@ -332,7 +346,7 @@ class MountedClient:
         self._listen_again_at = asyncio.get_running_loop().time() + self._limits.max_reconnect_delay
 
     async def _forward_changes(self, changes: Any, missed: Sequence[str] = ()) -> bool:
-        """Pass on what changes until that ends; False if it is not told."""
+        """Forward changes until the subscription ends. Return False if the server does not support subscriptions."""
         try:
             async with changes:
                 for notice in missed:
@@ -342,64 +356,71 @@ class MountedClient:
         except NotSupported:
             return False
         except Exception as exc:
-            log.warning("the changes of %s are not heard any more: %s", self.name, exc)
+            log.warning("changes of %s are no longer received: %s", self.name, exc)
         return True
 
     def _notify_listeners(self, notice: str, uri: str | None = None) -> None:
         for callback in tuple(self._change_listeners):
             callback(notice, uri)
 
-    # Requests
+    # Methods that forward requests
 
-    async def handle(self, exchange: Exchange, timeout: float | None = None) -> Result | bytes:
-        """Have the server answer, in the words it shares with the caller, or translated; `most`: within these seconds.
+    async def handle(self, exchange: IncomingExchange, timeout: float | None = None) -> Result | bytes:
+        """Forward a request. Return the bytes of the result if both sides use the same protocol version, else the
+        decoded result.
 
-        People may take their time to answer what it asks.
+        `timeout` is in seconds for each round. Time that users need to answer the server does not count.
         """
-        send = partial(self._send, timeout=_MAX_CALL_TIMEOUT_S if timeout is None else timeout)
-        await self._ensure_started(exchange)
+        timeout = _MAX_CALL_TIMEOUT_S if timeout is None else timeout
         token = _current_exchange.set(exchange)
         self._active_exchanges.append(exchange)
         try:
-            if (
-                exchange.caller.is_stateless
-                and not self._request_sender.is_stateless
-                and METHODS[exchange.method].may_require_input
-            ):
-                return self._convert_result(exchange, await self._parked_calls.run(exchange, send))
-            return self._convert_result(exchange, await self._send_until_complete(exchange, send))
+            encoder = self._reconnector.encoder
+            if encoder is None or self._change_listeners:
+                await self.start()
+                encoder = self._reconnector.encoder
+            is_stateless_server = encoder is not None and encoder.is_stateless
+            if exchange.caller.is_stateless and not is_stateless_server and METHODS[exchange.method].may_require_input:
+                result = await self._parked_calls.run(exchange, partial(self._send, timeout=timeout))
+            else:
+                params = exchange.params
+                if "_meta" in params:
+                    params = {name: value for name, value in params.items() if name != "_meta"}
+                options = self._build_options(exchange, timeout, wants_progress=exchange.progress_token is not None)
+                row = METHODS[exchange.method]
+                result = ForwardedResult(await self._request_sender.forward(row, params, options))
+                if self._callbacks.is_running:
+                    await self._callbacks.flush(self._call_timeout)  # send notifications before the response
+                if is_stateless_server and _INPUT_REQUIRED_MARKER in result:
+                    result = await self._send_until_complete(exchange, params, result, timeout)
+            encoder = self._reconnector.encoder
+            if encoder is not None and exchange.caller.protocol_version == encoder.revision:
+                return result
+            return self._convert_result(exchange, result)
         except MCPError as exc:
             raise self._convert_error(exc, exchange) from None
         finally:
             self._active_exchanges.remove(exchange)
             _current_exchange.reset(token)
 
-    async def _ensure_started(self, exchange: Exchange) -> None:
-        try:
-            await self.start()
-        except MCPError as exc:
-            raise self._convert_error(exc, exchange) from None
-
-    async def _send(self, exchange: Exchange, params: dict[str, Any], *, timeout: float) -> Any:
-        row = METHODS[exchange.method]
+    async def _send(self, exchange: IncomingExchange, params: dict[str, Any], *, timeout: float) -> ForwardedResult:
         wants_progress = exchange.progress_token is not None or self._parked_calls.find(exchange) is not None
-        progress = self._create_progress_handler(exchange) if wants_progress else None
-        options = RequestOptions(progress_handler=progress, meta=self._build_meta(exchange), total_timeout=timeout)
-        result = ForwardedResult(await self._request_sender.forward(row, params, options))
-        await self._callbacks.flush(self._call_timeout)  # what came on the way goes before the answer
+        options = self._build_options(exchange, timeout, wants_progress=wants_progress)
+        result = ForwardedResult(await self._request_sender.forward(METHODS[exchange.method], params, options))
+        await self._callbacks.flush(self._call_timeout)  # send notifications before the response
         return result
 
-    async def _send_until_complete(self, exchange: Exchange, send: Send) -> Any:
-        """The raw result. A server of the stateless era asks in it: where the caller can be asked, it is."""
-        params = {name: value for name, value in exchange.params.items() if name != "_meta"}
+    async def _send_until_complete(
+        self, exchange: IncomingExchange, params: dict[str, Any], raw: ForwardedResult, timeout: float
+    ) -> ForwardedResult:
+        """Return the raw result. If a stateless server asks for input, get the answers from the filter or from a
+        handshake caller.
+        """
         rounds = 0
-        while True:
-            raw = await send(exchange, params)
-            if not self._request_sender.is_stateless or _INPUT_REQUIRED_MARKER not in raw:
-                return raw
+        while self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
             input_required = decode_body(raw, InputRequiredResult, f"the result of {exchange.method}")
             if input_required.result_type != INPUT_REQUIRED or rounds >= self._limits.max_input_rounds:
-                return raw
+                break
             requests = input_required.input_requests or {}
             responses = (
                 self._filter_requests(requests)
@@ -407,59 +428,65 @@ class MountedClient:
                 else await self._ask_each(exchange, requests)
             )
             if responses is None:
-                return raw
+                break
             rounds += 1
             params = params | {"inputResponses": responses}
             if input_required.request_state is not None:
                 params["requestState"] = input_required.request_state
+            raw = await self._send(exchange, params, timeout=timeout)
+        return raw
 
-    async def _ask_each(self, exchange: Exchange, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
+    async def _ask_each(self, exchange: IncomingExchange, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
         return {
             key: await self._ask_caller(exchange, request.method, request.params or {})
             for key, request in requests.items()
         }
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
-        """The answers to give instead of the caller's; None if it is to be asked, InvalidParams for some of each."""
+        """Return the responses of the filter, or None if the caller must answer. Raise InvalidParams if the filter
+        answers only some of the requests.
+        """
         if self._input_filter is None:
             return None
         outcomes = {key: self._input_filter(request.method, request.params or {}) for key, request in requests.items()}
         responses = {key: outcome for key, outcome in outcomes.items() if outcome is not None}
         if responses and len(responses) < len(requests):
-            raise InvalidParams(f"Not allowed: some of what {self.name} asks at once")
+            raise InvalidParams(f"Not allowed: some of the input requests that {self.name} sent together")
         return responses or None
 
-    def _build_meta(self, exchange: Exchange) -> dict[str, Any]:
-        """The caller's own `_meta`, and, to a stateless server, who it is and what it can be asked."""
+    def _build_options(self, exchange: IncomingExchange, timeout: float, *, wants_progress: bool) -> RequestOptions:
+        """Return the options of a request: the caller's `_meta`, and the caller's identity for a stateless server."""
         meta = {
-            name: value for name, value in exchange.meta.items() if name != PROGRESS_TOKEN and not is_reserved(name)
+            name: value for name, value in exchange.meta.items() if name not in _REPLACED_META and not is_reserved(name)
         }
-        if not self._request_sender.is_stateless:
-            return meta
-        caller = exchange.caller
-        meta[CLIENT_CAPABILITIES] = caller.client_capabilities
-        if caller.client_info is not None:
-            meta[CLIENT_INFO] = caller.client_info
-        if caller.log_level is not None:
-            meta[LOG_LEVEL] = LEVELS[caller.log_level]
-        return meta
+        encoder, caller = self._reconnector.encoder, exchange.caller
+        if encoder is not None and encoder.is_stateless:
+            meta[CLIENT_CAPABILITIES] = caller.client_capabilities
+            if caller.client_info is not None:
+                meta[CLIENT_INFO] = caller.client_info
+            if caller.log_level is not None:
+                meta[LOG_LEVEL] = LEVELS[caller.log_level]
+        return RequestOptions(
+            progress_handler=self._create_progress_handler(exchange) if wants_progress else None,
+            meta=meta,
+            total_timeout=timeout,
+        )
 
-    def _convert_result(self, exchange: Exchange, raw: Result | ForwardedResult) -> Result | bytes:
+    def _convert_result(self, exchange: IncomingExchange, raw: Result | ForwardedResult) -> Result | bytes:
         if isinstance(raw, Result):
-            return raw
-        revision = self._client.protocol_version
-        if exchange.caller.protocol_version == revision:
             return raw
         row = METHODS[exchange.method]
         if exchange.caller.is_stateless and self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
             return decode_body(raw, InputRequiredResult, f"the result of {row.name}")
-        tool = self._request_sender.tool_index.get(str(exchange.params.get("name")))
+        tool = self._request_sender.tool_index.entries.get(str(exchange.params.get("name")))
         if self._request_sender.is_stateless and tool is not None:
             exchange.wraps = downgrade.is_wrapped(tool.tool.output_schema)
         return decode_body(raw, row.result or Result, f"the result of {row.name}")
 
-    def _convert_error(self, exc: MCPError, exchange: Exchange) -> MCPError:
-        """The server's refusal as this side's own; what never travels is logged, and only told of."""
+    def _convert_error(self, exc: MCPError, exchange: IncomingExchange) -> MCPError:
+        """Convert an error of the server to an error for the caller. Internal errors are logged, and the caller gets no
+        details.
+        """
         if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _is_resource_not_found(exc)):
             return ResourceNotFound(str(exchange.params.get("uri")))
         if isinstance(exc, RemoteError) and not isinstance(exc, RateLimited):
@@ -469,13 +496,13 @@ class MountedClient:
         if isinstance(exc, ProtocolError | ToolError | RateLimited):
             return exc
         if isinstance(exc, RequestTimeout):
-            return InternalError(f"{self.name} did not answer in time")
-        log.warning("a request for %s failed: %s", self.name, exc)
-        return InternalError(f"{self.name} could not answer; the server's log says why")
+            return InternalError(f"{self.name} did not respond in time")
+        log.warning("a request to %s failed: %s", self.name, exc)
+        return InternalError(f"{self.name} could not handle the request. See the server's log for the reason")
 
-    # On the way
+    # Methods that handle notifications and input requests of the server
 
-    def _create_progress_handler(self, exchange: Exchange) -> Any:
+    def _create_progress_handler(self, exchange: IncomingExchange) -> Any:
         async def progress(done: float, total: float | None, message: str | None) -> None:
             token = exchange.progress_token
             if token is None:
@@ -493,8 +520,10 @@ class MountedClient:
         if get_severity(level) >= exchange.caller.log_level:
             self._callbacks.call(exchange.notify, "notifications/message", params)
 
-    def _find_exchange(self) -> Exchange | None:
-        """Whose request something belongs to: told by the stream it came on, or because there is only one caller."""
+    def _find_exchange(self) -> IncomingExchange | None:
+        """Return the exchange that a message belongs to. That is the exchange of its stream, or the only open
+        exchange.
+        """
         if (current := self._get_active_exchange()) is not None:
             return current
         exchanges = [*self._parked_calls.exchanges, *self._active_exchanges]
@@ -503,24 +532,26 @@ class MountedClient:
         last = exchanges[-1]
         return last if all(exchange is last or _is_same_caller(exchange, last) for exchange in exchanges) else None
 
-    def _get_active_exchange(self) -> Exchange | None:
-        """The exchange this runs for, if it is not over."""
+    def _get_active_exchange(self) -> IncomingExchange | None:
+        """Return the exchange of the current context, unless it has ended."""
         current = _current_exchange.get()
         if current is None or current in self._active_exchanges or self._parked_calls.find(current) is not None:
             return current
         return None
 
     def _is_own_request(self) -> bool:
-        """Whether a question is about what the client itself requested."""
+        """Return whether an input request belongs to a request of the client itself."""
         if self._get_active_exchange() is not None:
             return False
         return self._request_sender.is_own_request() or not (self._active_exchanges or self._parked_calls.is_busy)
 
     async def _handle_input_request(self, method: str, params: dict[str, Any]) -> Any:
-        """A handshake server asks: so is the caller, directly or by ending its round."""
+        """Answer an input request of a handshake server. Ask the caller directly, or with a result that requires
+        input.
+        """
         exchange = self._find_exchange()
         if exchange is None:
-            raise InvalidParams("Invalid params: it cannot be told whose request the question belongs to")
+            raise InvalidParams("Invalid params: cannot determine which request this input request belongs to")
         call: ParkedCall | None = self._parked_calls.find(exchange)
         if call is None:
             return await self._ask_caller(exchange, method, params)
@@ -530,7 +561,7 @@ class MountedClient:
             raise MethodNotFound(method)
         return await call.ask(method, {name: value for name, value in params.items() if name != "_meta"})
 
-    async def _ask_caller(self, exchange: Exchange, method: str, params: dict[str, Any]) -> Any:
+    async def _ask_caller(self, exchange: IncomingExchange, method: str, params: dict[str, Any]) -> Any:
         if self._input_filter is not None and (response := self._input_filter(method, params)) is not None:
             return response
         if exchange.ask is None or not _has_capability(exchange.caller.client_capabilities, method):
@@ -545,16 +576,21 @@ class MountedClient:
             exchange.resume(asked_at, loop.time())
 
 
-_MAX_CALL_TIMEOUT_S: Final = 86400.0  # the caller's own limits end it
+_MAX_CALL_TIMEOUT_S: Final = 86400.0  # an upper limit. The timeout of the caller is shorter
+_REPLACED_META: Final = frozenset({PROGRESS_TOKEN, PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
 
 
 def _is_resource_not_found(exc: MCPError) -> bool:
-    """The stateless era has no code for it: it is told by the URI that comes back."""
+    """Return whether the error means an unknown resource. The stateless era has no error code for an unknown resource,
+    but the error contains the URI.
+    """
     return isinstance(exc, RemoteError) and exc.code == InvalidParams.code and "uri" in (exc.data or ())
 
 
-def _is_same_caller(first: Exchange, second: Exchange) -> bool:
-    """Whether two requests are surely of one: an address may be that of many."""
+def _is_same_caller(first: IncomingExchange, second: IncomingExchange) -> bool:
+    """Return whether two requests certainly have the same caller. The address is not enough, because many callers may
+    share an address.
+    """
     first_caller, second_caller = first.caller, second.caller
     if first_caller.principal is not None or second_caller.principal is not None:
         return first_caller.principal == second_caller.principal

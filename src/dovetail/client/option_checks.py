@@ -1,4 +1,4 @@
-"""A client's options, looked at when it is made: a wrong one is refused there, by its name, not when it is used."""
+"""Checks of a client's options when it is created, so that an error names the wrong option."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -11,27 +11,29 @@ from dovetail.wire.roots import Root
 
 
 def check_type(option: str, value: Any, expected_type: Any, description: str) -> None:
-    """TypeError unless the option is of this kind, or not given."""
+    """Raise TypeError if the option is set and has the wrong type."""
     if value is not None and not isinstance(value, expected_type):
         raise TypeError(f"{option}= must be {description}, not {describe_value(value)}")
 
 
 def check_callable(option: str, value: Any) -> None:
-    """TypeError unless the option can be called, or is not given."""
+    """Raise TypeError if the option is set and not callable."""
     if value is not None and not callable(value):
         raise TypeError(f"{option}= must be a function, not {describe_value(value)}")
 
 
 def check_string_mapping(option: str, value: Any) -> None:
-    """TypeError unless the option maps texts to texts, or is not given."""
-    check_type(option, value, Mapping, "a dict of texts")
+    """Raise TypeError if the option is set and not a mapping of strings to strings."""
+    check_type(option, value, Mapping, "a dict of strings")
     for name, text in (value or {}).items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise TypeError(f"{option}= must hold only texts, but {name!r} is {describe_value(text, is_secret=True)}")
+            raise TypeError(
+                f"{option}= must contain only strings, but {name!r} is {describe_value(text, is_secret=True)}"
+            )
 
 
 def check_roots(roots: Any) -> None:
-    """TypeError unless these are roots: some paths or URIs, or a function that gives them."""
+    """Raise TypeError unless the roots are a list of paths or URIs, or a function that returns such a list."""
     if roots is None or callable(roots) or isinstance(roots, str | Path | Root):
         return
     check_type("roots", roots, Sequence, "a list of paths, URIs or Root, or a function that returns one")
@@ -40,25 +42,25 @@ def check_roots(roots: Any) -> None:
 
 
 def check_middleware(middleware: Any) -> None:
-    """TypeError unless these are functions."""
+    """Raise TypeError unless the middleware is a list of functions."""
     check_type("middleware", middleware, Iterable, "a list of functions")
     for function in middleware:
         if not callable(function):
-            raise TypeError(f"middleware= must be a list of functions, but holds {describe_value(function)}")
+            raise TypeError(f"middleware= must be a list of functions, but contains {describe_value(function)}")
 
 
 def check_durations(**durations: Any) -> None:
-    """TypeError or ValueError unless these are seconds that can pass, or not given."""
+    """Raise TypeError or ValueError unless each duration is a positive number of seconds or None."""
     for option, seconds in durations.items():
         if isinstance(seconds, bool):
             raise TypeError(f"{option}= must be a number of seconds, not {seconds}")
         check_type(option, seconds, (int, float), "a number of seconds")
         if seconds is not None and not seconds > 0:
-            raise ValueError(f"{option}= must be more than 0 seconds, not {seconds}; math.inf is no limit at all")
+            raise ValueError(f"{option}= must be more than 0 seconds, not {seconds}. Use math.inf for no limit")
 
 
 def check_log_level(option: str, level: Any) -> None:
-    """ValueError unless it is one of the levels of log messages, or none."""
+    """Raise ValueError unless the value is a log level or None."""
     if level is not None and level not in LEVELS:
         raise ValueError(
             f"{option} must be one of {', '.join(LEVELS)}, "
@@ -67,13 +69,13 @@ def check_log_level(option: str, level: Any) -> None:
 
 
 def suggest_match(name: str, candidates: Iterable[str]) -> str:
-    """A question whether something of a similar name was meant, if there is any."""
+    """Return a sentence to append that suggests the closest candidate, or an empty string."""
     matches = get_close_matches(name, list(candidates), n=1)
-    return f"; did you mean {clip(matches[0])}?" if matches else ""
+    return f". Did you mean {clip(matches[0])!r}?" if matches else ""
 
 
 def describe_value(value: Any, *, is_secret: bool = False) -> str:
-    """A value as it is repeated to whoever gave it."""
+    """Describe a value for an error message, without its content if it is secret."""
     type_name = type(value).__name__
     return (
         type_name

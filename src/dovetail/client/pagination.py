@@ -1,4 +1,4 @@
-"""Whole lists, page by page: bounded, and not led in circles."""
+"""Complete lists, fetched page by page, with limits and a check for repeated cursors."""
 
 import logging
 from typing import Any, Final
@@ -19,7 +19,7 @@ log = logging.getLogger("dovetail")
 
 
 class ListMethod(Struct, frozen=True):
-    """A method that lists items page by page, and where its result holds them."""
+    """A method that lists items page by page, and the field of its result that holds the items."""
 
     method: Method
     field: str
@@ -42,7 +42,9 @@ class PageCollector:
         self._seen_cursors: set[str] = set()
 
     def add(self, page: Any) -> str | None:
-        """Add a page. Return the cursor of the next page, or None at the end. Raise InvalidResult beyond a limit."""
+        """Add a page. Return the cursor of the next page, or None after the last page. Raise InvalidResult if the list
+        exceeds a limit.
+        """
         limits = self._limits
         self.items += getattr(page, self._field)
         if len(self.items) > limits.max_items:
@@ -54,7 +56,7 @@ class PageCollector:
         if not cursor:
             return None
         if cursor in self._seen_cursors:
-            raise InvalidResult("the list goes in circles: the server gave the same cursor twice")
+            raise InvalidResult("the server sent the same cursor twice, so the list would never end")
         self._seen_cursors.add(cursor)
         if len(self._seen_cursors) >= limits.max_pages:
             raise add_context(
@@ -64,28 +66,30 @@ class PageCollector:
         return cursor
 
 
-_MAX_SKIPPED_REASONS: Final = 100  # of what was left out; more would be a way to fill the memory
+_MAX_SKIPPED_REASONS: Final = 100  # limits the memory for stored reasons
 
 
 class SkippedItems:
-    """What was left out of lists, and why: each once, however often the list is read."""
+    """The reasons why items were left out of lists. Each reason is stored once."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, None] = {}
 
     def add(self, server: str, reason: str) -> None:
-        """One more."""
+        """Log and store a reason."""
         log.warning("%s: %s", server, reason)
         if len(self._reasons) < _MAX_SKIPPED_REASONS:
             self._reasons[reason] = None
 
     def list_reasons(self) -> list[str]:
-        """All of it."""
+        """Return all stored reasons."""
         return [*self._reasons]
 
 
 def skip_malformed_items(raw: Any, listing: ListMethod, server: str, exc: InvalidResult, skipped: SkippedItems) -> Any:
-    """Return a page without its malformed items, and report those."""
+    """Return a page without its malformed items, and report each malformed item. Raise `exc` if no item is
+    malformed.
+    """
     page = to_plain(raw)
     result_type: Any = listing.method.result
     struct_fields = msgspec.structs.fields(result_type)
@@ -98,7 +102,7 @@ def skip_malformed_items(raw: Any, listing: ListMethod, server: str, exc: Invali
             msgspec.convert(entry, listing.item_type)
             valid_items.append(entry)
         except msgspec.ValidationError as fault:
-            skipped.add(server, f"item {index} of {encoded_name} is left out: {clip(str(fault), 200)}")
+            skipped.add(server, f"skipped item {index} of {encoded_name}: {clip(str(fault), 200)}")
     if len(valid_items) == len(page[encoded_name]):
         raise exc
     return msgspec.convert(page | {encoded_name: valid_items}, result_type)

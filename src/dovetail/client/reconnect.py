@@ -1,7 +1,8 @@
-"""Keeping a conversation open: opened once for all who wait, opened again after a loss, closed from anywhere.
+"""The connection of a client. All callers share one connection. It is opened again after a loss, and any caller may
+close it.
 
-Here it is decided what may be sent a second time. A request that may already have run is repeated only if that is safe;
-otherwise its caller is told that it was interrupted.
+This module decides which requests are sent again. A request that may have run is sent again only if it is safe to
+repeat. Otherwise the caller gets OutcomeUnknown.
 """
 
 import asyncio
@@ -25,32 +26,33 @@ from dovetail.errors import (
     TransportError,
 )
 from dovetail.protocol.backoff import compute_backoff
+from dovetail.protocol.client_messages import RequestEncoder
 from dovetail.protocol.client_transport import Headers, describe_request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.base import Struct
 
-# What a proxy or a busy server says when the same request may succeed a moment later.
+# Status codes of a proxy or a busy server. The same request may succeed later.
 TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_RETRY_DELAY_S: Final = 0.2
 _MAX_RETRY_DELAY_S: Final = 5.0
-_CLEANUP_TIMEOUT_S: Final = 10.0  # more than it takes to end a process that will not be ended
+_CLEANUP_TIMEOUT_S: Final = 10.0  # seconds, enough to kill a child process
 
 OpenConnection = Callable[[], Any]
 
 
 class SendOptions(Struct, frozen=True, kw_only=True):
-    """How one request is sent."""
+    """Options for sending one request."""
 
     idle_timeout: float
     total_timeout: float
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
-    can_repeat: bool = False  # whether it may be sent again though it may have run
+    can_repeat: bool = False  # whether the request may run twice
 
 
 class Reconnector:
-    """The one conversation a client has at a time."""
+    """Holds the connection of a client and opens it when needed."""
 
     def __init__(self, name: str, open_connection: OpenConnection, limits: ClientLimits) -> None:
         self._name = name
@@ -58,34 +60,41 @@ class Reconnector:
         self._limits = limits
         self._connection: Connection | None = None
         self._open_task: asyncio.Task[Connection] | None = None
-        self._abandoned_tasks: set[asyncio.Task[Connection]] = (
-            set()
-        )  # openings given up, which may still have a child to end
+        # Cancelled attempts that may still have to stop a process.
+        self._abandoned_tasks: set[asyncio.Task[Connection]] = set()
         self._waiter_count = 0
         self._failure_count = 0
         self._retry_at = 0.0
         self._is_closed = False
-        # A connection belongs to the client, not to the request that happens to open it: what comes in on it must not
-        # be taken for that request's.
+        # A connection belongs to the client, not to the request that opens it. Therefore its messages do not run in the
+        # context of that request.
         self._context = contextvars.copy_context()
         self._deadlines: DeadlineTimer | None = None
-        self.open_count = 0  # how often a conversation has been opened
+        self.open_count = 0  # number of connections opened so far
 
     @property
     def current(self) -> Connection | None:
-        """The conversation, if one is open."""
+        """Return the open connection, or None."""
         connection = self._connection
         return connection if connection is not None and connection.lost_error is None else None
 
     @property
+    def encoder(self) -> RequestEncoder | None:
+        """Return the encoder of the open connection, or None. The encoder has the protocol version."""
+        connection = self._connection
+        return connection.encoder if connection is not None and connection.lost_error is None else None
+
+    @property
     def deadlines(self) -> DeadlineTimer:
-        """The clocks of those who wait for a conversation to be opened, and of the opening itself."""
+        """Return the timer for callers that wait for a connection, and for opening the connection."""
         if self._deadlines is None or self._deadlines.loop is not asyncio.get_running_loop():
             self._deadlines = DeadlineTimer()
         return self._deadlines
 
     async def get_connection(self, deadline: RequestDeadline | None = None) -> Connection:
-        """An open conversation; all who wait for one share one attempt, each for as long as its clock allows."""
+        """Return an open connection. All waiting callers share one attempt, and each caller waits until its own
+        deadline.
+        """
         connection = self._connection
         if connection is not None and connection.lost_error is None:
             return connection
@@ -100,9 +109,8 @@ class Reconnector:
         try:
             return await self._wait_for_open(open_task, deadline)
         except asyncio.CancelledError:
-            if (
-                open_task in self._abandoned_tasks
-            ):  # the loop may end with whoever was cancelled, and must not before the child
+            # The event loop may close after the cancellation, so wait until the attempt has stopped its child process.
+            if open_task in self._abandoned_tasks:
                 await asyncio.wait([open_task], timeout=_CLEANUP_TIMEOUT_S)
             raise
 
@@ -113,13 +121,17 @@ class Reconnector:
         try:
             return await asyncio.shield(open_task)
         except asyncio.CancelledError:
-            if deadline is not None and deadline.is_cancel_cause():  # the opening goes on, for whoever calls next
-                raise RequestTimeout(f"{deadline.describe_timeout()}: the connection was still being opened") from None
+            # This caller timed out. The attempt continues for other callers.
+            if deadline is not None and deadline.is_cancel_cause():
+                raise RequestTimeout(
+                    f"{deadline.describe_timeout()}, because the connection was not open yet"
+                ) from None
             task = asyncio.current_task()
             if open_task.cancelled() and task is not None and not task.cancelling():
-                raise self._closed_error() from None  # it was not this task that was cancelled
+                # Another caller closed the client, and this task was not cancelled.
+                raise self._closed_error() from None
             if self._waiter_count == 1 and self._open_task is open_task:
-                self._abandon_open(open_task)  # nobody else wants it
+                self._abandon_open(open_task)  # this was the only caller that waited
             raise
         finally:
             self._waiter_count -= 1
@@ -135,7 +147,7 @@ class Reconnector:
 
     def _closed_error(self) -> ConnectionLost:
         error = add_context(
-            ConnectionLost("the client is closed"), server=self._name, hint="open it again with connect()"
+            ConnectionLost("the client is closed"), server=self._name, hint="call connect() to open it again"
         )
         error.maybe_sent = False
         return error
@@ -161,10 +173,11 @@ class Reconnector:
         return connection
 
     async def request(self, method: str, params: Any, options: SendOptions, headers: Headers = ()) -> Any:
-        """The raw result of a request, through losses and busy moments where repeating is safe."""
-        deadline = RequestDeadline(
-            options.idle_timeout, options.total_timeout, options.progress_handler
-        )  # one for all attempts and what is between them
+        """Send a request and return its raw result. After a lost connection or a busy server, repeat the request if
+        that is safe.
+        """
+        # One deadline covers all attempts and the delays between them.
+        deadline = RequestDeadline(options.idle_timeout, options.total_timeout, options.progress_handler)
         attempt = 0
         while True:
             connection = self._connection
@@ -182,25 +195,24 @@ class Reconnector:
             await asyncio.sleep(delay)
 
     def _get_retry_delay(self, exc: MCPError, attempt: int, can_repeat: bool) -> float | None:
-        """How long to wait before the same request is sent again; None if it must not be."""
+        """Return the delay before the request is sent again, or None if the request must not be repeated."""
         if attempt > self._limits.max_retries or isinstance(exc, RequestTimeout) or self._is_closed:
             return None
         if isinstance(exc, ConnectionLost):
             return _compute_backoff(attempt) if can_repeat or not exc.maybe_sent else None
         if isinstance(exc, ConnectError):
-            return (
-                _compute_backoff(attempt) if self.open_count else None
-            )  # it was there before: it may be starting again
+            # If an earlier connection worked, the server may be restarting.
+            return _compute_backoff(attempt) if self.open_count else None
         if can_repeat and (isinstance(exc, RateLimited) or exc.status_code in TRANSIENT_STATUS_CODES):
             retry_after = exc.retry_after if isinstance(exc, RateLimited | HTTPStatusError) else None
             return _compute_backoff(attempt) if retry_after is None else min(retry_after, _MAX_RETRY_DELAY_S)
         return None
 
     async def close(self) -> None:
-        """Leave the server; nothing is opened after this until `reopen`."""
+        """Close the connection. The client opens no new connection until `allow_reopen`."""
         self._is_closed = True
         if not self._failure_count:
-            self._retry_at = 0.0  # whoever left on purpose may come back at once
+            self._retry_at = 0.0  # no delay after an intentional close
         if self._open_task is not None:
             self._abandon_open(self._open_task)
         try:
@@ -214,34 +226,35 @@ class Reconnector:
                 await current.close()
 
     def allow_reopen(self) -> None:
-        """Allow a closed client to be used again, at once: nothing was lost."""
+        """Allow a closed client to connect again, without a delay."""
         if self._is_closed:
             self._is_closed = False
             self._retry_at = 0.0
 
     def abandon(self) -> None:
-        """Forget the conversation: the event loop it lived on is gone, and everything on it."""
+        """Drop the connection, because its event loop is closed."""
         self._connection = self._open_task = self._deadlines = None
         self._abandoned_tasks.clear()
         self._waiter_count = 0
 
 
 def _compute_backoff(attempt: int) -> float:
-    # Jitter, because many callers lose the same server at the same moment.
+    # Add jitter, because many callers may lose the connection to the same server at once.
     return compute_backoff(_FIRST_RETRY_DELAY_S, attempt - 1, _MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.0)
 
 
 def _to_outcome_unknown(exc: MCPError, can_repeat: bool) -> MCPError:
-    """A lost connection, told to the caller of a request that may have run."""
+    """Convert a lost connection to OutcomeUnknown if the request may have run."""
     if can_repeat or not isinstance(exc, ConnectionLost) or not exc.maybe_sent or isinstance(exc, OutcomeUnknown):
         return exc
     return add_context(
-        OutcomeUnknown(f"{exc.args[0]}; the request had been sent and may have run: it was not repeated"),
+        OutcomeUnknown(f"{exc.args[0]}. The request was sent and may have run, so it was not repeated"),
         server=exc.server,
         step=exc.step,
         protocol_version=exc.protocol_version,
         exit_code=exc.exit_code,
         stderr=exc.stderr,
         hint=exc.hint
-        or "look whether it took effect before calling again, or use call_tool(..., retry=True) if it may run twice",
+        or "check whether the request took effect before you call again, or use call_tool(..., retry=True) "
+        "if it may run twice",
     )

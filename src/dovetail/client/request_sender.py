@@ -1,13 +1,15 @@
-"""RequestSender: the requests of a client, typed, cached, page by page, and with input requests answered.
+"""RequestSender: sends the requests of a client, decodes and caches results, collects pages, and answers input
+requests.
 
-It is between `Client`, which knows the methods, and `Reconnector`, which knows the connection.
+`Client`, which has a method for each request, calls the RequestSender. The RequestSender calls `Reconnector`, which has
+the connection.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from functools import partial
 from typing import Any, ClassVar
 
@@ -38,7 +40,7 @@ from dovetail.errors import (
 from dovetail.protocol.client_transport import Headers, describe_request
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.limits import ClientLimits, Timeouts
-from dovetail.protocol.middleware import CallNext, Middleware, compose_middleware
+from dovetail.protocol.middleware import Middleware, compose_middleware
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.methods import METHODS, Method
 from dovetail.wire.raw_message import decode_body, to_plain
@@ -52,9 +54,9 @@ _current_sender: ContextVar["RequestSender | None"] = ContextVar("dovetail_own",
 
 
 class RequestOptions(Struct, frozen=True, kw_only=True):
-    """What a caller wants of one request."""
+    """The caller's options for one request."""
 
-    timeout: float | None = None  # since the last sign of life
+    timeout: float | None = None  # seconds without activity after which the request fails
     total_timeout: float | None = None
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
@@ -65,7 +67,7 @@ DEFAULT_OPTIONS = RequestOptions()
 
 
 class OutgoingExchange(Exchange):
-    """A request this side makes, as middleware sees it; its id is given when it is sent."""
+    """A request of this client, as middleware sees it. The request gets its id when it is sent."""
 
     is_outgoing: ClassVar[bool] = True
 
@@ -91,21 +93,20 @@ class RequestSender:
         self._reconnector = reconnector
         self._handlers = handlers
         self._timeouts = timeouts
+        self._default_call_options: dict[bool, SendOptions] = {}  # options by whether the call can be repeated
         self._limits = limits
         self._cache = ResultCache(limits.max_cached_results, is_enabled=cache)
         self._validate_results = validate_results
-        self._middleware_chain: CallNext | None = None
+        self._middleware_chain: Callable[[OutgoingExchange], Awaitable[Any]] | None = None
         self.create_caller: Callable[[], Caller] | None = None
         self.tool_index = ToolIndex()
-        self.tracks_own_requests = (
-            False  # whether requests of this side's own are to be told from those made for others
-        )
-        self.own_request_count = 0  # of them, at work
+        self.tracks_own_requests = False  # whether to distinguish own requests from forwarded requests
+        self.own_request_count = 0  # number of open requests of this client
         self.url_elicitations = URLElicitations(name, handlers, limits, timeouts.request)
         self._name_index = NameIndex()
 
     def set_middleware(self, middleware: Sequence[Middleware], create_caller: Callable[[], Caller]) -> None:
-        """Put middleware around every request; `caller` says who this side is to the server."""
+        """Wrap every request in middleware. `create_caller` describes this client to the middleware."""
         self._middleware_chain = compose_middleware(middleware, _send_exchange) if middleware else None
         self.create_caller = create_caller
 
@@ -116,7 +117,7 @@ class RequestSender:
         options: RequestOptions,
         send: Callable[[dict[str, Any], RequestOptions], Any],
     ) -> Awaitable[Any]:
-        """What `send` brings, with the middleware around it, if there is any."""
+        """Call `send` through the middleware and return its result. Without middleware, call `send` directly."""
         if self._middleware_chain is None or self.create_caller is None:
             return send(params, options)
         meta = dict(options.meta or {})
@@ -126,56 +127,52 @@ class RequestSender:
         return self._middleware_chain(exchange)
 
     def invalidate(self, method: str) -> None:
-        """A notice of change: what it speaks of is no longer fresh."""
+        """Remove the cached results that a change notification affects."""
         self._cache.invalidate(method)
 
     def mark_stale(self) -> None:
-        """The connection is a new one: what was known of the server may no longer be true, and is asked for again."""
+        """Mark tools as stale and clear the caches, because the server may have changed before this new connection."""
         self.tool_index.mark_stale()
         self._name_index.clear()
         self._cache.clear()
 
     def clear(self) -> None:
-        """What was known of the server is of no use any more."""
+        """Clear all information about the server."""
         self.tool_index.clear()
         self._name_index.clear()
         self._cache.clear()
 
-    # One request
+    # Methods that send requests
 
     def send(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS, rounds: int = 0
     ) -> Awaitable[Any]:
-        """Send a request. Await the result, or a `PendingRequest` if the server asks for input.
+        """Send a request. Return an awaitable of the result, or of a `PendingRequest` if the server asks for input.
 
-        This is not a coroutine itself, to save every request a frame.
+        This is not a coroutine function, because that would add a frame to every request.
         """
-        if self.tracks_own_requests:
-            return self._send_tracked(row, params, options, rounds)
-        return self._send_round(row, params, options, rounds)
-
-    async def _send_tracked(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Any:
-        self.own_request_count += 1
-        token = _current_sender.set(self)
-        try:
-            return await self._send_round(row, params, options, rounds)
-        finally:
-            _current_sender.reset(token)
-            self.own_request_count -= 1
-
-    def is_own_request(self) -> bool:
-        """Whether something came on the stream of a request of this side's own."""
-        return _current_sender.get() is self
-
-    def _send_round(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Awaitable[Any]:
         request = self._call_tool if row is CALL_TOOL else partial(self._request, row)
         if self._middleware_chain is None:
             return request(params, options, rounds)
         return self._run_middleware(row.name, params, options, lambda params, options: request(params, options, rounds))
 
+    def is_own_request(self) -> bool:
+        """Return whether the current message came on the stream of a request of this client."""
+        return _current_sender.get() is self
+
+    def _start_tracking(self) -> Token["RequestSender | None"]:
+        """Count a request of this client until `_stop_tracking`."""
+        self.own_request_count += 1
+        return _current_sender.set(self)
+
+    def _stop_tracking(self, token: Token["RequestSender | None"]) -> None:
+        _current_sender.reset(token)
+        self.own_request_count -= 1
+
     async def _request(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Any:
-        """Send any request but a tool call."""
+        """Send a request other than a tool call."""
         send_options = self._build_send_options(row, options, can_repeat=True)
+        token = self._start_tracking() if self.tracks_own_requests else None
         try:
             raw = await self._reconnector.request(row.name, params, send_options)
         except NotFound as exc:
@@ -186,6 +183,9 @@ class RequestSender:
             raw = await self.url_elicitations.elicit_and_retry(
                 exc, row.name, lambda: self._reconnector.request(row.name, params, send_options)
             )
+        finally:
+            if token is not None:
+                self._stop_tracking(token)
         try:
             return decode_result(raw, row, params, rounds)
         except InvalidResult as exc:
@@ -194,15 +194,15 @@ class RequestSender:
     async def send_until_complete(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS
     ) -> Any:
-        """Send a request and answer the server's input requests until the result is complete."""
+        """Send a request, and answer input requests until the result is complete."""
         started_at = time.monotonic()
         result = await self.send(row, params, options)
         return await self.complete(result, options, started_at) if isinstance(result, PendingRequest) else result
 
     async def complete(self, pending: PendingRequest, options: RequestOptions, started_at: float) -> Any:
-        """Answer input requests until the result is complete. `started_at`: the time of the first round.
+        """Answer input requests until the result is complete. `started_at` is the time of the first round.
 
-        The time to answer does not count toward the total timeout.
+        The time that answers take does not count toward the total timeout.
         """
         row, result = METHODS[pending.method], pending
         while isinstance(result, PendingRequest):
@@ -213,7 +213,9 @@ class RequestSender:
             total = self._build_send_options(row, options, can_repeat=True).total_timeout
             remaining = started_at + total - time.monotonic()
             if remaining <= 0:
-                error = RequestTimeout(f"no answer within the total limit of {total:g} s; the server asked again")
+                error = RequestTimeout(
+                    f"no response within the total limit of {total:g} s, because the server asked for input again"
+                )
                 raise self.add_request_context(error, row.name, pending.params)
             result = await self.send(
                 row, build_resume_params(result, responses), replace(options, total_timeout=remaining), result.round
@@ -221,26 +223,31 @@ class RequestSender:
         return result
 
     async def send_cached(self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS) -> Any:
-        """Return a fresh result from the cache, or that of a request under way, or else `send_until_complete`."""
+        """Return a cached result, the result of the same open request, or the result of `send_until_complete`."""
         if options is not DEFAULT_OPTIONS:
             return await self.send_until_complete(row, params, options)
         return await self._cache.get(row.name, params, lambda: self.send_until_complete(row, params))
 
     def _build_send_options(self, row: Method, options: RequestOptions, *, can_repeat: bool) -> SendOptions:
-        default_timeout = self._timeouts.call if row is CALL_TOOL else self._timeouts.request
+        is_default_call = options is DEFAULT_OPTIONS and row is CALL_TOOL
+        if is_default_call and can_repeat in self._default_call_options:
+            return self._default_call_options[can_repeat]
+        timeouts = self._timeouts
+        default_timeout = timeouts.call if row is CALL_TOOL else timeouts.request
         idle_timeout = default_timeout if options.timeout is None else options.timeout
-        return SendOptions(
+        send_options = SendOptions(
             idle_timeout=idle_timeout,
-            total_timeout=options.total_timeout
-            if options.total_timeout is not None
-            else max(self._timeouts.total, idle_timeout),
+            total_timeout=max(timeouts.total, idle_timeout) if options.total_timeout is None else options.total_timeout,
             progress_handler=options.progress_handler,
             meta=options.meta,
             can_repeat=can_repeat if options.retry is None else options.retry,
         )
+        if is_default_call:
+            self._default_call_options[can_repeat] = send_options
+        return send_options
 
     async def send_raw(self, method: str, params: dict[str, Any], timeout: float | None) -> Any:
-        """The result of a request nobody here knows, as plain JSON."""
+        """Send a request with any method and return the result as plain JSON."""
 
         async def send(params: dict[str, Any], options: RequestOptions) -> Any:
             idle_timeout = self._timeouts.call if timeout is None else timeout
@@ -252,63 +259,80 @@ class RequestSender:
         return await self._run_middleware(method, params, DEFAULT_OPTIONS, send)
 
     def add_request_context(self, exc: MCPError, method: str, params: Any = None) -> MCPError:
-        """The same error, told which request it is about."""
+        """Add the server, the request and the protocol version to an error, and return the error."""
         current = self._reconnector.current
         revision = None if current is None else current.revision
         return add_context(exc, server=self._name, step=describe_request(method, params), protocol_version=revision)
 
     def add_name_hint(self, exc: NotFound, method: str, params: dict[str, Any]) -> MCPError:
-        """The same error, with what may have been meant."""
+        """Add a hint with similar names to an error, and return the error."""
         name = str(params.get("name") or params.get("uri") or "")
         return self.add_request_context(add_context(exc, hint=self._name_index.suggest(method, name)), method, params)
 
     async def _answer_input_requests(self, pending: PendingRequest) -> dict[str, Any]:
         try:
             if pending.round > self._limits.max_input_rounds:
-                raise InputRequestError(f"it asked in more than {self._limits.max_input_rounds} rounds")
+                raise InputRequestError(
+                    f"the server asked for input in more than {self._limits.max_input_rounds} rounds"
+                )
             if len(pending.input_requests) > self._limits.max_input_requests:
-                raise InputRequestError(f"it asked {len(pending.input_requests)} questions at once")
+                raise InputRequestError(
+                    f"the server sent {len(pending.input_requests)} input requests at once, more "
+                    f"than the limit of {self._limits.max_input_requests}"
+                )
             if not pending.input_requests:
-                await asyncio.sleep(self._limits.reconnect_delay)  # the server only wants to be asked again later
+                # The server asked no question. It only wants to get the request again later.
+                await asyncio.sleep(self._limits.reconnect_delay)
             return await self._handlers.answer_all(pending.input_requests)
         except InputRequestError as exc:
             raise self.add_request_context(exc, pending.method, pending.params) from exc.__cause__
 
-    def forward(self, row: Method, params: dict[str, Any], options: RequestOptions) -> Awaitable[Any]:
-        """Send the request of another client. Await the raw result: it is not decoded, cached or validated here."""
-        if self._middleware_chain is None:
-            return self._forward(row, params, options)
-        return self._run_middleware(row.name, params, options, partial(self._forward, row))
+    def forward(
+        self, row: Method, params: dict[str, Any], options: RequestOptions, *, skip_middleware: bool = False
+    ) -> Awaitable[Any]:
+        """Send the request of another client. Return an awaitable of the raw result, which is not validated here.
 
-    async def _forward(self, row: Method, params: dict[str, Any], options: RequestOptions) -> Any:
-        tool = None
-        if row is CALL_TOOL and type(params.get("name")) is str:
-            name = params["name"]
-            if self.tool_index.is_stale(name):
-                await self._list_stale_tools(options)
-            tool = self.tool_index.get(name)
-        can_repeat = row is not CALL_TOOL or (tool is not None and tool.can_repeat)
-        send_options = self._build_send_options(row, options, can_repeat=can_repeat)
-        headers = _build_headers(tool, params) if tool is not None and tool.header_paths else ()
+        This is not a coroutine function, because that would add a frame to most requests.
+        """
+        if self._middleware_chain is not None and not skip_middleware:
+            send = partial(self.forward, row, skip_middleware=True)
+            return self._run_middleware(row.name, params, options, send)
+        if row is not CALL_TOOL:
+            send_options = self._build_send_options(row, options, can_repeat=True)
+            return self._reconnector.request(row.name, params, send_options)
+        name = str(params.get("name"))
+        tool = self.tool_index.entries.get(name)
+        if tool is None or tool.sends_headers:
+            return self._forward_call(name, params, options)
+        send_options = self._build_send_options(row, options, can_repeat=tool.can_repeat)
+        return self._reconnector.request(row.name, params, send_options)
+
+    async def _forward_call(self, name: str, params: dict[str, Any], options: RequestOptions) -> Any:
+        """Forward a call of a tool that has headers, is unknown or is stale."""
+        if name in self.tool_index.stale_names:
+            await self._list_stale_tools(options)
+        tool = self.tool_index.entries.get(name)
+        send_options = self._build_send_options(CALL_TOOL, options, can_repeat=tool is not None and tool.can_repeat)
         try:
-            return await self._reconnector.request(row.name, params, send_options, headers)
+            return await self._reconnector.request(CALL_TOOL.name, params, send_options, _build_headers(tool, params))
         except RemoteError as exc:
-            if exc.code != HeaderMismatch.code or not self.sends_headers or row is not CALL_TOOL:
+            if exc.code != HeaderMismatch.code or not self.sends_headers:
                 raise
-            tool = await self._refresh_tool(params["name"])
-            return await self._reconnector.request(row.name, params, send_options, _build_headers(tool, params))
+            tool = await self._refresh_tool(name)
+            return await self._reconnector.request(CALL_TOOL.name, params, send_options, _build_headers(tool, params))
 
-    # Calls
+    # Methods for tool calls
 
     async def _call_tool(
         self, params: dict[str, Any], options: RequestOptions, rounds: int
     ) -> CallToolResult | PendingRequest:
         name = params["name"]
-        if self.tool_index.is_stale(name):
+        if name in self.tool_index.stale_names:
             await self._list_stale_tools(options)
-        tool = self.tool_index.get(name)
+        tool = self.tool_index.entries.get(name)
         send_options = self._build_send_options(CALL_TOOL, options, can_repeat=tool is not None and tool.can_repeat)
         headers = _build_headers(tool, params) if tool is not None and tool.header_paths else ()
+        token = self._start_tracking() if self.tracks_own_requests else None
         try:
             raw = await self._reconnector.request(CALL_TOOL.name, params, send_options, headers)
         except NotFound as exc:
@@ -321,15 +345,19 @@ class RequestSender:
             elif exc.code != HeaderMismatch.code or not self.sends_headers:
                 raise
             else:
-                # Refused unread, so it may be sent again with the headers of today's definition.
-                # spec: streamable-http#client-behavior
+                # The server rejected the headers before it read the call. Therefore it is safe to send the call again
+                # with new headers. spec: streamable-http#client-behavior
                 tool = await self._refresh_tool(name)
                 raw = await self._reconnector.request(
                     CALL_TOOL.name, params, send_options, _build_headers(tool, params)
                 )
+        finally:
+            if token is not None:
+                self._stop_tracking(token)
         try:
             result = decode_result(raw, CALL_TOOL, params, rounds)
-            if self.tool_index.is_stale(name):  # the result came on another connection
+            # The call opened a new connection, so the definition may be outdated.
+            if name in self.tool_index.stale_names:
                 tool = await self._lookup_tool_after_call(name, options)
             if tool is not None and self._validate_results and isinstance(result, CallToolResult):
                 tool.validate_result(result, self._name)
@@ -341,24 +369,26 @@ class RequestSender:
         return exc.code == URL_ELICITATION_REQUIRED and not self.is_stateless
 
     async def _list_stale_tools(self, options: RequestOptions) -> None:
-        """List the tools again, because those listed before were those of a connection that is lost."""
+        """List the tools again, because the known tools are from a lost connection."""
         idle_timeout = self._build_send_options(CALL_TOOL, options, can_repeat=True).idle_timeout
         try:
             async with asyncio.timeout(min(idle_timeout, MAX_TIMEOUT_S)):
                 await self.list_all(TOOLS)
         except TimeoutError:
             raise add_context(
-                RequestTimeout(f"no answer within {idle_timeout:g} s"), server=self._name, step="tools/list"
+                RequestTimeout(f"no response within {idle_timeout:g} s"), server=self._name, step="tools/list"
             ) from None
         except (RemoteError, InvalidResult) as exc:
-            log.warning("%s: its tools could not be listed again: %s", self._name, exc)
+            log.warning("%s: could not list its tools again: %s", self._name, exc)
             self.tool_index.clear()
 
     async def _lookup_tool_after_call(self, name: str, options: RequestOptions) -> ToolEntry | None:
-        """Return the definition of a tool that has already run. If it cannot be listed, the result is not checked."""
+        """Return the definition of a tool that has already run. Return None if the tool cannot be listed, so that the
+        result is not checked.
+        """
         try:
             await self._list_stale_tools(options)
-            return self.tool_index.get(name)
+            return self.tool_index.entries.get(name)
         except MCPError as exc:
             log.warning("%s: a result of %s is not checked: %s", self._name, name, exc)
             return None
@@ -366,25 +396,25 @@ class RequestSender:
     async def _refresh_tool(self, name: str) -> ToolEntry | None:
         self._cache.clear()
         await self.list_all(TOOLS)
-        return self.tool_index.get(name)
+        return self.tool_index.entries.get(name)
 
     @property
     def sends_headers(self) -> bool:
-        """Whether calls are accompanied by headers."""
+        """Return whether tool calls have headers for their arguments."""
         current = self._reconnector.current
         encoder = None if current is None or not current.transport.has_headers else current.encoder
         return encoder is not None and encoder.is_stateless
 
     @property
     def is_stateless(self) -> bool:
-        """Whether the server speaks the stateless era."""
-        current = self._reconnector.current
-        return current is not None and current.encoder is not None and current.encoder.is_stateless
+        """Return whether the connection uses the stateless era."""
+        encoder = self._reconnector.encoder
+        return encoder is not None and encoder.is_stateless
 
-    # Lists
+    # Methods that list items
 
     async def list_all(self, listing: ListMethod) -> list[Any]:
-        """Return all items of a list. Tools that must not be used are left out."""
+        """Return all items of a list, without tools that must not be used."""
         pages, cursor = PageCollector(listing.field, self._limits), None
         try:
             while True:
@@ -394,7 +424,7 @@ class RequestSender:
         except RemoteError as exc:
             if exc.code != MethodNotFound.code:
                 raise
-            pages.items.clear()  # a server without this method has no such items
+            pages.items.clear()  # a server without this method has no items of this kind
         except InvalidResult as exc:
             raise self.add_request_context(exc, listing.method.name) from None
         if listing is not TOOLS:
@@ -435,8 +465,7 @@ class RequestSender:
             return skip_malformed_items(raw, listing, self._name, exc, self.skipped_items)
 
 
-async def _send_exchange(exchange: Exchange) -> Any:
-    assert isinstance(exchange, OutgoingExchange)
+async def _send_exchange(exchange: OutgoingExchange) -> Any:
     assert exchange.send is not None
     return await exchange.send(exchange)
 

@@ -1,7 +1,7 @@
-"""Results that are kept for as long as their server says, and requests that are made once for all who want them.
+"""A cache for results, and one shared request for all callers that need the same result.
 
-Keyed by method and parameters; each caller has a copy of its own, to do with as it likes. A notice of change drops what
-it speaks of. spec: caching#cache-key
+The server sets how long a result is fresh. The key is the method with its parameters. Each caller gets a separate copy
+and may change it. A change notification removes the affected results. spec: caching#cache-key
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from dovetail.wire.raw_message import copy_value
 
 Key = tuple[str, bytes]
 
-_MAX_TTL_MS: Final = 365 * 86_400_000  # milliseconds; a number without an end is no time
+_MAX_TTL_MS: Final = 365 * 86_400_000  # maximum lifetime of a cached result in milliseconds
 
-# What a notice of change makes stale.
+# For each change notification, the methods whose results become invalid.
 _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
@@ -28,22 +28,22 @@ _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
 
 
 class _FetchAbandoned(Exception):
-    """Whoever was fetching does not want it any more; others may."""
+    """Raised if the caller that sent the request was cancelled. Other callers may still wait for the result."""
 
 
 class Fetch(Struct, eq=False):
-    """A request under way whose result others may wait for."""
+    """An open request whose result other callers may wait for."""
 
     key: Key
     future: asyncio.Future[Any]
     generation: int
-    is_shared: bool = False  # whether others wait
+    is_shared: bool = False  # whether other callers wait for the result
 
 
 class ResultCache:
-    """At most `max_entries` results. The least recently used are removed first.
+    """A cache of at most `max_entries` results. The least recently used results are removed first.
 
-    A cache that is not enabled stores nothing, and nobody waits for the request of another.
+    A disabled cache stores no results and shares no requests.
     """
 
     def __init__(self, max_entries: int, now: Callable[[], float] = time.monotonic, *, is_enabled: bool = True) -> None:
@@ -55,7 +55,9 @@ class ResultCache:
         self._generation = 0
 
     async def get(self, method: str, params: Any, request: Callable[[], Awaitable[Any]]) -> Any:
-        """Return a fresh result from the cache, or what `request` returns. It runs once for all who wait."""
+        """Return a fresh result from the cache, or the result of `request`. All waiting callers share one call of
+        `request`.
+        """
         cached, fetch = await self.find_or_start(method, params)
         if fetch is None:
             return cached
@@ -70,7 +72,8 @@ class ResultCache:
     async def find_or_start(self, method: str, params: Any) -> tuple[Any, Fetch | None]:
         """Return a fresh result, or a `Fetch` that the caller must end with `complete` or `fail`.
 
-        If the same request is under way, its result is awaited. If its caller gives up, the next one starts again.
+        If the same request is open, wait for its result. If the caller that sent the request is cancelled, the next
+        caller sends it again.
         """
         key = (method, encode_canonical(params))
         while True:
@@ -94,7 +97,7 @@ class ResultCache:
         return None, fetch
 
     def complete(self, fetch: Fetch, result: Any) -> None:
-        """Give the result to those who wait, and store it as long as the server allows."""
+        """Give the result to the waiting callers, and store the result as long as the server allows."""
         if self._fetches.get(fetch.key) is fetch:
             del self._fetches[fetch.key]
         if fetch.is_shared:
@@ -106,15 +109,18 @@ class ResultCache:
                 self._entries.popitem(last=False)
 
     def fail(self, fetch: Fetch, exc: BaseException) -> None:
-        """Give the error to those who wait. If the caller was cancelled, one of them starts again."""
+        """Give the error to the waiting callers. If the caller was cancelled, one of the waiting callers sends the
+        request again.
+        """
         if self._fetches.get(fetch.key) is fetch:
             del self._fetches[fetch.key]
         if fetch.is_shared:
             fetch.future.set_exception(_FetchAbandoned() if isinstance(exc, asyncio.CancelledError) else exc)
-            fetch.future.exception()  # those who wait may be gone
+            # Retrieve the exception here, because asyncio warns if no caller retrieves it.
+            fetch.future.exception()
 
     def invalidate(self, method: str) -> None:
-        """A notice of change came."""
+        """Remove the results that a change notification affects."""
         stale_methods = _INVALIDATED_METHODS.get(method)
         if stale_methods is not None:
             self._generation += 1
@@ -124,7 +130,7 @@ class ResultCache:
                 del self._fetches[key]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all results."""
         self._generation += 1
         self._entries.clear()
         self._fetches.clear()

@@ -1,4 +1,4 @@
-"""From a result to the value a caller wants: structured content if there is any, else text, else the blocks."""
+"""Convert a result to a value: its structured content, else its text, else its content blocks."""
 
 import contextlib
 from base64 import b64decode
@@ -17,10 +17,10 @@ from dovetail.wire.tools import CallToolResult
 
 
 def extract_value(result: CallToolResult, *, is_wrapped: bool | None) -> Any:
-    """The value; ToolError if the tool failed.
+    """Return the value of a result. Raise ToolError if the tool failed.
 
-    An object that holds only `result` stands for what it holds if that is the custom (`wraps`), or, where nobody knows
-    (None), if the text says so.
+    If `is_wrapped` is True, an object with only the field `result` is replaced by that field. If `is_wrapped` is None,
+    the object is replaced only if the text of the result matches the field.
     """
     if result.is_error:
         raise build_tool_error(result)
@@ -46,7 +46,7 @@ def _is_result_object(value: Any) -> bool:
 
 
 def _match_value(texts: list[str], value: Any) -> bool:
-    """Whether these texts say the value, as a whole or an item each."""
+    """Return whether the texts contain the value, in one text or with one text per item."""
     if type(value) is list and len(texts) == len(value) and all(map(_matches_value, texts, value)):
         return True
     return len(texts) == 1 and _matches_value(texts[0], value)
@@ -62,9 +62,10 @@ def _matches_value(text: str, value: Any) -> bool:
 
 
 def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool | None) -> Any:
-    """The value as a given type; InvalidResult if it does not fit. Text is read as JSON where the type needs that.
+    """Return the value as the target type. Raise InvalidResult if the value does not match the type. Text is parsed as
+    JSON if necessary.
 
-    A type that has room for a `result` is first tried with the whole object.
+    If the type may have a field `result`, the whole object is tried first.
     """
     value = extract_value(result, is_wrapped=is_wrapped)
     if (
@@ -83,7 +84,7 @@ def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool 
             except (msgspec.ValidationError, ValueError, TypeError, InvalidResult):
                 pass
         raise InvalidResult(
-            f"the result is no {getattr(target_type, '__name__', target_type)}: {clip(str(exc), 300)}"
+            f"the result is not a valid {getattr(target_type, '__name__', target_type)}: {clip(str(exc), 300)}"
         ) from None
 
 
@@ -97,20 +98,20 @@ def _has_result_field(target_type: Any) -> bool:
 
 
 def _convert(value: Any, target_type: Any) -> Any:
-    validate = getattr(target_type, "model_validate", None)  # pydantic's models, without importing it
+    validate = getattr(target_type, "model_validate", None)  # set for pydantic models, without importing pydantic
     return validate(value) if validate is not None else msgspec.convert(value, target_type)
 
 
 def build_tool_error(result: CallToolResult) -> ToolError:
-    """The exception an error result stands for, in the tool's own words."""
+    """Return the exception for an error result, with the text of the tool."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
-    error = ToolError("\n".join(texts) or "the tool failed without saying why")
+    error = ToolError("\n".join(texts) or "the tool failed without a message")
     error.result = result
     return error
 
 
 def find_unknown_tool_error(result: CallToolResult, tool: str) -> NotFound | None:
-    """The exception for an error result that says there is no such tool: some servers answer so."""
+    """Return the exception if an error result reports an unknown tool, as some servers do. Otherwise return None."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     if len(texts) == 1 and is_not_found_message("tools/call", texts[0]) and tool in texts[0]:
         return NotFound(InvalidParams.code, texts[0])
@@ -118,7 +119,7 @@ def find_unknown_tool_error(result: CallToolResult, tool: str) -> NotFound | Non
 
 
 def extract_contents(result: ReadResourceResult) -> Any:
-    """What a resource holds: text or bytes; a list where it has several parts."""
+    """Return the contents of a resource as text or bytes. If the resource has several parts, return a list."""
     parts = [_decode_part(contents) for contents in result.contents]
     return parts[0] if len(parts) == 1 else parts
 
@@ -129,4 +130,4 @@ def _decode_part(contents: ResourceContents) -> str | bytes:
     try:
         return b64decode(contents.blob, validate=True)
     except ValueError:
-        raise InvalidResult(f"the contents of {clip(contents.uri)} are not base64") from None
+        raise InvalidResult(f"the contents of {clip(contents.uri)} are not valid base64") from None

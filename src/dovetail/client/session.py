@@ -1,8 +1,9 @@
-"""Session: a client's relation to its server across connections.
+"""Session: the state of a client across connections.
 
-It opens and closes connections, owns what outlives them (handlers, subscriptions, cached results, middleware), and runs
-everything on one event loop. One task may open it and another close it. Many tasks may use it, also from other threads
-with their own event loops. It knows no transport: it is given a function that creates one.
+A session opens and closes connections, and holds the state that outlives them: handlers, subscriptions, cached results
+and middleware. All of its code runs on one event loop. Different tasks may open, use and close the session, even from
+threads with other event loops. The session creates transports with a function and does not depend on the kind of
+transport.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from dovetail.client.handlers import (
 from dovetail.client.option_checks import check_callable, check_log_level, check_middleware, check_roots, check_type
 from dovetail.client.reconnect import Reconnector
 from dovetail.client.request_sender import RequestSender
-from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED, Subscription
+from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED, ReconnectingSubscription
 from dovetail.errors import InvalidResult, TransportError
 from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.exchange import Caller
@@ -46,7 +47,7 @@ ELICITATION_COMPLETE = "notifications/elicitation/complete"
 
 
 class Session:
-    """A client's relation to one server. `Client` and a mounted client share its parts."""
+    """The state of a client. `Client` and a mounted client share its parts."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Session:
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.recorders: list[Recorder] = []  # called with every message
-        # Called with the reason when a connection is lost, and with None when one is open.
+        # Called with the reason when a connection is lost, and with None when a connection is open.
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
         self.handlers = InputHandlers(
@@ -116,12 +117,12 @@ class Session:
             protocol_version=protocol_version,
         )
         self.callbacks = CallbackQueue(self.limits.max_queued_notifications)
-        self.subscriptions: set[Subscription] = set()
+        self.subscriptions: set[ReconnectingSubscription] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close_task: asyncio.Task[None] | None = None
-        self._loop_pid = 0  # whose loop it is
+        self._loop_pid = 0  # id of the process in which the loop runs
         self.reconnector = Reconnector(name, self._open_connection, self.limits)
-        self._last_connection: Connection | None = None  # the last
+        self._last_connection: Connection | None = None  # the newest connection, which may be lost
         self.sender = RequestSender(
             name,
             self.reconnector,
@@ -136,7 +137,7 @@ class Session:
             self.add_middleware(function)
 
     def add_middleware(self, function: Middleware) -> None:
-        """Put a function around every request."""
+        """Add middleware around every request."""
         self._middleware.append(validate_middleware(function))
         self.sender.set_middleware(self._middleware, self._create_caller)
 
@@ -148,10 +149,12 @@ class Session:
         *,
         declare_all: bool,
     ) -> None:
-        """Send input requests and log messages of the server to the callers of a server that mounts this one.
+        """Send input requests and log messages of the server to the callers of the mounting server.
 
-        is_own_request: whether a message belongs to a request of this client. The client's handlers then answer those.
-        declare_all: tell a handshake server that every input request can be answered.
+        Args:
+            is_own_request: Returns whether a message belongs to a request of this client. The client's handlers answer
+                such messages.
+            declare_all: Whether to declare all capabilities to a handshake server.
         """
         self.handlers.relay = input_relay
         if self._log_handler is None or is_own_request is not None:
@@ -184,17 +187,18 @@ class Session:
             client_info=self.connector.identity.client_info,
         )
 
-    # Opening and closing
+    # Methods that open and close the session
 
     async def connect(self) -> None:
-        """Open a connection unless one is open. If the session was closed, open it again."""
-        while self._close_task is not None:  # then the loop is forgotten, and so it may be another
+        """Open a connection unless one is open. This also opens a closed session again."""
+        # Wait in a loop, because the session may use another event loop after the close.
+        while self._close_task is not None:
             await self.run_on_loop(self._wait_closed)
         self.reconnector.allow_reopen()
         await self.run_on_loop(self.reconnector.get_connection)
 
     async def close(self) -> None:
-        """Close the connection. Any task or thread may call this, as often as it likes."""
+        """Close the connection. Any task or thread may call this method, even several times."""
         await self.run_on_loop(self._close_once)
 
     async def _wait_closed(self) -> None:
@@ -202,13 +206,16 @@ class Session:
             await asyncio.wait([self._close_task])
 
     async def _close_once(self) -> None:
-        """All who close share one closing; who is cancelled meanwhile hastens it."""
+        """Close the session once for all callers. If a caller is cancelled, cancel the close, so that it ends
+        sooner.
+        """
         close_task = self._close_task
         if close_task is None:
             close_task = self._close_task = asyncio.get_running_loop().create_task(self._close())
             close_task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            await asyncio.sleep(0)  # so that it has begun, and goes on to its end also when it is cancelled
+            # Let the task start. A task that has started runs its cleanup even if it is cancelled.
+            await asyncio.sleep(0)
             await asyncio.wait([close_task])
         except asyncio.CancelledError:
             if not close_task.cancelling():
@@ -236,24 +243,28 @@ class Session:
                 self._loop = self._close_task = None
 
     def run_on_loop(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
-        """Call a function on the event loop of this session, which is the loop of its first use. Await its result.
+        """Call a function on the session's event loop, which is the loop of its first use. Return an awaitable of the
+        result.
 
-        This is not a coroutine itself, to save every request a frame.
+        This is not a coroutine function, because that would add a frame to every request.
         """
         loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return function(*args)
         pid = os.getpid()
         if self._loop is None or self._loop.is_closed() or self._loop_pid != pid:
             if self._loop is not None:
                 self._abandon()
             self._loop, self._loop_pid = loop, pid
-        if self._loop is loop:
             return function(*args)
         if not self._loop.is_running():
-            raise RuntimeError("this client was opened on another event loop, which is not running; close it there")
+            raise RuntimeError(
+                "this client was opened on another event loop that is not running. Close it on that loop"
+            )
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await_call(function, args), self._loop))
 
     def _abandon(self) -> None:
-        """Forget everything that lived on an event loop which is gone."""
+        """Drop all objects that belong to a closed event loop."""
         self.reconnector.abandon()
         self.callbacks.abandon()
         for subscription in self.subscriptions:
@@ -289,7 +300,7 @@ class Session:
         )
 
     def _handle_notification(self, method: str, params: Any) -> None:
-        """A notification that belongs to no request of its own."""
+        """Handle a notification that does not belong to a request."""
         if method in CHANGE_KINDS or method == SUBSCRIPTION_ACKNOWLEDGED:
             self.sender.invalidate(method)
             for subscription in tuple(self.subscriptions):
@@ -309,16 +320,18 @@ class Session:
                     )
 
     def _handle_gap(self) -> None:
-        """There was a gap: whatever the server tells of unasked may have changed."""
+        """Invalidate cached results and inform the subscriptions, because notifications may have been lost."""
         for method in CHANGE_KINDS:
             self.sender.invalidate(method)
         for subscription in tuple(self.subscriptions):
             subscription.handle_gap()
 
-    # State
+    # Methods that return the state of the session
 
     def stats(self) -> ClientStats:
-        """Return what is open or running now. Any thread may call this. All counts are 0 when nothing is left."""
+        """Return the numbers of open connections, requests and other resources. All counts are 0 if nothing is open or
+        running. Any thread may call this method.
+        """
         current = self.reconnector.current
         return ClientStats(
             connections=0 if current is None else 1,
@@ -330,12 +343,12 @@ class Session:
 
     @property
     def current(self) -> Connection | None:
-        """The connection, if one is open."""
+        """Return the open connection, or None."""
         return self.reconnector.current
 
     @property
     def protocol_version(self) -> str | None:
-        """The protocol version of the connection, if one is open."""
+        """Return the protocol version of the open connection, or None."""
         current = self.reconnector.current
         return None if current is None else current.revision
 

@@ -1,6 +1,6 @@
-"""Hearing of changes: the same call in both eras, taken up again whenever the connection was lost.
+"""Subscriptions to changes. They work the same in both protocol eras, and start again after a lost connection.
 
-After such a gap everything listened to is told once more, because nobody knows what was missed.
+After a gap, the subscription reports each subscribed list and resource once, because changes may have been missed.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from dovetail.client.connection import Connection
 from dovetail.client.deadlines import RequestDeadline
@@ -55,26 +55,46 @@ CHANGE_KINDS: dict[str, ChangeKind] = {
 }
 SUBSCRIPTION_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
-# What may be otherwise at the next attempt.
+# Errors after which a new attempt may succeed.
 _TRANSIENT_ERRORS = (ConnectionLost, ConnectError, ProcessStartError, HTTPStatusError, RequestTimeout, NotMCPServer)
 
 
 class ChangeEvent(Struct, frozen=True):
-    """Something changed: one of the lists, or the resource at `uri`."""
+    """A change of a list, or of the resource at `uri`."""
 
-    kind: ChangeKind
-    uri: str | None = None
-    maybe_missed: bool = False  # not heard from the server: the connection was lost, and it may have changed meanwhile
+    kind: ChangeKind  # "tools", "prompts" or "resources" for a list, "resource" for one resource
+    uri: str | None = None  # the URI of the resource, or None for a list
+    maybe_missed: bool = False  # True if a change may have been missed, because the connection was lost
 
 
 class ChangeNotice(Params):
-    """Any notice of change."""
+    """The params of any change notification."""
 
     uri: str | None = None
 
 
-class Subscription:
-    """Changes as they happen: `async for change in ...`, within `async with` to know when it has begun."""
+class Subscription(Protocol):
+    """Changes as they happen: `async for change in client.listen(...)`.
+
+    Use `async with` to wait until the subscription is active. The subscription starts again after a reconnect.
+    """
+
+    @property
+    def acknowledged_filter(self) -> SubscriptionFilter | None:
+        """Return the changes that the server agreed to report, or None before the subscription is active."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *_: object) -> None: ...
+    def __aiter__(self) -> AsyncIterator[ChangeEvent]: ...
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class ReconnectingSubscription:
+    """A subscription that starts again after a reconnect."""
 
     def __init__(
         self,
@@ -82,7 +102,7 @@ class Subscription:
         subscription_filter: SubscriptionFilter,
         limits: ClientLimits,
         timeout: float,
-        subscriptions: "set[Subscription]",
+        subscriptions: "set[ReconnectingSubscription]",
         run_on_loop: Callable[..., Awaitable[Any]],
         invalidate: Callable[[str], None],
     ) -> None:
@@ -91,8 +111,9 @@ class Subscription:
         self._limits = limits
         self._timeout = timeout
         self._subscriptions = subscriptions
-        self._run_on_loop = run_on_loop  # does something on the client's own loop
-        self._invalidate = invalidate  # told which notices may have been missed
+        self._run_on_loop = run_on_loop  # runs a function on the client's event loop
+        # Called with each notification that may have been missed.
+        self._invalidate = invalidate
         self._matches_filter = create_matcher(subscription_filter)
         self._changes: dict[tuple[ChangeKind, str | None], ChangeEvent] = {}
         self._wakeup = asyncio.Event()
@@ -100,15 +121,15 @@ class Subscription:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._subscription_id: RequestId | None = None
-        self._acknowledge_timeout: asyncio.Timeout | None = None  # runs until the server confirms
-        self._acknowledged_at = inf  # when it did
+        self._acknowledge_timeout: asyncio.Timeout | None = None  # limits the time until the server acknowledges
+        self._acknowledged_at = inf  # time when the server acknowledged the subscription
         self._is_entered = False
         self._is_closed = False
         self._is_client_closing = False
         self._notice_count = 0
-        self.acknowledged_filter: SubscriptionFilter | None = None  # what the server agreed to
+        self.acknowledged_filter: SubscriptionFilter | None = None
 
-    # For the user
+    # Methods for the user of the subscription
 
     async def __aenter__(self) -> Self:
         self._is_entered = True
@@ -128,7 +149,7 @@ class Subscription:
                 await self.aclose()
 
     async def _next(self) -> ChangeEvent | None:
-        """The next change, waited for; None when it is over."""
+        """Wait for the next change. Return None after the subscription is closed."""
         while not self._changes and not self._is_closed:
             if self._error is not None:
                 raise self._error
@@ -146,12 +167,12 @@ class Subscription:
             await asyncio.wait([task], timeout=self._timeout)
 
     def close_for_client(self) -> asyncio.Task[None] | None:
-        """Stop because the client leaves the server, which then need not be told; what is left to wait for."""
+        """Stop because the client closes. Do not unsubscribe from the server. Return the running task, or None."""
         self._is_client_closing = True
         return self._stop()
 
     def abandon(self) -> None:
-        """It is over: the event loop it lived on is gone, and nobody there can be told."""
+        """End the subscription, because its event loop is closed."""
         self._is_closed = True
         self._task = None
 
@@ -165,7 +186,7 @@ class Subscription:
         task.cancel()
         return task
 
-    # From one connection to the next
+    # Methods that reconnect
 
     async def _start(self) -> None:
         if self._started is None:
@@ -194,14 +215,17 @@ class Subscription:
             except MCPError as exc:
                 self._fail(_to_not_supported(exc) if isinstance(exc, RemoteError) else exc)
                 return
-            except Exception as exc:  # whoever waits for changes must not wait for a task that is no more
+            except Exception as exc:  # the caller that waits for a change gets the error
                 self._fail(exc)
                 return
-            # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
+            # Proxies close idle streams after some minutes, so a stream that lasted a while does not count as a failed
+            # attempt.
             was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
             if failed_attempts > self._limits.max_reconnects:
-                error = ConnectionLost(f"the server ended the stream {failed_attempts} times without saying anything")
+                error = ConnectionLost(
+                    f"the server closed the stream {failed_attempts} times without sending a notification"
+                )
                 error.__cause__ = cause
                 self._fail(error)
                 return
@@ -214,10 +238,10 @@ class Subscription:
         if self._started is not None and not self._started.done():
             self._started.set_exception(exc)
 
-    # What is heard
+    # Methods that handle notifications
 
     def handle_notification(self, method: str, params: Any) -> None:
-        """A notice came to the client; it may be for this listener."""
+        """Handle a notification if it belongs to this subscription."""
         try:
             if method == SUBSCRIPTION_ACKNOWLEDGED:
                 acknowledged = decode_body(params, AcknowledgedParams, method)
@@ -235,7 +259,7 @@ class Subscription:
             self._add_change(ChangeEvent(CHANGE_KINDS[method], notice.uri))
 
     def handle_gap(self) -> None:
-        """There was a gap in what was heard."""
+        """Report all subscribed items as changed, because notifications may have been lost."""
         if self.acknowledged_filter is not None:
             self._add_missed_changes()
 
@@ -258,14 +282,15 @@ class Subscription:
             self._add_change(ChangeEvent("resource", uri, maybe_missed=True))
 
     def _add_change(self, change: ChangeEvent) -> None:
-        """Those not yet taken are told once each, and the oldest give way."""
+        """Queue a change once. If the queue is full, drop the oldest change."""
         if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
-            self._changes[change.kind, change.uri] = change  # what was heard says more than what may be
+            # A received change replaces a change that may have been missed.
+            self._changes[change.kind, change.uri] = change
         if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]
         self._wakeup.set()
 
-    # One connection's worth of listening
+    # Methods that listen on one connection
 
     async def _listen(self, connection: Connection) -> None:
         if connection.encoder is not None and connection.encoder.is_stateless:
@@ -280,27 +305,27 @@ class Subscription:
             id, method, encoder.encode_request(id, method, params), encoder.build_headers(method, params), True
         )
         try:
-            # A server must say at once what it will tell of. spec: subscriptions#acknowledgment
+            # The server must acknowledge the subscription immediately. spec: subscriptions#acknowledgment
             async with asyncio.timeout(self._timeout) as self._acknowledge_timeout:
                 await connection.exchange(request, RequestDeadline())
         except TimeoutError:
-            message = f"the server did not confirm within {self._timeout:g} s that it tells of changes"
+            message = f"the server did not acknowledge the subscription within {self._timeout:g} s"
             raise add_context(RequestTimeout(message), server=connection.name, step=method) from None
         finally:
             self._acknowledge_timeout = None
 
     async def _listen_handshake(self, connection: Connection) -> None:
-        """A handshake server tells of its lists unasked, of a resource when it was asked to."""
+        """Listen to a handshake server. The server reports changes of lists without a subscription, and changes of
+        subscribed resources.
+        """
         accepted_filter = restrict_filter(self._filter, connection.server_capabilities)
         uris = accepted_filter.resource_subscriptions or []
         if self._filter.resource_subscriptions and not uris:
             raise add_context(
-                NotSupported("the server does not offer to tell when a resource changes"), server=connection.name
+                NotSupported("the server does not support subscriptions to resources"), server=connection.name
             )
         if not await connection.transport.wait_until_listening():
-            raise add_context(
-                NotSupported("the server has no stream on which it could tell of changes"), server=connection.name
-            )
+            raise add_context(NotSupported("the server has no stream for notifications"), server=connection.name)
         subscribed_uris: list[str] = []
         try:
             for uri in uris:
@@ -327,4 +352,4 @@ class Subscription:
 def _to_not_supported(exc: RemoteError) -> MCPError:
     if exc.code != MethodNotFound.code:
         return exc
-    return add_context(NotSupported("the server does not offer to tell of changes"), server=exc.server, step=exc.step)
+    return add_context(NotSupported("the server does not support subscriptions"), server=exc.server, step=exc.step)

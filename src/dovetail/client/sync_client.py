@@ -1,4 +1,4 @@
-"""SyncClient: a `Client` for code that does not await. Each method waits for the coroutine of the same name."""
+"""SyncClient: a `Client` for code that does not await. Each method waits for the `Client` method of the same name."""
 
 import asyncio
 import atexit
@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from dovetail.client.client import Client, ClientOptions
+from dovetail.client.client import Client, ClientOptions, ResumedResult
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import PendingRequest
 from dovetail.client.subscription import ChangeEvent, Subscription
@@ -35,28 +35,30 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 T = TypeVar("T")
 
 _THREAD_NAME = "dovetail-clients"
-_SHUTDOWN_TIMEOUT_S = 0.5  # for clients that were left open, when the program ends
+_SHUTDOWN_TIMEOUT_S = 0.5  # seconds to close open clients when the program ends
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
-_is_shutting_down = False  # the program is ending
+_is_shutting_down = False
 
 
 class InterpreterShutdown(RuntimeError):
-    """It is too late to do anything."""
+    """Raised if a SyncClient is used while the program ends."""
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Do something on the shared loop and wait for it; interrupting the wait cancels it."""
+    """Run a coroutine on the shared event loop and wait for its result. If the wait is interrupted, cancel the
+    coroutine.
+    """
     if _is_shutting_down:
         coroutine.close()
-        raise InterpreterShutdown("the program is ending, and with it whatever a SyncClient has started")
+        raise InterpreterShutdown("a SyncClient cannot be used while the program ends")
     loop = get_shared_loop()
     if threading.current_thread().name == _THREAD_NAME:
         coroutine.close()
         raise RuntimeError(
-            "a SyncClient cannot be called from progress_handler=, log_handler= or a coroutine handler, because they "
-            "run on its event loop; call it from a plain function"
+            "a SyncClient cannot be called from progress_handler=, log_handler= or a coroutine handler, "
+            "because these run on its event loop. Call it from a plain function"
         )
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:
@@ -67,7 +69,9 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def get_shared_loop() -> asyncio.AbstractEventLoop:
-    """The loop all blocking clients share; started by the first, and a daemon: it never keeps a program alive."""
+    """Return the event loop of all sync clients. The first call starts the loop in a daemon thread, which does not keep
+    the program alive.
+    """
     global _loop
     with _lock:
         if _loop is None or _loop.is_closed():
@@ -77,7 +81,7 @@ def get_shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _reset_after_fork() -> None:
-    """A forked process has the loop, but not the thread that ran it."""
+    """Drop the event loop in a forked process, because a fork does not copy its thread."""
     global _loop, _lock
     _loop, _lock = None, threading.Lock()
 
@@ -97,7 +101,7 @@ def _stop() -> None:
 
 
 async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """End what clients that were left open still do; a task that is only forgotten complains."""
+    """Cancel the tasks of open clients, because asyncio warns about pending tasks."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -107,7 +111,9 @@ async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class SyncSubscription:
-    """Changes as they happen: `for change in ...`, within `with` to know when it has begun."""
+    """Changes as they happen: `for change in client.listen(...)`. Use `with` to wait until the subscription is
+    active.
+    """
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
@@ -123,7 +129,7 @@ class SyncSubscription:
         changes = aiter(self._subscription)
         while True:
             try:
-                change = run_blocking(_next_change(changes))  # whose interruption ends it
+                change = run_blocking(_next_change(changes))  # an interruption ends the subscription
             except StopAsyncIteration:
                 return
             try:
@@ -135,7 +141,7 @@ class SyncSubscription:
 
     @property
     def acknowledged_filter(self) -> SubscriptionFilter | None:
-        """What the server agreed to tell of."""
+        """Return the changes that the server agreed to report, or None before the subscription is active."""
         return self._subscription.acknowledged_filter
 
     def close(self) -> None:
@@ -161,11 +167,11 @@ class SyncClient:
         self.close()
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Put a coroutine function around every request, as `Client.middleware` does. It runs in another thread."""
+        """Add an async middleware function, like `Client.middleware`. The function runs in another thread."""
         return self._client.middleware(function)
 
     def connect(self) -> None:
-        """Open the connection now. Otherwise the first request opens it."""
+        """Open the connection now. Without this call, the first request opens the connection."""
         run_blocking(self._client.connect())
 
     def close(self) -> None:
@@ -174,46 +180,48 @@ class SyncClient:
 
     @property
     def name(self) -> str:
-        """The name of the server in errors and logs."""
+        """Return the name of the server in errors and logs."""
         return self._client.name
 
     def stats(self) -> ClientStats:
-        """Return what is open or running now. All counts are 0 when nothing is left."""
+        """Return the numbers of open connections, requests and other resources. All counts are 0 if nothing is open or
+        running.
+        """
         return self._client.stats()
 
     @property
     def is_connected(self) -> bool:
-        """Whether a connection is open."""
+        """Return whether a connection is open."""
         return self._client.is_connected
 
     @property
     def protocol_version(self) -> str | None:
-        """The protocol version of the connection, or None if none is open."""
+        """Return the protocol version of the connection, or None if no connection is open."""
         return self._client.protocol_version
 
     @property
     def server_info(self) -> Implementation | None:
-        """The name and the version of the server, as it gives them."""
+        """Return the name and version of the server, or None if the server sent neither."""
         return self._client.server_info
 
     @property
     def server_capabilities(self) -> ServerCapabilities:
-        """The capabilities that the server declares."""
+        """Return the capabilities that the server declares."""
         return self._client.server_capabilities
 
     @property
     def instructions(self) -> str | None:
-        """The server's instructions for models."""
+        """Return the server's instructions for models."""
         return self._client.instructions
 
     @property
     def invalid_message_count(self) -> int:
-        """How many invalid messages the server has written on this connection."""
+        """Return the number of invalid messages that the server has sent on this connection."""
         return self._client.invalid_message_count
 
     @property
     def skipped_items(self) -> list[str]:
-        """The malformed items that are missing from the lists read so far, and why."""
+        """Return the malformed items that were left out of lists so far, with the reasons."""
         return self._client.skipped_items
 
     def discover(self) -> DiscoverResult:
@@ -221,10 +229,10 @@ class SyncClient:
         return run_blocking(self._client.discover())
 
     def ping(self) -> None:
-        """Check that the server answers."""
+        """Check that the server responds."""
         run_blocking(self._client.ping())
 
-    # Tools
+    # Methods for tools
 
     def list_tools(self) -> list[Tool]:
         """Return all tools."""
@@ -235,10 +243,10 @@ class SyncClient:
         return run_blocking(self._client.list_tools_page(cursor))
 
     @overload
-    def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
+    def call(self, tool: str, /, *, into: type[T], **arguments: object) -> T: ...
     @overload
-    def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    def call(self, tool: str, /, *_args: Any, into: Any = None, **arguments: Any) -> Any:
+    def call(self, tool: str, /, *, into: None = None, **arguments: object) -> Any: ...
+    def call(self, tool: str, /, *_args: object, into: Any = None, **arguments: object) -> Any:
         """Call a tool and return its value. Raise ToolError if the tool failed.
 
         `into` is the type to convert the value to. For options, or an argument named `into`, use `call_tool`.
@@ -300,13 +308,13 @@ class SyncClient:
     def resume(
         self,
         pending: PendingRequest,
-        responses: Mapping[str, Any],
+        responses: Mapping[str, object],
         *,
         timeout: float | None = None,
         total_timeout: float | None = None,
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
-    ) -> Any:
+    ) -> ResumedResult:
         """Answer a pending request. Return the result of its method, or another `PendingRequest`."""
         return run_blocking(
             self._client.resume(
@@ -319,11 +327,11 @@ class SyncClient:
             )
         )
 
-    def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
+    def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
         """Call the handlers for the input requests of a `PendingRequest`. Return the responses for `resume`."""
         return run_blocking(self._client.answer_input_requests(requests))
 
-    # Resources
+    # Methods for resources
 
     def list_resources(self) -> list[Resource]:
         """Return all resources."""
@@ -341,8 +349,8 @@ class SyncClient:
         """Return one page of resource templates."""
         return run_blocking(self._client.list_resource_templates_page(cursor))
 
-    def read(self, uri: str) -> Any:
-        """Return the content of a resource: text or bytes, or a list of them if it has several parts."""
+    def read(self, uri: str) -> str | bytes | list[str | bytes]:
+        """Return the content of a resource as text or bytes. If the resource has several parts, return a list."""
         return run_blocking(self._client.read(uri))
 
     def read_resource(
@@ -351,7 +359,7 @@ class SyncClient:
         """Read a resource and return the whole result."""
         return run_blocking(self._client.read_resource(uri, timeout=timeout, meta=meta))
 
-    # Prompts and completion
+    # Methods for prompts and completion
 
     def list_prompts(self) -> list[Prompt]:
         """Return all prompts."""
@@ -369,7 +377,7 @@ class SyncClient:
         timeout: float | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> GetPromptResult:
-        """Return a prompt, filled in with the arguments."""
+        """Return the messages of a prompt for these arguments."""
         return run_blocking(self._client.get_prompt(name, arguments, timeout=timeout, meta=meta))
 
     def complete(
@@ -384,7 +392,7 @@ class SyncClient:
         """Return suggestions for an argument of a prompt or a resource template. `value` is the text typed so far."""
         return run_blocking(self._client.complete(argument, value, prompt=prompt, template=template, context=context))
 
-    # Changes and the rest
+    # Methods for changes, settings and other requests
 
     def listen(
         self,
@@ -398,11 +406,11 @@ class SyncClient:
         return SyncSubscription(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe_resource(self, uri: str) -> None:
-        """Ask a handshake server for notices when a resource changes. `listen` works with every protocol version."""
+        """Subscribe to a resource of a handshake server. `listen` works with every protocol version."""
         run_blocking(self._client.subscribe_resource(uri))
 
     def unsubscribe_resource(self, uri: str) -> None:
-        """Undo `subscribe_resource`."""
+        """End a subscription that `subscribe_resource` started."""
         run_blocking(self._client.unsubscribe_resource(uri))
 
     def set_logging_level(self, level: LoggingLevel) -> None:
@@ -417,15 +425,15 @@ class SyncClient:
         """Ask a handshake server to end its session, then close the connection."""
         run_blocking(self._client.shutdown())
 
-    def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
-        """Send any request, for extensions. Return the result as plain JSON. It is never sent twice."""
+    def request(self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None) -> Any:
+        """Send any request, for extensions. Return the result as plain JSON. The request is never sent twice."""
         return run_blocking(self._client.request(method, params, timeout=timeout))
 
-    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+    def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:
         """Send any notification, for extensions."""
         run_blocking(self._client.notify(method, params))
 
 
 def get_client(sync_client: SyncClient) -> Client:
-    """Return the client of a `SyncClient`, for our own packages."""
+    """Return the client of a `SyncClient`. This function is internal."""
     return sync_client._client  # pyright: ignore[reportPrivateUsage]

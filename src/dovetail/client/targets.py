@@ -1,4 +1,4 @@
-"""Targets: what a client can connect to, and the transport that reaches it."""
+"""Targets: the servers that a client can connect to, and the transports that reach them."""
 
 import functools
 import hashlib
@@ -42,10 +42,14 @@ _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"
 class HTTPTarget:
     """A server at a URL, with all options of its connection.
 
-    verify: False accepts any certificate. A path is the file of a certificate authority. An `ssl.SSLContext` is used as
-    it is, for the server but not for an authorization server.
-    cert: the client's certificate: a file, or a file and the file of its key.
-    proxy: the URL of a proxy. By default, HTTPS_PROXY and NO_PROXY apply.
+    Args:
+        url: The URL of the server.
+        headers: HTTP headers of every request.
+        auth: A login, or a bearer token as text.
+        verify: False accepts any certificate. A path is the file of a certificate authority. An `ssl.SSLContext` is
+            used unchanged, for the server but not for an authorization server.
+        cert: The client's certificate: a file, or a tuple of the certificate file and the key file.
+        proxy: The URL of a proxy. By default, HTTPS_PROXY and NO_PROXY apply.
     """
 
     def __init__(
@@ -63,7 +67,8 @@ class HTTPTarget:
         try:
             parse_url(url)
         except ValueError as exc:
-            raise ValueError(f"invalid URL: {exc}") from None  # it may contain a password
+            # `from None` hides the original URL, which may contain a password.
+            raise ValueError(f"invalid URL: {exc}") from None
         _check_headers(headers)
         _check_certificates(verify, cert)
         check_type("proxy", proxy, str, "a URL like http://proxy.example:3128")
@@ -78,10 +83,13 @@ class HTTPTarget:
 class CommandTarget:
     """A server that the client starts as a process, with all options of the process.
 
-    command: a list of arguments, a script, or a command line as text.
-    env: variables to set. inherit_env: "minimal" passes what programs need to run, "all" passes everything, and a list
-    passes the names it matches as well, such as `["AWS_*"]`.
-    stderr: called with each line the server writes to stderr.
+    Args:
+        command: A list of arguments, a script, or a command line as text.
+        env: Environment variables to set.
+        inherit_env: "minimal" passes only variables that programs need to run. "all" passes all variables. A list of
+            names or patterns, such as `["AWS_*"]`, adds matching variables to "minimal".
+        cwd: The working directory.
+        stderr: Called with each line that the server writes to stderr.
     """
 
     def __init__(
@@ -122,7 +130,9 @@ Target: TypeAlias = (
 
 
 class ResolvedTarget:
-    """How a server is reached: what it is called, what tells it from others, and how to make a channel to it."""
+    """A server that a client can connect to: its name, a key that identifies it, and a function that creates a
+    transport.
+    """
 
     def __init__(self, name: str, key: str | None, create_transport: Callable[[], ClientTransport]) -> None:
         self.name = name
@@ -187,7 +197,7 @@ def _is_command(target: object) -> TypeGuard[str | Path | Sequence[str]]:
 def as_command_target(target: Target, *, stderr: Callable[[str], None] | None = None) -> Target:
     """Return a script, a command or an entry with a command as a `CommandTarget`, and any other target unchanged.
 
-    stderr: set it unless the target has one.
+    `stderr` is set unless the target already has a `stderr` function.
     """
     if isinstance(target, Mapping) and isinstance(target.get("command"), str):
         _, target = _parse_entry(target)
@@ -228,7 +238,7 @@ def _add_process_options(target: CommandTarget, env: Mapping[str, str] | None, c
 def _reject_options(target_kind: str, options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if value is not None:
-            raise TypeError(f"{name}= is only for {target_kind}")
+            raise TypeError(f"{name}= is only allowed for {target_kind}")
 
 
 def _resolve_server(server: InProcessServer) -> ResolvedTarget:
@@ -252,7 +262,9 @@ def _check_headers(headers: Mapping[str, str] | None) -> None:
     check_string_mapping("headers", headers)
     for name, value in (headers or {}).items():
         if not _HEADER_NAME_PATTERN.fullmatch(name) or not value.isprintable():
-            raise ValueError(f"headers= contains {clip(name)!r}, which cannot be sent: a header is one line of text")
+            raise ValueError(
+                f"headers= contains {clip(name)!r}, which cannot be sent. A header must be one line of text"
+            )
         if name.lower().encode() in RESERVED_HEADERS:
             raise ValueError(f"headers= contains {name!r}, which the client sets itself")
 
@@ -266,21 +278,21 @@ def _check_certificates(verify: object, cert: object) -> None:
     for path in cert if isinstance(cert, tuple) else (cert,):
         check_type("cert", path, (str, Path), "the path of a file")
     if isinstance(verify, ssl.SSLContext) and cert is not None:
-        raise ValueError("cert= cannot be combined with an ssl.SSLContext: call its load_cert_chain() instead")
+        raise ValueError("cert= cannot be combined with an ssl.SSLContext. Call its load_cert_chain() instead")
     check_certificate_files(verify, cert)
 
 
 def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any]:
-    """Return the options of the transport. A login outlives the transports it is used on."""
+    """Return the options of the transport. Several transports share one login."""
     options: dict[str, Any] = {"verify": target.verify, "cert": target.cert, "proxy": target.proxy}
     headers, auth = target.headers, target.auth
     if auth is None:
         return options | {"headers": headers or None}
     if any(name.lower() == "authorization" for name in headers):
-        raise ValueError("headers= contains Authorization, and auth= is set too: pass only one of them")
+        raise ValueError("headers= contains Authorization, and auth= is set too. Pass only one of them")
     parts = urlsplit(target.url)
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        log.warning("the credentials for %s are sent unencrypted: use https", parts.netloc)
+        log.warning("the credentials for %s are sent unencrypted. Use https", parts.netloc)
     if isinstance(auth, str) and auth != "oauth":
         auth = BearerAuth(auth)
     if isinstance(auth, BearerAuth):
@@ -289,7 +301,8 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
     from dovetail.transports.http_client.remote_server import create_http_client
 
     create_client = functools.partial(create_http_client, **options, connect_timeout=timeouts.connect)
-    # Other servers see neither the client's certificate nor a setting that is about this server.
+    # Connections to other hosts, such as an authorization server, use neither the client's certificate nor its `verify`
+    # setting.
     verifies_others = target.verify if isinstance(target.verify, str | Path) else True
     other_options = options | {"verify": verifies_others, "cert": None}
     if other_options == options:
@@ -312,7 +325,7 @@ def _resolve_socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Re
         return ResolvedTarget(path, target, lambda: create_client(path=path))
     parts = urlsplit(target)
     if parts.port is None:
-        raise ValueError(f"{target!r} must be tcp://host:port")
+        raise ValueError(f"invalid target {target!r}. Use tcp://host:port")
     host, port = parts.hostname or "127.0.0.1", parts.port
     return ResolvedTarget(target, target, lambda: create_client(host=host, port=port))
 
@@ -341,7 +354,7 @@ def _check_inherit_env(inherit: object) -> None:
 
 
 def _shorten_command(argv: Sequence[str]) -> str:
-    """A command as a reader recognises it: without the folders, and without what only runs a script."""
+    """Return a short form of a command, without folders and without the interpreter of a script."""
     parts = [Path(part).name if index == 0 or _is_path(part) else part for index, part in enumerate(argv)]
     for index, part in enumerate(parts[1:], 1):
         if Path(part).suffix in _INTERPRETERS:
@@ -352,7 +365,7 @@ def _shorten_command(argv: Sequence[str]) -> str:
 
 
 def _get_script_name(argument: str) -> str:
-    """Its file, and if every package has one of that name, whose it is."""
+    """Return the file name of a script. If the name is common, add the name of its package."""
     path = Path(argument)
     if path.stem not in _GENERIC_SCRIPT_NAMES:
         return path.name
@@ -375,23 +388,21 @@ def _build_script_command(target: str | Path) -> list[str]:
         raise ValueError(f"{clip(text)!r} is a folder, not a server" if text else "the target is empty")
     if path.suffix == ".json":
         raise ValueError(
-            f"{clip(text)!r} may list several servers: read it, and give one of its entries, "
+            f"{clip(text)!r} may contain several servers. Load the file and pass one of its entries: "
             f"json.load(open({clip(text)!r}))['mcpServers'][name]"
         )
     interpreter = _INTERPRETERS.get(path.suffix)
     if _ADDRESS_PATTERN.match(text):
-        raise ValueError(
-            f"{clip(text)!r} is no URL; a server on the web is at http:// or https://: {_guess_url(text)!r}"
-        )
+        raise ValueError(f"invalid URL {clip(text)!r}. Did you mean {_guess_url(text)!r}?")
     if interpreter is None:
         raise ValueError(
-            f"{clip(text)!r} is neither a URL nor a script; give a command as a list: {_split_command(text)!r}"
+            f"{clip(text)!r} is neither a URL nor a script. Pass a command as a list: {_split_command(text)!r}"
         )
     if not path.is_file():
         siblings = [sibling.name for sibling in path.parent.glob("*" + path.suffix)] if path.parent.is_dir() else []
         raise add_context(
-            ScriptNotFound(f"there is no script {text!r}"),
-            hint=f"it was looked for in {path.parent.absolute()}{suggest_match(path.name, siblings)}",
+            ScriptNotFound(f"script {text!r} not found"),
+            hint=f"check the path. The client searched in {path.parent.absolute()}{suggest_match(path.name, siblings)}",
         )
     return [*interpreter, str(path)]
 
@@ -404,7 +415,7 @@ def _guess_url(text: str) -> str:
 def _split_command(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # a quote without its sister
+    except ValueError:  # shlex reports a missing quote
         return text.split()
 
 
@@ -413,7 +424,7 @@ def _parse_entry(entry: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | Com
     servers = entry.get("mcpServers") or entry.get("servers")
     if isinstance(servers, Mapping):
         if len(servers) != 1:
-            raise ValueError(f"the configuration has {len(servers)} servers: pass one of its entries")
+            raise ValueError(f"the configuration has {len(servers)} servers. Pass one of its entries")
         ((name, server_entry),) = servers.items()
         if not isinstance(server_entry, Mapping):
             raise ValueError(
@@ -424,8 +435,8 @@ def _parse_entry(entry: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | Com
     if isinstance(url, str):
         return None, HTTPTarget(url, headers=entry.get("headers"))
     if isinstance(entry.get("command"), str):
-        check_type("args", entry.get("args"), list, "a list of texts")
+        check_type("args", entry.get("args"), list, "a list of strings")
         command = [entry["command"], *map(str, entry.get("args") or ())]
         return None, CommandTarget(command, env=entry.get("env"), cwd=entry.get("cwd"))
     keys = ", ".join(clip(str(key)) for key in entry) or "nothing"
-    raise ValueError(f"an entry of an mcp.json needs a command or a url; this one has {keys}")
+    raise ValueError(f"an entry of an mcp.json must have a command or a url. The entry has {keys}")

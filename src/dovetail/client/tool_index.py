@@ -1,7 +1,7 @@
-"""What is known of a server from its lists: the names of things, and of its tools which headers mirror a call, what a
-result must look like, whether a call may be repeated.
+"""Information from the lists of a server: the names of items, and for each tool its headers, its output schema and
+whether a call may be repeated.
 
-Compiled when first needed; a definition that cannot be used safely costs a warning, never a call.
+Schemas are compiled on first use. A definition that is unsafe to use causes a warning, but does not fail the call.
 """
 
 import logging
@@ -22,54 +22,56 @@ log = logging.getLogger("dovetail")
 
 
 class ToolEntry:
-    """One tool, as far as calling it goes."""
+    """The information that is needed to call one tool."""
 
     __slots__ = ("_is_compiled", "_validator", "can_repeat", "header_paths", "sends_headers", "tool")
 
     def __init__(self, tool: Tool, paths: tuple[HeaderPath, ...], *, sends_headers: bool) -> None:
         self.tool = tool
         self.header_paths = paths
-        self.sends_headers = sends_headers  # whether the paths were compiled
+        self.sends_headers = sends_headers  # whether the header paths are compiled
         hints = tool.annotations
         self.can_repeat = hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
         self._is_compiled = False
         self._validator: SchemaValidator | None = None
 
     def build_headers(self, arguments: dict[str, Any]) -> Headers:
-        """The headers of a call."""
+        """Return the headers of a call."""
         try:
             return build_param_headers(self.header_paths, arguments) if self.header_paths else ()
         except ValueError:
-            return ()  # the server will say what is wrong with the argument
+            return ()  # the server will report the invalid argument
 
     def validate_result(self, result: CallToolResult, server: str) -> None:
-        """Hold a result against the schema the tool promised; InvalidResult if it breaks the promise."""
+        """Check a result against the output schema of the tool. Raise InvalidResult if the result does not match."""
         if self.tool.output_schema is None or result.is_error:
             return
         if result.structured_content is UNSET:
-            raise InvalidResult(f"the tool {clip(self.tool.name)} promises structured content and sent none")
-        validator = self._compile_validator(server)
+            raise InvalidResult(
+                f"the tool {clip(self.tool.name)} has an output schema but returned no structured content"
+            )
+        validator = self._validator if self._is_compiled else self._compile_validator(server)
         try:
             problem = validator.find_error(result.structured_content) if validator is not None else None
         except UnusableSchema as exc:
             log.warning("%s: a result of %s is not checked: %s", server, clip(self.tool.name), exc)
             return
         if problem is not None:
-            raise InvalidResult(f"the result of {clip(self.tool.name)} breaks its own schema: {problem}")
+            raise InvalidResult(f"the result of {clip(self.tool.name)} does not match its output schema: {problem}")
 
     def _compile_validator(self, server: str) -> SchemaValidator | None:
-        if not self._is_compiled:
-            self._is_compiled = True
-            try:
-                self._validator = compile_schema(self.tool.output_schema)
-            except UnusableSchema as exc:
-                log.warning("%s: results of %s are not checked: %s", server, clip(self.tool.name), exc)
+        self._is_compiled = True
+        try:
+            self._validator = compile_schema(self.tool.output_schema)
+        except UnusableSchema as exc:
+            log.warning("%s: results of %s are not checked: %s", server, clip(self.tool.name), exc)
         return self._validator
 
     def is_wrapped(self, *, is_stateless: bool) -> bool | None:
-        """Whether the value of a result stands under `result`; None if its schema leaves that open.
+        """Return whether the value of a result is wrapped in `result`. Return None if the schema does not show it.
 
-        Only handshake revisions need that, for what is no object; their servers say it by a schema with nothing else.
+        Only handshake versions wrap values, and only values that are not objects. The output schema of a wrapped value
+        has `result` as its only field.
         """
         schema = self.tool.output_schema
         if schema is None or schema.get("x-fastmcp-wrap-result") is True:
@@ -80,7 +82,7 @@ class ToolEntry:
 
 
 def _has_only_result(schema: dict[str, Any]) -> bool:
-    """Whether `result` is all an object of this schema holds, and no object itself."""
+    """Return whether `result` is the only field of this schema and is not an object."""
     properties: Any = schema.get("properties")
     if type(properties) is not dict or properties.keys() != {"result"}:
         return False
@@ -89,28 +91,25 @@ def _has_only_result(schema: dict[str, Any]) -> bool:
 
 
 class ToolIndex:
-    """The tools listed last, by name."""
+    """The tools in the last list, by name."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, ToolEntry] = {}
-        self._stale_names: frozenset[str] = frozenset()
-
-    def get(self, name: str) -> ToolEntry | None:
-        """The tool of this name, if it was listed."""
-        return self._entries.get(name)
+        self.entries: dict[str, ToolEntry] = {}
+        self.stale_names: frozenset[str] = frozenset()  # names of tools whose definitions may be outdated
 
     def add_listed(
         self, tools: Iterable[Tool], server: str, *, sends_headers: bool, is_complete: bool = False
     ) -> list[Tool]:
-        """Learn what is listed, and leave out what must not be used. `is_complete`: these are all tools there are.
+        """Store listed tools. Return the tools that may be used. `is_complete` means that the list contains all tools.
 
-        One broken header annotation spoils the tool where headers are sent. spec: streamable-http#schema-extension
+        If headers are sent, a tool with an invalid header annotation is left out. spec:
+        streamable-http#schema-extension
         """
         if is_complete:
-            self._stale_names = frozenset()
+            self.stale_names = frozenset()
         usable_tools: list[Tool] = []
         for tool in tools:
-            entry = self._entries.get(tool.name)
+            entry = self.entries.get(tool.name)
             if entry is not None and entry.sends_headers is sends_headers and entry.tool == tool:
                 usable_tools.append(tool)
                 continue
@@ -120,26 +119,22 @@ class ToolIndex:
                     paths = compile_header_paths(tool.input_schema)
                 except ValueError as exc:
                     log.warning("%s: the tool %s is left out: %s", server, clip(tool.name), clip(str(exc), 200))
-                    self._entries.pop(tool.name, None)
+                    self.entries.pop(tool.name, None)
                     continue
-            # The caller may change its own copy.
-            self._entries[tool.name] = ToolEntry(copy_value(tool), paths, sends_headers=sends_headers)
+            # Store a copy, because the caller may change the tool.
+            self.entries[tool.name] = ToolEntry(copy_value(tool), paths, sends_headers=sends_headers)
             usable_tools.append(tool)
         return usable_tools
 
-    def is_stale(self, name: str) -> bool:
-        """Whether something was known of this tool, and may not be true any more."""
-        return name in self._stale_names
-
     def mark_stale(self) -> None:
-        """What is known may not be true any more."""
-        self._stale_names = self._stale_names.union(self._entries)
-        self._entries.clear()
+        """Mark all definitions as outdated."""
+        self.stale_names = self.stale_names.union(self.entries)
+        self.entries.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._entries.clear()
-        self._stale_names = frozenset()
+        """Remove all tools."""
+        self.entries.clear()
+        self.stale_names = frozenset()
 
 
 _LIST_METHODS = {"tools/call": "tools/list", "prompts/get": "prompts/list", "resources/read": "resources/list"}
@@ -152,35 +147,35 @@ _MAX_SHOWN_NAMES = 10
 
 
 class NameIndex:
-    """What the lists named last, for those who ask for something that is not there."""
+    """The names in the last lists, for hints about unknown names."""
 
     def __init__(self) -> None:
         self._names_by_method: dict[str, list[str]] = {}
 
     def add_page(self, method: str, items: Iterable[Any], *, is_first_page: bool) -> None:
-        """Names on one page of a list."""
+        """Store the names on one page of a list."""
         if is_first_page:
             self._names_by_method[method] = []
         names = [item.uri if method == "resources/list" else item.name for item in items]
         self._names_by_method.setdefault(method, []).extend(names)
 
     def suggest(self, method: str, name: str) -> str | None:
-        """What may have been meant by a name that the server does not know."""
+        """Return a hint with similar names for an unknown name."""
         list_method = _LIST_METHODS.get(method)
         if list_method is None:
             return None
         listed_names = self._names_by_method.get(list_method)
         if listed_names is None:
-            return f"what there is, you learn by {_LIST_CALLS[list_method]}"
+            return f"call {_LIST_CALLS[list_method]} to see what is available"
         if not listed_names:
-            return "the server listed none at all"
+            return "check the server, which lists no such items"
         suggestion = suggest_match(name, listed_names)
         if suggestion:
-            return suggestion.removeprefix("; ")
+            return suggestion.removeprefix(". ")
         hidden_count = len(listed_names) - _MAX_SHOWN_NAMES
         names = ", ".join(clip(candidate) for candidate in listed_names[:_MAX_SHOWN_NAMES])
-        return f"there are {names}{f' and {hidden_count} more' if hidden_count > 0 else ''}"
+        return f"use one of {names}{f' and {hidden_count} more' if hidden_count > 0 else ''}"
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all names."""
         self._names_by_method.clear()

@@ -1,7 +1,8 @@
-"""Checks values against schemas when both come from a stranger: a tool's structured content, a user's answer to a form.
+"""Validation of untrusted values against untrusted schemas: the structured content of a tool, or a user's answer to a
+form.
 
-Whatever could hold up the event loop is refused as Unusable before it is tried; the caller then goes on without a
-verdict. spec: tools#output-schema, elicitation#requested-schema
+A schema or value that could block the event loop raises UnusableSchema, and the caller continues without a check. spec:
+tools#output-schema, elicitation#requested-schema
 """
 
 from copy import deepcopy
@@ -16,11 +17,11 @@ __all__ = ["SchemaLimits", "SchemaValidator", "UnusableSchema", "apply_defaults"
 
 _DEFAULT_LIMITS: Final = SchemaLimits()
 _MAX_MESSAGE_CHARS: Final = 512
-_MAX_PATTERN_BYTES: Final = 128 * KiB  # of one compiled pattern
+_MAX_PATTERN_BYTES: Final = 128 * KiB  # maximum size of one compiled pattern
 
 
 class SchemaValidator:
-    """A schema ready to check values."""
+    """A compiled schema that checks values."""
 
     def __init__(self, plan: SchemaPlan, validator: Any, limits: SchemaLimits) -> None:
         self._validator = validator
@@ -28,13 +29,15 @@ class SchemaValidator:
         self._max_cost = limits.max_cost
 
     def find_error(self, value: Any) -> str | None:
-        """None if the value fits, else where and why in one short line. Unusable if finding out would take too long."""
+        """Return None if the value matches, else the location and the reason in one short line. Raise UnusableSchema if
+        the check would take too long.
+        """
         _, explain_cost = self._cost_estimator.estimate(value)
         try:
             if self._validator.is_valid(value):
                 return None
             if explain_cost > self._max_cost:
-                return "does not fit the schema (too large to say where)"
+                return "does not match the schema (the value is too large to find the location)"
             self._validator.validate(value)
         except ValueError as error:
             return _format_error(error)
@@ -42,8 +45,8 @@ class SchemaValidator:
 
 
 def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> SchemaValidator:
-    """A checker for a foreign schema, or Unusable."""
-    import jsonschema_rs  # only clients that check something pay for it
+    """Compile an untrusted schema. Raise UnusableSchema if values cannot be checked safely against the schema."""
+    import jsonschema_rs  # imported only by clients that check values
 
     plan = read_schema(schema, limits)
     validator_types = {DRAFT_7: jsonschema_rs.Draft7Validator, DRAFT_2019: jsonschema_rs.Draft201909Validator}
@@ -54,14 +57,14 @@ def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> Sc
             validate_formats=False,
             mask="the value",
             retriever=_reject_reference,
-            # An engine whose time grows with the text only; what it lacks (looking around, back references) is refused.
+            # This regex engine runs in linear time. It rejects lookaround and back references.
             pattern_options=jsonschema_rs.RegexOptions(
                 size_limit=_MAX_PATTERN_BYTES, dfa_size_limit=_MAX_PATTERN_BYTES
             ),
         )
     except jsonschema_rs.ValidationError as error:
         if error.kind.name == "format" and isinstance(error.instance, str):
-            raise UnusableSchema(f"a pattern that cannot be used: {clip(error.instance)}") from None
+            raise UnusableSchema(f"unsupported pattern: {clip(error.instance)}") from None
         raise UnusableSchema(f"not a schema: {_first_line(error)}") from None
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         raise UnusableSchema(f"not a schema: {_first_line(error)}") from None
@@ -69,7 +72,7 @@ def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> Sc
 
 
 def apply_defaults(schema: Any, content: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a form, with the defaults of what it leaves out. spec: elicitation#requested-schema"""
+    """Return the answer to a form, with defaults in place of omitted fields. spec: elicitation#requested-schema"""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return dict(content)
@@ -82,7 +85,7 @@ def apply_defaults(schema: Any, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reject_reference(uri: str) -> Any:
-    raise ValueError(f"refers elsewhere: {clip(uri)}")
+    raise ValueError(f"reference to another document: {clip(uri)}")
 
 
 def _first_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dovetail.host.audit_log import read_audit_log as read_audit_log
     from dovetail.host.catalog import Catalog as Catalog
     from dovetail.host.catalog_item import CatalogEntry as CatalogEntry
-    from dovetail.host.catalog_item import Manifest as Manifest
+    from dovetail.host.catalog_item import ServerItems as ServerItems
     from dovetail.host.config.config_files import discover_configs as discover_configs
     from dovetail.host.config.config_files import load_config as load_config
     from dovetail.host.config.secret_lookup import SecretNotFound as SecretNotFound
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from dovetail.host.config.server_entry import ConfigProblem as ConfigProblem
     from dovetail.host.config.server_entry import ServerConfig as ServerConfig
     from dovetail.host.consent.consent import Allow as Allow
-    from dovetail.host.consent.consent import CallbackConsent as CallbackConsent
+    from dovetail.host.consent.consent import AnswerLater as AnswerLater
     from dovetail.host.consent.consent import ConsentAnswer as ConsentAnswer
-    from dovetail.host.consent.consent import ConsentCallback as ConsentCallback
     from dovetail.host.consent.consent import ConsentHandler as ConsentHandler
-    from dovetail.host.consent.consent import ConsentReply as ConsentReply
     from dovetail.host.consent.consent import ConsentRequest as ConsentRequest
-    from dovetail.host.consent.consent import Defer as Defer
     from dovetail.host.consent.consent import Deny as Deny
     from dovetail.host.consent.consent import DenyAll as DenyAll
     from dovetail.host.consent.consent import Edit as Edit
+    from dovetail.host.consent.definition_changes import DefinitionChange as DefinitionChange
+    from dovetail.host.consent.definition_changes import diff_definitions as diff_definitions
+    from dovetail.host.consent.definition_changes import format_changes as format_changes
     from dovetail.host.consent.grants import Grant as Grant
     from dovetail.host.consent.grants import GrantStore as GrantStore
     from dovetail.host.consent.inbox import DurableConsent as DurableConsent
@@ -52,27 +52,21 @@ if TYPE_CHECKING:
     from dovetail.host.policy.rules import Rule as Rule
     from dovetail.host.server_settings import ServerSettings as ServerSettings
     from dovetail.host.server_settings import identify_server as identify_server
-    from dovetail.schemas.definition_changes import DefinitionChange as DefinitionChange
-    from dovetail.schemas.definition_changes import diff_definitions as diff_definitions
-    from dovetail.schemas.definition_changes import format_changes as format_changes
 
 _MODULE_BY_NAME = {
     "Allow": "dovetail.host.consent.consent",
     "AuditLog": "dovetail.host.audit_log",
-    "CallbackConsent": "dovetail.host.consent.consent",
     "Catalog": "dovetail.host.catalog",
     "CatalogEntry": "dovetail.host.catalog_item",
     "Condition": "dovetail.host.policy.conditions",
     "ConfigProblem": "dovetail.host.config.server_entry",
     "ConsentAnswer": "dovetail.host.consent.consent",
-    "ConsentCallback": "dovetail.host.consent.consent",
     "ConsentHandler": "dovetail.host.consent.consent",
     "ConsentKind": "dovetail.host.policy.rules",
-    "ConsentReply": "dovetail.host.consent.consent",
     "ConsentRequest": "dovetail.host.consent.consent",
     "Decision": "dovetail.host.policy.policy",
-    "Defer": "dovetail.host.consent.consent",
-    "DefinitionChange": "dovetail.schemas.definition_changes",
+    "AnswerLater": "dovetail.host.consent.consent",
+    "DefinitionChange": "dovetail.host.consent.definition_changes",
     "Deny": "dovetail.host.consent.consent",
     "DenyAll": "dovetail.host.consent.consent",
     "DurableConsent": "dovetail.host.consent.inbox",
@@ -83,7 +77,7 @@ _MODULE_BY_NAME = {
     "Host": "dovetail.host.host",
     "HostEvent": "dovetail.host.events",
     "ManagedServer": "dovetail.host.managed_server",
-    "Manifest": "dovetail.host.catalog_item",
+    "ServerItems": "dovetail.host.catalog_item",
     "PendingCall": "dovetail.host.consent.inbox",
     "PendingConsent": "dovetail.host.consent.inbox",
     "Pin": "dovetail.host.consent.pins",
@@ -99,10 +93,10 @@ _MODULE_BY_NAME = {
     "TerminalConsent": "dovetail.host.consent.terminal_consent",
     "ToolLimits": "dovetail.host.policy.quotas",
     "arg": "dovetail.host.policy.conditions",
-    "diff_definitions": "dovetail.schemas.definition_changes",
+    "diff_definitions": "dovetail.host.consent.definition_changes",
     "discover_configs": "dovetail.host.config.config_files",
     "fingerprint": "dovetail.host.consent.pins",
-    "format_changes": "dovetail.schemas.definition_changes",
+    "format_changes": "dovetail.host.consent.definition_changes",
     "identify_server": "dovetail.host.server_settings",
     "load_config": "dovetail.host.config.config_files",
     "read_audit_log": "dovetail.host.audit_log",

@@ -1,7 +1,7 @@
-"""The audit log: what a host did and why, one JSON object per line, in the format of recordings.
+"""The audit log: the actions of a host and their reasons, one JSON object per line, in the format of recordings.
 
-Several processes can append to one file. Lines are ASCII, so that no text of a server acts on a terminal that shows
-them. A full file is rotated, and the oldest one is deleted.
+Several processes can append to one file. Lines are ASCII, so that text of a server cannot control a terminal. A full
+file is rotated, and the oldest file is deleted.
 """
 
 import contextlib
@@ -10,39 +10,54 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from dovetail.error_context import clip
+from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.authorization import DecisionDetails
-from dovetail.host.config.secret_lookup import SecretResolver
+from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup
 from dovetail.host.events import HostEvent
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.limits import MiB
-from dovetail.protocol.recording_format import FORMAT_VERSION, Event, Frame, RecordingHeader, read_parts
-from dovetail.storage import lock_path
+from dovetail.protocol.recording_format import (
+    FORMAT_VERSION,
+    Event,
+    Frame,
+    RecordingHeader,
+    may_hold_secrets,
+    read_parts,
+    read_version,
+)
+from dovetail.storage import append, lock_path, make_private_dir, open_for_append, read_first_line, replace_file
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode, to_plain
 
 log = logging.getLogger("dovetail")
 
-# Counted from there, the times of all processes and runs are in one order.
+# All times are relative to this date, so that the entries of all processes and runs are in one order.
 _EPOCH: Final = "1970-01-01T00:00:00Z"
 _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
-_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # of the values of one call
+_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # maximum size of the arguments of one call
 _MAX_TEXT_CHARS: Final = 1000
 
 _TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
 
 
 class AuditLog:
-    """An append-only file of JSON lines, with `backup_count` older files beside it, each of at most `max_bytes`.
+    """An append-only file of JSON lines. `dropped_count` is the number of entries that could not be written.
 
-    Of arguments it keeps names, types and lengths, or their values with `include_values=True`. It masks the values
-    that `secrets` has resolved. `dropped_count` is the number of entries that could not be written.
+    Args:
+        path: The file.
+        include_values: True writes the values of arguments. False writes their names, types and lengths.
+        secrets: Masks the values that it has resolved.
+        max_bytes: The maximum size of a file. Larger files are rotated.
+        backup_count: The number of older files to keep.
+
+    Raises:
+        UnsupportedFileVersion: a newer dovetail wrote the file.
     """
 
     def __init__(
@@ -62,20 +77,38 @@ class AuditLog:
         self._backup_count = backup_count
         self._lock = threading.Lock()
         self._file_descriptor = -1
+        read_version(read_first_line(self.path), self.path)  # raises immediately if the file is not usable
 
-    def write(self, event: str, server: str = "", **fields: Any) -> None:
-        """Add an entry. Fields that are None are left out, and `arguments` is kept as the class says."""
+    def write(self, event: str, server: str = "", **fields: object) -> None:
+        """Add an entry. Fields that are None are left out.
+
+        Args:
+            server: The name of the server.
+        """
         if isinstance(arguments := fields.get("arguments"), Mapping):
             fields["arguments"] = self._format_arguments(arguments)
         masked_fields = {name: value for name, value in fields.items() if value is not None}
-        for resolver in self._resolvers:
-            masked_fields = resolver.mask(masked_fields)
-        # Truncated after masking: a truncated secret would not be found.
-        bounded_fields = {name: _truncate(value) for name, value in masked_fields.items()}
+        if self._may_mask(masked_fields):
+            for resolver in self._resolvers:
+                masked_fields = resolver.mask(masked_fields)
+        # Truncate after masking, because a truncated secret would not be recognized.
+        bounded_fields = {
+            name: _truncate(value) if isinstance(value, str) else value for name, value in masked_fields.items()
+        }
         self._write_line(_encode_ascii_line(Event(event=event, at=_now(), server=server, data=bounded_fields)))
 
+    def _may_mask(self, fields: dict[str, Any]) -> bool:
+        """Return whether the fields may contain a secret. Masking is slow, and most entries contain no secrets."""
+        try:
+            encoded_fields = encode(fields)
+        except (TypeError, ValueError):
+            return True
+        return may_hold_secrets(encoded_fields) or any(
+            get_secret_lookup(resolver).has_known_secret(encoded_fields) for resolver in self._resolvers
+        )
+
     def close(self) -> None:
-        """Close the file. The next entry opens it again."""
+        """Close the file. The next entry opens the file again."""
         with self._lock:
             self._close_file()
 
@@ -94,34 +127,38 @@ class AuditLog:
         with self._lock:
             try:
                 self._ensure_open(len(encoded_line))
-                _append_line(self._file_descriptor, encoded_line)
-            except OSError as exc:
+                append(self._file_descriptor, encoded_line)
+            except (OSError, UnsupportedFileVersion) as exc:
                 if not self.dropped_count:
                     log.error("cannot write the audit log: %s", exc)
                 self.dropped_count += 1
                 self._close_file()
 
     def _ensure_open(self, next_bytes: int) -> None:
-        """Have the file that is there now, with room for one line more."""
-        if self._file_descriptor >= 0 and not self._is_current_file():
+        """Open the current file with room for the next line. Rotate the files if necessary."""
+        file_stat = self._stat_current_file()
+        if file_stat is None:
             self._close_file()
-        if self._file_descriptor < 0:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_dir(self.path.parent)
             self._file_descriptor = _open_log(self.path)
-        if os.fstat(self._file_descriptor).st_size + next_bytes > self._max_bytes:
+            file_stat = os.fstat(self._file_descriptor)
+        if file_stat.st_size + next_bytes > self._max_bytes:
             with lock_path(self.path):
-                if self._is_current_file():  # otherwise another process was faster
+                if self._stat_current_file() is not None:  # skip if another process has rotated the files
                     _rotate_files(self.path, self._backup_count)
-                self._close_file()
-                self._file_descriptor = _open_log(self.path)
+            self._close_file()
+            # Open the file after releasing the lock, because opening may need the lock.
+            self._file_descriptor = _open_log(self.path)
 
-    def _is_current_file(self) -> bool:
+    def _stat_current_file(self) -> os.stat_result | None:
+        """Return the status of the open file. Return None if no file is open or the file was renamed."""
+        if self._file_descriptor < 0:
+            return None
+        file_stat = os.fstat(self._file_descriptor)
         try:
-            path_stat = os.stat(self.path)
+            return file_stat if os.path.samestat(os.stat(self.path), file_stat) else None
         except FileNotFoundError:
-            return False
-        open_stat = os.fstat(self._file_descriptor)
-        return (path_stat.st_ino, path_stat.st_dev) == (open_stat.st_ino, open_stat.st_dev)
+            return None
 
     def _close_file(self) -> None:
         if self._file_descriptor >= 0:
@@ -130,18 +167,24 @@ class AuditLog:
 
 
 def read_audit_log(path: str | Path) -> Iterator[RecordingHeader | Frame | Event]:
-    """Yield the entries of an audit log and its older files, oldest first."""
+    """Yield the entries of an audit log and its older files, oldest first.
+
+    Args:
+        path: The newest file of the audit log.
+    """
     log_path = Path(path)
     backups = sorted(log_path.parent.glob(f"{log_path.name}.[0-9]*"), key=lambda backup: -int(backup.suffix[1:]))
     for log_file in [*backups, log_path]:
         with contextlib.suppress(FileNotFoundError):
-            yield from read_parts(log_file.read_bytes().splitlines())
+            yield from read_parts(log_file.read_bytes().splitlines(), log_file)
 
 
 def describe_shape(value: Any, depth: int = 0) -> Any:
-    """What a value looks like, without what it says: names, types, lengths."""
+    """Describe a value without its content: names, types and lengths."""
     if isinstance(value, str):
         return f"string({len(value)})"
+    if (type_name := _TYPE_NAMES.get(type(value))) is not None:
+        return type_name
     if isinstance(value, Mapping):
         if depth == _MAX_SHAPE_DEPTH:
             return f"object({len(value)})"
@@ -155,7 +198,7 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
             f"array({len(value)})",
             *(describe_shape(item, depth + 1) for item in value[:1] if depth < _MAX_SHAPE_DEPTH),
         ]
-    return _TYPE_NAMES.get(type(value), "null")
+    return "null"
 
 
 def _now() -> float:
@@ -166,25 +209,40 @@ def _request_fields(request: PolicyRequest) -> dict[str, Any]:
     return {"kind": request.kind, "tool": request.tool or None, "arguments": request.arguments}
 
 
-def _truncate(value: Any) -> Any:
-    return value if not isinstance(value, str) or len(value) <= _MAX_TEXT_CHARS else value[: _MAX_TEXT_CHARS - 1] + "…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
 
 
-def _encode_ascii_line(part: Event | RecordingHeader) -> bytes:
+def _encode_ascii_line(part: Event | Frame | RecordingHeader) -> bytes:
+    try:
+        encoded_part = encode(part)
+    except (TypeError, ValueError):  # only the `json` module can encode a lone surrogate
+        encoded_part = b"\x7f"
+    if encoded_part.isascii() and b"\x7f" not in encoded_part:
+        return encoded_part + b"\n"
     return json.dumps(to_plain(part), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii") + b"\n"
 
 
+_HEADER: Final = RecordingHeader(recording=FORMAT_VERSION, started_at=_EPOCH)
+
+
 def _open_log(path: Path) -> int:
-    file_descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if os.fstat(file_descriptor).st_size == 0:  # two processes may both say so, which costs a line
-        _append_line(file_descriptor, _encode_ascii_line(RecordingHeader(recording=FORMAT_VERSION, started_at=_EPOCH)))
+    if read_version(read_first_line(path), path) < FORMAT_VERSION:
+        with lock_path(path):
+            # Skip if another process has migrated the file.
+            if read_version(read_first_line(path), path) < FORMAT_VERSION:
+                _migrate_log(path)
+    file_descriptor = open_for_append(path)
+    # Two processes may both write a header, which is harmless.
+    if os.fstat(file_descriptor).st_size == 0:
+        append(file_descriptor, _encode_ascii_line(_HEADER))
     return file_descriptor
 
 
-def _append_line(file_descriptor: int, encoded_line: bytes) -> None:
-    """In one go, so that lines of several processes do not mix."""
-    if os.write(file_descriptor, encoded_line) != len(encoded_line):
-        raise OSError("the disk is full")
+def _migrate_log(path: Path) -> None:
+    parts = read_parts(path.read_bytes().splitlines(), path)
+    upgraded_parts = (_HEADER if isinstance(part, RecordingHeader) else part for part in parts)
+    replace_file(path, b"".join(map(_encode_ascii_line, upgraded_parts)))
 
 
 def _rotate_files(path: Path, backup_count: int) -> None:
@@ -197,48 +255,39 @@ def _rotate_files(path: Path, backup_count: int) -> None:
 
 
 class CallOutcome(Struct, frozen=True, kw_only=True):
-    """How a call ended."""
+    """The outcome of a call."""
 
     request: PolicyRequest
-    outcome: str  # "ok", "error", or the kind of exception
+    outcome: str  # "ok", "error", or the name of the exception
     duration_ms: float
     error: str = ""
     result_bytes: int | None = None
 
 
-@contextmanager
-def report_call(request: PolicyRequest, emit: Callable[[HostEvent], None]) -> Generator[Callable[[Any], None]]:
-    """Tell of a call before and after; what is yielded takes its result."""
-    started_at = time.perf_counter()
-    result: Any = None
+def build_call_event(request: PolicyRequest) -> HostEvent:
+    """Return the event for the start of a call."""
+    return HostEvent(kind="tool.call", server=request.server, message=request.tool, details=request)
 
-    def set_result(value: Any) -> None:
-        nonlocal result
-        result = value
 
-    def emit_result(outcome: str, error: str = "") -> None:
-        duration_ms = (time.perf_counter() - started_at) * 1000
-        result_bytes = None if result is None else len(result) if isinstance(result, bytes) else len(encode(result))
-        call_outcome = CallOutcome(
-            request=request, outcome=outcome, duration_ms=duration_ms, error=error, result_bytes=result_bytes
-        )
-        emit(
-            HostEvent(
-                kind="tool.result", server=request.server, message=request.tool, reason=outcome, details=call_outcome
-            )
-        )
-
-    emit(HostEvent(kind="tool.call", server=request.server, message=request.tool, details=request))
-    try:
-        yield set_result
-    except BaseException as exc:
-        emit_result(type(exc).__name__, str(exc))
-        raise
-    emit_result("error" if getattr(result, "is_error", False) else "ok")
+def build_outcome_event(
+    request: PolicyRequest, started_at: float, result: Any, error: BaseException | None
+) -> HostEvent:
+    """Return the event for the end of a call that started at a `perf_counter` time."""
+    outcome = type(error).__name__ if error is not None else "error" if getattr(result, "is_error", False) else "ok"
+    details = CallOutcome(
+        request=request,
+        outcome=outcome,
+        duration_ms=(time.perf_counter() - started_at) * 1000,
+        error="" if error is None else str(error),
+        result_bytes=None if result is None else len(result) if isinstance(result, bytes) else len(encode(result)),
+    )
+    return HostEvent(kind="tool.result", server=request.server, message=request.tool, reason=outcome, details=details)
 
 
 def create_audit_listener(audit_log: AuditLog, secrets: SecretResolver) -> Callable[[HostEvent], None]:
-    """Return a listener that writes the events of a host to an audit log. The log masks the host's secrets, too."""
+    """Return a listener that writes the events of a host to an audit log. The audit log masks the secrets of the
+    host.
+    """
     audit_log._resolvers.append(secrets)  # pyright: ignore[reportPrivateUsage]
     write = audit_log.write
 

@@ -1,7 +1,7 @@
-"""Authorization: what the policy, the pins, the grants and the user make of a request, computed once for each.
+"""Authorization: combines policy, pins, grants and the answers of the user, once for each request.
 
-Every decision is reported with its reason. A changed definition is shown to the user before it is used, whatever a
-rule or a grant says. Arguments that the user edits are checked again.
+Every decision is reported with its reason. A changed definition is shown to the user before it is used, even if a rule
+or a grant allows the call. Arguments that the user edits are checked again.
 """
 
 import asyncio
@@ -12,22 +12,23 @@ from dovetail.error_context import add_context, clip
 from dovetail.errors import PolicyError
 from dovetail.host.consent.consent import (
     Allow,
+    AnswerLater,
     ConsentAnswer,
     ConsentHandler,
     ConsentRequest,
-    Defer,
     Edit,
     is_interactive,
 )
+from dovetail.host.consent.definition_changes import DefinitionChange, diff_definitions, format_changes
 from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.pins import PinStore, fingerprint
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.gateway.caller_pins import ANONYMOUS, CallerPins
+from dovetail.host.policy.argument_coercion import normalize
 from dovetail.host.policy.policy import Decision, Policy, PolicyRequest, apply_non_interactive, find_limits
-from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits, parse_rate
+from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.schemas.definition_changes import DefinitionChange, diff_definitions, format_changes
 from dovetail.wire.base import Struct, replace
 
 _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
@@ -37,42 +38,43 @@ AskUser = Callable[[ConsentRequest], Any]
 
 
 class ConsentDeferred(PolicyError):
-    """The question was put off: it stands in the inbox under a ticket."""
+    """Raised if the question was deferred. The inbox has the question under a ticket."""
 
     def __init__(self, ticket: str) -> None:
-        super().__init__(f"it waits for an answer under the ticket {ticket}", action="ask")
+        super().__init__(f"the call waits for an answer to ticket {ticket}", action="ask")
         self.ticket = ticket
 
 
 class ToolRecord(Struct, frozen=True, kw_only=True):
-    """A tool of a server with everything that is the same for all of its calls, computed once per definition."""
+    """A tool of a server with the values that all calls of the tool share. A record is computed once per definition."""
 
     definition: Any
     fingerprint: str
-    request: PolicyRequest  # about the tool itself, without arguments
-    result_request: PolicyRequest  # about its results
+    request: PolicyRequest  # the request for the tool itself, without arguments
+    result_request: PolicyRequest  # the request for the results of the tool
     limits: ToolLimits
 
 
 class Authorization(Struct, frozen=True, kw_only=True):
-    """The permission for one call. It travels from the decision to the execution and to the check of the result."""
+    """The permission for one request. The execution and the check of the result use it, too."""
 
     reason: str
-    request: PolicyRequest  # as it was judged: these arguments are sent
+    request: PolicyRequest  # the request that the policy checked, with the arguments to send
     limits: ToolLimits = ToolLimits()
-    record: ToolRecord | None = None  # of a call of a tool
-    edited_value: Any = None  # what the user put in place of the arguments or the result
+    record: ToolRecord | None = None  # the record of the tool. None for other requests
+    is_immediate: bool = False  # True if no wait was necessary, so the definition is current
+    edited_value: Any = None  # arguments or result that the user entered instead
 
 
 class DecisionDetails(Struct, frozen=True):
-    """What was asked, and what was decided: the details of an event."""
+    """The details of a "decision" event."""
 
     request: PolicyRequest
     decision: Decision
 
 
 class RequestAuthorizer:
-    """Policy, consent, grants, pins and limits of one host, and what they make of a request."""
+    """Authorizes requests with the policy, consent, grants, pins and limits of one host."""
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class RequestAuthorizer:
         self._events = events
         self._project = project
 
-    # Requests and limits
+    # Methods that create requests and limits
 
     def create_request(
         self,
@@ -102,7 +104,7 @@ class RequestAuthorizer:
         arguments: Mapping[str, Any] | None,
         definition: Any = None,
     ) -> PolicyRequest:
-        """Return what the policy is asked about one item of one server."""
+        """Return the policy request for one item of one server."""
         request = PolicyRequest(
             server=supervisor.name,
             tool=name,
@@ -116,7 +118,7 @@ class RequestAuthorizer:
         return request if arguments is None else request.with_arguments(arguments)
 
     def create_record(self, supervisor: ServerSupervisor, definition: Any) -> ToolRecord:
-        """Return the record of one definition of a tool."""
+        """Create the record of a tool definition."""
         name = definition.name
         return ToolRecord(
             definition=definition,
@@ -127,19 +129,19 @@ class RequestAuthorizer:
         )
 
     def get_limits(self, supervisor: ServerSupervisor, name: str) -> ToolLimits:
-        """Return the limits of one item: those of the policy and of the settings of its server."""
+        """Return the limits of one item, from the policy and from the settings of its server."""
         return combine_limits(find_limits(self.policy, supervisor.name, name), supervisor.settings.limits)
 
     async def check_rate(self, server_name: str, operation: str) -> None:
-        """Count a request of a server. Raise PolicyError if there were too many."""
+        """Count a request of a server. Raise PolicyError if the rate is exceeded."""
         rate = find_limits(self.policy, server_name, operation).rate
         if rate is not None:
-            self.meter.record_call(server_name, operation, parse_rate(rate))
+            self.meter.record_call(server_name, operation, rate)
 
-    # Decisions
+    # Methods that decide
 
     def check(self, request: PolicyRequest) -> Decision:
-        """What the policy says; PolicyError if that is no."""
+        """Return the decision of the policy. Raise PolicyError if the policy denies the request."""
         return self._check_decision(request, self.policy.decide(request))
 
     async def authorize_call(
@@ -151,10 +153,8 @@ class RequestAuthorizer:
         wait: bool = True,
         ask: AskUser | None = None,
     ) -> Authorization:
-        """Authorize one call of a tool. Raise PolicyError if it may not happen."""
-        request = record.request.with_arguments(arguments)
-        if caller:
-            request = replace(request, caller=caller)
+        """Authorize one call of a tool. Raise PolicyError if the call is denied."""
+        request = replace(record.request, arguments=normalize(record.request.schema, arguments), caller=caller)
         decision = self.policy.decide(request)
         if decision.action == "ask":
             decision = self._decide(request, decision, ask)
@@ -162,7 +162,9 @@ class RequestAuthorizer:
         if is_pinned and decision.action == "allow":
             if self._events.has_listeners("decision"):
                 self._emit_decision(request, decision)
-            return Authorization(reason=decision.reason, request=request, limits=record.limits, record=record)
+            return Authorization(
+                reason=decision.reason, request=request, limits=record.limits, record=record, is_immediate=True
+            )
         authorization = await self._authorize_definition(
             request,
             decision,
@@ -186,12 +188,14 @@ class RequestAuthorizer:
         wait: bool = True,
         ask: AskUser | None = None,
     ) -> Authorization:
-        """Authorize a request. Raise PolicyError if it may not happen.
+        """Authorize a request. Raise PolicyError if the request is denied.
 
-        decision: what the policy says, if it was evaluated already. ask: asks another user than that of the host.
+        Args:
+            decision: The decision of the policy, if it is known already.
+            ask: Asks a different user than the user of the host.
         """
         if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
-            request = replace(request, arguments={})  # what is to happen has arguments, if only none
+            request = replace(request, arguments={})  # None would ask about the tool, not about a call
         decision = self._decide(request, decision or self.policy.decide(request), ask)
         current_fingerprint = "" if definition is None else fingerprint(definition)
         authorization = await self._authorize_definition(
@@ -236,7 +240,7 @@ class RequestAuthorizer:
         if decision.action == "allow":
             return self.allow(request, decision)
         if self.grants.find(request, current_fingerprint) is not None:
-            return self.allow(request, decision, "granted before")
+            return self.allow(request, decision, "covered by a grant")
         answer = await (ask or self.consent_handler.ask)(build_consent_request(request, decision.reason, details, wait))
         self.emit_answer(request, answer, decision.reason)
         return await self.apply_answer(request, current_fingerprint, answer, decision)
@@ -244,40 +248,46 @@ class RequestAuthorizer:
     async def apply_answer(
         self, request: PolicyRequest, current_fingerprint: str, answer: ConsentAnswer, decision: Decision
     ) -> Authorization:
-        """What a person's answer makes of a question that was decided to be asked: PolicyError if not a yes."""
+        """Return the authorization after an answer of the user. Raise PolicyError if the user did not allow the
+        request.
+        """
         match answer:
             case Allow():
                 await self._store_grant(request, current_fingerprint, answer)
-                return self.allow(request, decision, f"the user said yes: {answer.scope}")
+                return self.allow(request, decision, f"the user allowed the request: {answer.scope}")
             case Edit():
                 request = self.check_edited_arguments(request, answer.value)
-                return replace(self.allow(request, decision, "the user changed it"), edited_value=answer.value)
-            case Defer():
+                return replace(self.allow(request, decision, "the user edited the request"), edited_value=answer.value)
+            case AnswerLater():
                 raise ConsentDeferred(answer.ticket)
             case _:
-                raise self._refusal_error(request, decision, answer.reason or "the user said no")
+                raise self._refusal_error(request, decision, answer.reason or "the user declined")
 
     def check_edited_arguments(self, request: PolicyRequest, value: Any) -> PolicyRequest:
-        """The question with the arguments a person put in their place, if the policy lets them pass; or PolicyError."""
+        """Return the request with the arguments that the user entered. Raise PolicyError if the policy denies the
+        arguments.
+        """
         if request.kind not in _KINDS_WITH_ARGUMENTS:
             return request
         if not isinstance(value, dict):
-            raise PolicyError(f"{request.full_name}: arguments are an object, and the user's edit is none")
+            raise PolicyError(f"{request.full_name}: edited arguments must be an object, not {type(value).__name__}")
         edited_request = request.with_arguments(value)
         self.check(edited_request)
         return edited_request
 
-    # What is decided, and told
+    # Methods that emit events for decisions
 
     def _decide(self, request: PolicyRequest, decision: Decision, ask: AskUser | None) -> Decision:
-        """Return what a decision means here, where no user may be there to be asked."""
+        """Return the decision. If the decision is "ask" and no user can be asked, return the decision that
+        replaces it.
+        """
         if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
         decision = apply_non_interactive(self.policy, decision)
         if decision.action == "allow":
             return decision
         return replace(
-            decision, reason=f"{decision.reason}. Give the host consent=, or allow it: {_suggest_rule(request)}"
+            decision, reason=f"{decision.reason}. Pass consent= to the host, or add a rule: {_suggest_rule(request)}"
         )
 
     def _check_decision(self, request: PolicyRequest, decision: Decision) -> Decision:
@@ -286,7 +296,7 @@ class RequestAuthorizer:
         return decision
 
     def allow(self, request: PolicyRequest, decision: Decision, reason: str = "") -> Authorization:
-        """Report that a request is allowed, and return its authorization."""
+        """Emit the event of an allowed request and return its authorization."""
         reason = reason or decision.reason
         if self._events.has_listeners("decision"):
             self._emit_decision(request, replace(decision, action="allow", reason=reason))
@@ -313,16 +323,16 @@ class RequestAuthorizer:
         )
 
     def emit_answer(self, request: PolicyRequest, answer: ConsentAnswer, reason: str) -> None:
-        """Tell what the person in charge answered."""
+        """Emit the event of an answer."""
         message = type(answer).__name__.lower()
         self._events.emit(
             HostEvent(kind="consent", server=request.server, message=message, reason=reason, details=request)
         )
 
-    # What is kept
+    # Methods for grants and pins
 
     async def _store_grant(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
-        """Keep what was agreed to for longer than once."""
+        """Store a grant, unless the user allowed the request only once."""
         if answer.scope != "once" and request.server_identity:
             new_grant = Grant.from_request(
                 request,
@@ -334,34 +344,37 @@ class RequestAuthorizer:
             await _store(request, self.grants.add, new_grant)
 
     def _is_pinned(self, request: PolicyRequest, current_fingerprint: str) -> bool:
-        """Return whether the definition is the one that the caller, or the host's user, used last."""
+        """Return whether the caller, or the user of the host, used this definition last."""
         identity = request.server_identity
         if not identity:
-            return True  # nothing can be pinned
+            return True  # a server without an identity cannot have pins
         if request.caller:
             return self._caller_pins.get(request.caller, identity, request.tool) == current_fingerprint
         pin = self.pins.get(identity, request.tool)
         return pin is not None and pin.fingerprint == current_fingerprint
 
     async def pin_definition(self, request: PolicyRequest, definition: Any, current_fingerprint: str) -> None:
-        """Remember that this definition is used: by the caller the question is for, or by the host's user."""
+        """Store that the caller of the request, or the user of the host, uses this definition."""
         if definition is None or not request.server_identity:
             return
         if request.caller:
             self._caller_pins.put(
                 request.caller, request.server_identity, request.tool, current_fingerprint, definition
             )
-            return  # first sight by a caller does not pin it for the host's user either
+            # A caller never changes the pins of the host's user.
+            return
         pin = self.pins.get(request.server_identity, request.tool)
         if pin is None or pin.fingerprint != current_fingerprint:
             await _store(request, self.pins.accept, request.server, request.server_identity, [definition])
 
-    # Definitions that change
+    # Methods for changed definitions
 
     def find_definition_changes(
         self, request: PolicyRequest, definition: Any, current_fingerprint: str
     ) -> list[DefinitionChange] | None:
-        """What is graver than words in other places, since it was used last; None if there is nothing to show."""
+        """Return the changes since the definition was used last. Return None if the changes are only cosmetic or
+        narrowing.
+        """
         if definition is None or not request.server_identity:
             return None
         definition_changes = self._compare_with_pin(request, definition, current_fingerprint)
@@ -370,10 +383,10 @@ class RequestAuthorizer:
     def _compare_with_pin(
         self, request: PolicyRequest, definition: Any, current_fingerprint: str
     ) -> list[DefinitionChange]:
-        """Return what changed since the caller used it.
+        """Return the changes since the caller used the definition.
 
-        A caller that has not used it is compared with the host's user. So are callers that cannot be told apart, as
-        soon as the user has agreed to the definition.
+        If the caller has not used the definition, compare with the pin of the host's user. An anonymous caller gets no
+        changes if the host's user has pinned the current definition.
         """
         used_fingerprint: str | None = None
         if request.caller:
@@ -395,31 +408,31 @@ class RequestAuthorizer:
     ) -> None:
         change_request = replace(request, kind="definition.changed", arguments=None)
         decision = self.check(change_request)
-        reason = "its definition is not the one that was used before"
+        reason = "its definition differs from the definition that was used before"
         answer = await (ask or self.consent_handler.ask)(
             build_consent_request(change_request, reason, {"changes": format_changes(definition_changes)}, wait)
         )
         self.emit_answer(change_request, answer, reason)
-        if isinstance(answer, Defer):
+        if isinstance(answer, AnswerLater):
             raise ConsentDeferred(answer.ticket)
         if not isinstance(answer, Allow):
-            text = f"its definition changed, and that was not agreed to: {format_changes(definition_changes[:3])}"
+            text = f"its definition changed, and the change was not accepted: {format_changes(definition_changes[:3])}"
             raise self._refusal_error(request, decision, text)
 
 
 async def _store(request: PolicyRequest, save: Callable[..., Any], *args: Any) -> None:
-    """Written down off the loop, since another process may hold the file."""
+    """Save in a thread, because another process may have locked the file. Raise PolicyError if saving fails."""
     try:
         await asyncio.to_thread(save, *args)
     except OSError as exc:
-        text = f"{request.full_name}: what was agreed to cannot be kept: {exc}"
+        text = f"{request.full_name}: the consent cannot be stored: {exc}"
         raise add_context(PolicyError(text), server=request.server) from exc
 
 
 def _diff_or_unknown(old: Any, new: Any) -> list[DefinitionChange]:
     definition_changes = diff_definitions(old, new) if old else []
     return definition_changes or [
-        DefinitionChange("", "widening", "the definition that was used before is not known any more")
+        DefinitionChange("", "widening", "changed. The definition that was used before is no longer known")
     ]
 
 
@@ -432,7 +445,7 @@ def _suggest_rule(request: PolicyRequest) -> str:
 def build_consent_request(
     request: PolicyRequest, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
 ) -> ConsentRequest:
-    """A question for a policy as one for a person."""
+    """Return the question to the user for a policy request."""
     kind: ConsentKind = request.kind  # pyright: ignore[reportAssignmentType]
     return ConsentRequest(
         kind=kind,

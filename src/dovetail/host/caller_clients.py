@@ -1,6 +1,6 @@
-"""Callers of a gateway with credentials of their own: one client of a server for each, never shared.
+"""Clients for gateway callers with separate credentials. Each caller has a separate client of a server.
 
-What one of them may see, or holds at the server, is nobody else's business.
+A client is never shared, so no caller sees the data or the session of another caller.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,15 +12,16 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import replace
 
-_IDLE_TIMEOUT_S: Final = 900.0  # seconds after which an unused client is closed
+_IDLE_TIMEOUT_S: Final = 900.0  # seconds until an unused client is closed
 _MAX_CALLERS: Final = 256
 
-# The options of a client that make it this caller's: headers, auth, env. None: this caller has no credentials.
+# A function that returns the client options of a caller, such as headers, auth or env. None means that the caller has
+# no credentials.
 CredentialsProvider = Callable[[Principal], Mapping[str, Any] | None]
 
 
 class CallerClients:
-    """The members of one server, by caller."""
+    """The supervisors of one server, by caller."""
 
     def __init__(
         self, shared_server: ServerSupervisor, create_client: Callable[..., Any], credentials: CredentialsProvider
@@ -32,25 +33,25 @@ class CallerClients:
 
     @property
     def servers(self) -> tuple[ServerSupervisor, ...]:
-        """All of them."""
+        """Return the supervisors of all callers."""
         return tuple(self._servers_by_caller.values())
 
     def get_server(self, principal: Any) -> ServerSupervisor:
-        """The member of one caller; PolicyError for one nobody knows."""
+        """Return the supervisor of a caller. Raise PolicyError if the caller is anonymous or has no credentials."""
         if principal is None:
             raise add_context(
-                PolicyError(f"{self._shared_server.name} is only for callers who are logged in"),
+                PolicyError(f"{self._shared_server.name} requires authentication"),
                 server=self._shared_server.name,
             )
         server = self._servers_by_caller.pop(str(principal), None) or self._create_server(principal)
-        self._servers_by_caller[str(principal)] = server  # the last used stands last
+        self._servers_by_caller[str(principal)] = server  # the last used caller is at the end
         return server
 
     def _create_server(self, principal: Any) -> ServerSupervisor:
         client_options = self._credentials(principal)
         if client_options is None:
             raise add_context(
-                PolicyError(f"{self._shared_server.name} is not for this caller"), server=self._shared_server.name
+                PolicyError(f"this caller has no access to {self._shared_server.name}"), server=self._shared_server.name
             )
         self._drop_idle()
         settings = replace(

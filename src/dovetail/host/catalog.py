@@ -1,6 +1,6 @@
-"""Catalog: what all servers offer, as one immutable snapshot with names that never clash.
+"""Catalog: an immutable snapshot of the items of all servers, with unambiguous names.
 
-Whoever works with a snapshot keeps it: a name in it cannot change its meaning. The order depends on names alone.
+The names in a snapshot never change their meaning. The order depends only on the names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from dovetail.error_context import clip
-from dovetail.host.catalog_item import CatalogEntry, Definition, Manifest, estimate_tokens, get_item_name
+from dovetail.host.catalog_item import CatalogEntry, Definition, ServerItems, estimate_tokens, get_item_name
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.qualified_names import make_full_name, make_model_name
 from dovetail.host.search_index import SearchIndex
@@ -26,35 +26,37 @@ from dovetail.host.tool_formats import (
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
-__all__ = ["Catalog", "CatalogEntry", "Manifest"]
+__all__ = ["Catalog", "CatalogEntry", "ServerItems"]
 
 
 class Catalog(Struct, frozen=True, kw_only=True, dict=True):
-    """Everything of every server; `problems` are the things left out, with the reason."""
+    """All items that the servers of a host offer."""
 
-    tools: tuple[CatalogEntry, ...] = ()
-    resources: tuple[CatalogEntry, ...] = ()
-    resource_templates: tuple[CatalogEntry, ...] = ()
-    prompts: tuple[CatalogEntry, ...] = ()
-    problems: tuple[str, ...] = ()
+    tools: tuple[CatalogEntry, ...] = ()  # all tools
+    resources: tuple[CatalogEntry, ...] = ()  # all resources
+    resource_templates: tuple[CatalogEntry, ...] = ()  # all resource templates
+    prompts: tuple[CatalogEntry, ...] = ()  # all prompts
+    problems: tuple[str, ...] = ()  # items that were left out, with the reasons
 
     @classmethod
-    def from_manifests(cls, manifests: Mapping[str, Manifest]) -> "Catalog":
-        """The catalog of some servers, by name."""
+    def from_servers(cls, servers: Mapping[str, ServerItems]) -> "Catalog":
+        """Create a catalog from the items of each server, by the name of the server."""
         problems: list[str] = []
-        ordered = sorted(manifests.items())
+        ordered = sorted(servers.items())
         return cls(
-            tools=_merge_entries("tool", ((name, manifest.tools) for name, manifest in ordered), problems),
-            resources=_merge_entries("resource", ((name, manifest.resources) for name, manifest in ordered), problems),
+            tools=_merge_entries("tool", ((name, items.tools) for name, items in ordered), problems),
+            resources=_merge_entries("resource", ((name, items.resources) for name, items in ordered), problems),
             resource_templates=_merge_entries(
-                "resource template", ((name, manifest.resource_templates) for name, manifest in ordered), problems
+                "resource template", ((name, items.resource_templates) for name, items in ordered), problems
             ),
-            prompts=_merge_entries("prompt", ((name, manifest.prompts) for name, manifest in ordered), problems),
+            prompts=_merge_entries("prompt", ((name, items.prompts) for name, items in ordered), problems),
             problems=tuple(problems),
         )
 
     def find(self, name: str) -> CatalogEntry | None:
-        """A tool by its full or exposed name, or by its bare one if no other server has it too."""
+        """Return a tool by full name or model name, or by bare name if only one server has it. Return None if the name
+        is unknown.
+        """
         entry = self._by_name.get(name)
         if entry is not None:
             return entry
@@ -62,20 +64,24 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         return candidates[0] if len(candidates) == 1 else None
 
     def find_prompt(self, name: str) -> CatalogEntry | None:
-        """A prompt by its full or exposed name."""
+        """Return a prompt by its full name or its model name, or None."""
         return next((prompt for prompt in self.prompts if name in (prompt.full_name, prompt.model_name)), None)
 
     @property
     def tokens(self) -> int:
-        """What all tools together take of a conversation, roughly."""
+        """Return the estimated number of tokens of all tools."""
         return sum(tool.tokens for tool in self.tools)
 
     def search(self, text: str, limit: int = 10) -> list[CatalogEntry]:
-        """The tools that fit a text best, best first."""
+        """Return the tools that match a text, best first.
+
+        Args:
+            limit: The maximum number of tools.
+        """
         return [self.tools[position] for position in self._index.search(text, limit)]
 
     def filter(self, names: Iterable[str]) -> "Catalog":
-        """The same snapshot with some of its tools, by full name."""
+        """Return a catalog with only these tools, by full name."""
         full_names = set(names)
         return Catalog(
             tools=tuple(tool for tool in self.tools if tool.full_name in full_names),
@@ -86,42 +92,50 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def to_openai(self, *, api: str = "chat") -> list[dict[str, Any]]:
-        """The tools as OpenAI's interfaces take them: `api` is "chat" or "responses"."""
+        """Return the tools in the format of OpenAI.
+
+        Args:
+            api: "chat" or "responses".
+        """
         return to_openai_tools(self.tools, api)
 
     def to_anthropic(self) -> list[dict[str, Any]]:
-        """The tools as Anthropic's interface takes them."""
+        """Return the tools in the format of Anthropic."""
         return to_anthropic_tools(self.tools)
 
     def to_gemini(self) -> list[dict[str, Any]]:
-        """The tools as Gemini's interface takes them: one group of function declarations."""
+        """Return the tools in the format of Gemini: one group of function declarations."""
         return to_gemini_tools(self.tools)
 
-    def parse_openai_call(self, call: Any) -> tuple[str, dict[str, Any]]:
-        """A tool call of OpenAI's, as an object or a dict: the full name and the arguments; ValueError if unusable."""
+    def parse_openai_call(self, call: object) -> tuple[str, dict[str, Any]]:
+        """Return the full name and the arguments of an OpenAI tool call. Raise ValueError if the call is invalid."""
         return self._resolve_call(*parse_openai_call(call))
 
-    def parse_anthropic_call(self, block: Any) -> tuple[str, dict[str, Any]]:
-        """A `tool_use` block of Anthropic's: the full name and the arguments; ValueError if unusable."""
+    def parse_anthropic_call(self, block: object) -> tuple[str, dict[str, Any]]:
+        """Return the full name and the arguments of an Anthropic `tool_use` block. Raise ValueError if the block is
+        invalid.
+        """
         return self._resolve_call(*parse_anthropic_call(block))
 
-    def parse_gemini_call(self, call: Any) -> tuple[str, dict[str, Any]]:
-        """A function call of Gemini's: the full name and the arguments; ValueError if unusable."""
+    def parse_gemini_call(self, call: object) -> tuple[str, dict[str, Any]]:
+        """Return the full name and the arguments of a Gemini function call. Raise ValueError if the call is invalid."""
         return self._resolve_call(*parse_gemini_call(call))
 
     def lint(self, profile: str) -> list[tuple[str, str]]:
-        """What a maker would refuse in the tools as they were declared, and what is therefore handed on otherwise."""
+        """Return the problems that a model provider would reject in the declared tools, each with the full name of its
+        tool.
+        """
         return lint_tools(self.tools, profile)
 
     def _resolve_call(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         entry = self._by_name.get(name)
         if entry is None:
-            raise ValueError(f"there is no tool {name!r}")
+            raise ValueError(f"unknown tool {name!r}")
         return entry.full_name, arguments
 
     @cached_property
     def _by_name(self) -> dict[str, CatalogEntry]:
-        # No full name is an exposed one: only full names have a dot.
+        # The names cannot clash, because only full names have a dot.
         return {tool.model_name: tool for tool in self.tools} | {one.full_name: one for one in self.tools}
 
     @cached_property
@@ -145,7 +159,7 @@ def _merge_entries(
         for entry in _drop_ambiguous(kind, server, definitions, problems):
             if (other := entries.get(entry.model_name)) is not None:
                 problems.append(
-                    f"{kind} {entry.full_name!r} and {other.full_name!r} would both be called {entry.model_name}"
+                    f"{kind} {entry.full_name!r} and {other.full_name!r} have the same model name {entry.model_name}"
                 )
                 ambiguous.add(entry.model_name)
             else:
@@ -157,7 +171,7 @@ def _merge_entries(
 def _drop_ambiguous(
     kind: str, server: str, definitions: Sequence[Definition], problems: list[str]
 ) -> Iterable[CatalogEntry]:
-    """Each once. Of two that differ under one name neither is offered: nobody could say which one was meant."""
+    """Return each item once. Leave out names with several different definitions, because they are ambiguous."""
     definitions_by_name: dict[str, Definition] = {}
     ambiguous: set[str] = set()
     for definition in definitions:
@@ -168,7 +182,7 @@ def _drop_ambiguous(
             and name not in ambiguous
         ):
             ambiguous.add(name)
-            problems.append(f"{server} offers two different things as {kind} {name!r}")
+            problems.append(f"{server} has two different definitions of {kind} {name!r}")
         definitions_by_name.setdefault(name, definition)
     return [
         _create_entry(server, name, definition)
@@ -189,46 +203,49 @@ def _create_entry(server: str, name: str, definition: Definition) -> CatalogEntr
 
 
 def explain_unknown_server(name: str, servers: Iterable[ServerSupervisor], problems: Sequence[ConfigProblem]) -> str:
-    """Why there is no server of a name."""
-    message = f"there is no server {clip(name)}"
+    """Return the error message for an unknown server."""
+    message = f"unknown server {clip(name)}"
     for problem in problems:
         if problem.is_error and problem.message.startswith(f"{name}: "):
             return f"{message}: {problem.message.removeprefix(f'{name}: ')}"
     names = [server.name for server in servers]
-    return message + (suggest_name(name, names) or f"; there are: {', '.join(names) or 'none'}")
+    return message + (suggest_name(name, names) or f". Known servers: {', '.join(names) or 'none'}")
 
 
 def explain_unknown_tool(
     name: str, catalog: Catalog, servers: Sequence[ServerSupervisor], problems: Sequence[ConfigProblem]
 ) -> str:
-    """Why a name means no tool of any server."""
+    """Return the error message for an unknown tool."""
     server, dot, _ = name.partition(".")
     if dot:
         return explain_unknown_server(server, servers, problems)
     full_names = [tool.full_name for tool in catalog.tools if tool.name == name]
     if full_names:
-        return f"several servers have a tool {clip(name)}: {', '.join(full_names)}"
-    message = f"there is no tool {clip(name)}"
+        return f"several servers have a tool {clip(name)}. Use one of {', '.join(full_names)}"
+    message = f"unknown tool {clip(name)}"
     matches = get_close_matches(name, {tool.name for tool in catalog.tools}, 1)
     if matches:
         return (
-            f"{message}; did you mean {' or '.join(tool.full_name for tool in catalog.tools if tool.name in matches)}?"
+            f"{message}. Did you mean {' or '.join(tool.full_name for tool in catalog.tools if tool.name in matches)}?"
         )
     failed_servers = [
         supervisor for supervisor in servers if supervisor.last_error is not None and "tool" not in supervisor.known
     ]
-    return "; ".join(
+    return ". ".join(
         [
             message,
-            *(f"{supervisor.name} could not be asked: {_format_reason(supervisor)}" for supervisor in failed_servers),
+            *(
+                f"The tools of {supervisor.name} are not known: {_format_reason(supervisor)}"
+                for supervisor in failed_servers
+            ),
         ]
     )
 
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """What was meant by a name, to be put behind that there is none."""
+    """Return a suggestion to append to an error message, or an empty text."""
     matches = get_close_matches(name, [*candidates], 1)
-    return f"; did you mean {matches[0]}?" if matches else ""
+    return f". Did you mean {matches[0]}?" if matches else ""
 
 
 def _format_reason(supervisor: ServerSupervisor) -> str:

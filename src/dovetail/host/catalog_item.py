@@ -1,4 +1,4 @@
-"""What servers offer: one server's lists, and one thing of them with its names in the host."""
+"""The lists of one server, and one item of them with its names in the host."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -9,33 +9,34 @@ from dovetail.wire.prompts import Prompt
 from dovetail.wire.resources import Resource, ResourceTemplate
 from dovetail.wire.tools import Tool
 
-BYTES_PER_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
+# Estimated for English and JSON. Each model provider counts tokens differently.
+BYTES_PER_TOKEN: Final = 4
 
 Definition: TypeAlias = Tool | Resource | ResourceTemplate | Prompt
 
 
-class Manifest(Struct, frozen=True, kw_only=True):
-    """What one server offers, as it listed it."""
+class ServerItems(Struct, frozen=True, kw_only=True):
+    """The tools, resources, templates and prompts of one server."""
 
-    tools: Sequence[Tool] = ()
-    resources: Sequence[Resource] = ()
-    resource_templates: Sequence[ResourceTemplate] = ()
-    prompts: Sequence[Prompt] = ()
+    tools: Sequence[Tool] = ()  # tools of the server
+    resources: Sequence[Resource] = ()  # resources of the server
+    resource_templates: Sequence[ResourceTemplate] = ()  # resource templates of the server
+    prompts: Sequence[Prompt] = ()  # prompts of the server
 
 
 class CatalogEntry(Struct, frozen=True, kw_only=True):
-    """One thing of one server."""
+    """One tool, resource, template or prompt of a host."""
 
-    server: str
-    name: str  # at home: a name, or a URI
-    full_name: str  # the host's spelling: "server.tool"
-    model_name: str  # what a model sees
-    definition: Any
-    tokens: int = 0  # what its definition takes of a conversation, roughly
+    server: str  # the name of the server
+    name: str  # the name or URI on the server
+    full_name: str  # the name in the host: "server.tool"
+    model_name: str  # the name that models see
+    definition: Any  # the definition as the server listed it
+    tokens: int = 0  # an estimate of the tokens that the definition takes
 
 
 def estimate_tokens(definition: Definition) -> int:
-    """What a definition takes of a conversation, roughly."""
+    """Estimate the tokens of a definition."""
     if isinstance(definition, Tool):
         model_view: Any = (definition.name, definition.description or "", definition.input_schema)
     else:
@@ -44,7 +45,7 @@ def estimate_tokens(definition: Definition) -> int:
 
 
 def get_item_name(definition: Definition) -> str:
-    """What it is called at home: a name, or a URI."""
+    """Return the server's name for an item, or its URI."""
     match definition:
         case Resource():
             return definition.uri

@@ -1,4 +1,4 @@
-"""Events of a host. Listeners choose them by kind, or by a glob of kinds."""
+"""Events of a host. Listeners choose events by kind, or by a glob of kinds."""
 
 import logging
 from collections.abc import Callable
@@ -31,15 +31,15 @@ EVENT_KINDS: Final[tuple[str, ...]] = get_args(EventKind)
 
 
 class HostEvent(Struct, frozen=True, kw_only=True):
-    """One event of a host. `message` is a short text, such as a line of stderr or the name of the called tool."""
+    """One event of a host."""
 
-    kind: EventKind
-    server: str
-    previous_state: str | None = None  # of server.state
-    state: str | None = None  # of server.state
-    message: str | None = None
-    reason: str | None = None
-    details: Any = None  # depends on the kind
+    kind: EventKind  # the kind of event, such as "server.state" or "tool.call"
+    server: str  # the name of the server. Empty for events of the host
+    previous_state: str | None = None  # the previous state, for "server.state"
+    state: str | None = None  # the new state, for "server.state"
+    message: str | None = None  # a short text, such as a line of stderr or the name of the tool
+    reason: str | None = None  # the reason for the event
+    details: Any = None  # further data. The type depends on the kind of event
 
 
 EventCallback: TypeAlias = Callable[[HostEvent], object]
@@ -50,10 +50,10 @@ class EventEmitter:
 
     def __init__(self) -> None:
         self._listeners: list[tuple[str, EventCallback]] = []
-        self._callbacks_by_kind: dict[str, tuple[EventCallback, ...]] = {}  # of the listeners there are now
+        self._callbacks_by_kind: dict[str, tuple[EventCallback, ...]] = {}  # cache of the listeners by kind
 
     def on(self, kind: str, callback: EventCallback) -> Callable[[], None]:
-        """Call a function for each event of a kind or glob. Return a function that ends this."""
+        """Call a function for each event of a kind or glob. Call the returned function to remove the callback."""
         listener = (check_event_kind(kind), callback)
         self._listeners.append(listener)
         self._callbacks_by_kind.clear()
@@ -66,17 +66,17 @@ class EventEmitter:
         return stop
 
     def has_listeners(self, kind: EventKind) -> bool:
-        """Return whether an event of this kind would reach a listener."""
+        """Return whether any listener receives events of this kind."""
         callbacks = self._callbacks_by_kind.get(kind)
         return bool(self._find_callbacks(kind) if callbacks is None else callbacks)
 
     def emit(self, event: HostEvent) -> None:
-        """Call the listeners of an event. An exception of a listener is logged."""
+        """Call the listeners of an event. Log the exception of a listener."""
         for callback in self._find_callbacks(event.kind):
             try:
                 callback(event)
             except Exception as exc:
-                log.error("a listener of the host failed", exc_info=exc)
+                log.error("an event listener of the host failed", exc_info=exc)
 
     def _find_callbacks(self, kind: str) -> "tuple[EventCallback, ...]":
         callbacks = self._callbacks_by_kind.get(kind)
@@ -87,7 +87,7 @@ class EventEmitter:
 
 
 def check_event_kind(kind: str) -> str:
-    """Return an event kind or a glob that matches some. Raise ValueError for an unknown one."""
+    """Return an event kind or a glob. Raise ValueError if no known kind matches it."""
     if any(fnmatchcase(event_kind, kind) for event_kind in EVENT_KINDS):
         return kind
     matches = get_close_matches(kind, EVENT_KINDS, 1)

@@ -1,16 +1,18 @@
-"""Execution: does at a server what was authorized, within its limits, and checks the result with the same value.
+"""Execution: runs authorized requests within their limits, and checks the results.
 
-The host's own calls and those of a gateway's callers both come here, so that every rule and limit is for both.
+The host and its gateways both use this module, so the same rules and limits apply to calls of the user and of gateway
+callers.
 """
 
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
-from typing import Any, Final, TypeAlias
+import sys
+import time
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Self
 
-from dovetail.client.client import Client
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
-from dovetail.host.audit_log import report_call
+from dovetail.host.audit_log import build_call_event, build_outcome_event
 from dovetail.host.authorization import AskUser, Authorization, RequestAuthorizer
 from dovetail.host.events import EventEmitter
 from dovetail.host.policy.quotas import truncate_result
@@ -20,41 +22,19 @@ from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.tools import CallToolResult
 
-# From a client and the seconds it may take, if there is a limit, to a result.
-ClientOperation: TypeAlias = Callable[[Client, float | None], Awaitable[Any]]
-
-_NO_LIMIT: Final = nullcontext()
-_NO_REPORT: Final = nullcontext()
-
 
 class CallExecutor:
-    """Performs the authorized calls of one host."""
+    """Holds the limits and events of one host, and reviews results."""
 
     def __init__(self, authorizer: RequestAuthorizer, events: EventEmitter) -> None:
+        self.meter = authorizer.meter
+        self.events = events
         self._authorizer = authorizer
-        self._events = events
-
-    async def run(self, supervisor: ServerSupervisor, authorization: Authorization, operation: ClientOperation) -> Any:
-        """Perform an operation at a server, within the limits of its authorization, and report it."""
-        request, limits = authorization.request, authorization.limits
-        is_limited = limits.rate is not None or limits.max_concurrency is not None
-        is_reported = self._events.has_listeners("tool.call") or self._events.has_listeners("tool.result")
-        async with (
-            self._authorizer.meter.limit_call(request.server, request.tool, limits, request.kind)
-            if is_limited
-            else _NO_LIMIT,
-            supervisor.using() as client,
-        ):
-            with report_call(request, self._events.emit) if is_reported else _NO_REPORT as set_result:
-                result = await operation(client, limits.timeout)
-                if set_result is not None:
-                    set_result(result)
-        return result
 
     async def review(self, authorization: Authorization, result: Any, ask: AskUser | None = None) -> Any:
-        """Return what may be passed on of a tool's result: all of it, its beginning, or what the user made of it.
+        """Return the result of a tool, cut or edited if necessary. Raise PolicyError if the result is denied.
 
-        Bytes stay bytes where nothing has to be decided or cut.
+        An encoded result stays encoded if it does not change.
         """
         assert authorization.record is not None
         request, max_bytes = authorization.record.result_request, authorization.limits.max_result_bytes
@@ -68,7 +48,7 @@ class CallExecutor:
         if max_bytes is not None:
             result = truncate_result(result, max_bytes)
         if decision.action == "allow":
-            if self._events.has_listeners("decision"):
+            if self.events.has_listeners("decision"):
                 self._authorizer.allow(request, decision)
             return result
         details = {"result": to_plain(result.content)}
@@ -79,16 +59,60 @@ class CallExecutor:
         return convert({"content": content, "isError": result.is_error}, CallToolResult, label="an edited result")
 
 
+class ServerUse:
+    """The use of a server for one authorized request, within its limits. An event reports the outcome.
+
+    `async with ServerUse(...) as use: use.result = await use.client.call_tool(...)`
+    """
+
+    __slots__ = ("_authorization", "_events", "_limit", "_meter", "_started_at", "_supervisor", "client", "result")
+
+    def __init__(self, executor: CallExecutor, supervisor: ServerSupervisor, authorization: Authorization) -> None:
+        self._events = executor.events
+        self._meter = executor.meter
+        self._supervisor = supervisor
+        self._authorization = authorization
+        self._limit: AbstractAsyncContextManager[None] | None = None
+        self._started_at: float | None = None  # None if no listener needs the time
+        self.client: Any = None
+        self.result: Any = None
+
+    async def __aenter__(self) -> Self:
+        request, limits, supervisor = self._authorization.request, self._authorization.limits, self._supervisor
+        if limits.rate is not None or limits.max_concurrency is not None:
+            limit = self._meter.limit_call(request.server, request.tool, limits, request.kind)
+            await limit.__aenter__()
+            self._limit = limit
+        supervisor.use_count += 1
+        try:
+            self.client = supervisor.client or await supervisor.ready()
+        except BaseException:
+            await self.__aexit__(*sys.exc_info())
+            raise
+        if self._events.has_listeners("tool.call") or self._events.has_listeners("tool.result"):
+            self._started_at = time.perf_counter()
+            self._events.emit(build_call_event(request))
+        return self
+
+    async def __aexit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._started_at is not None:
+            self._events.emit(build_outcome_event(self._authorization.request, self._started_at, self.result, error))
+        self._supervisor.end_use(self.client, error)
+        if self._limit is not None:
+            await self._limit.__aexit__(error_type, error, traceback)
+
+
 def find_denial(
     authorizer: RequestAuthorizer, supervisor: ServerSupervisor, kind: str, name: str
 ) -> PolicyError | None:
-    """Return why nothing at all may be done with an item, whatever the arguments, or None if something may."""
+    """Return the error for an item that the policy denies or hides for every call. Return None for any other item."""
     request = authorizer.create_request(supervisor, kind, name, None)
     decision = authorizer.policy.decide(request)
     rule = decision.rule
-    depends_on_call = rule is not None and bool(
-        rule.when or rule.unless or rule.annotations
-    )  # on what is not known here
+    # The arguments and annotations of the call are not known here.
+    depends_on_call = rule is not None and bool(rule.when or rule.unless or rule.annotations)
     if decision.action in ("hide", "deny") and not depends_on_call:
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)
         return add_context(error, server=supervisor.name)

@@ -1,16 +1,16 @@
-"""Host: many servers for one user, who stays in charge.
+"""Host: connects one user to many servers.
 
-Each call is authorized once, by the policy and, where that asks, by the user. So are the requests of servers. A host
-can be served again as one server, its gateway.
+The policy authorizes each call once, and asks the user if a rule requires consent. Requests of servers are authorized
+in the same way. A gateway serves the host as one server.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final, Self, TypedDict, Unpack
+from typing import Any, Final, Literal, Self, TypedDict, Unpack, overload
 
-from dovetail.client.client import Client
+from dovetail.client.client import Client, ManagedClientOptions
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import PendingRequest
 from dovetail.client.targets import Target
@@ -25,18 +25,19 @@ from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, apply_settings, describe_config
 from dovetail.host.config.watcher import ConfigWatcher, check_files_exist
 from dovetail.host.consent.consent import (
-    ConsentCallback,
+    ConsentAnswer,
+    ConsentFunction,
     ConsentHandler,
-    ConsentReply,
+    ShortAnswer,
     as_consent_answer,
     as_consent_handler,
 )
 from dovetail.host.consent.grants import GrantStore
-from dovetail.host.consent.inbox import PendingConsent
+from dovetail.host.consent.inbox import PendingCall, PendingConsent
 from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.postponed_calls import PendingCalls
 from dovetail.host.events import EventEmitter, HostEvent
-from dovetail.host.execution import CallExecutor, find_denial
+from dovetail.host.execution import CallExecutor, ServerUse, find_denial
 from dovetail.host.gateway.gateway import Gateway, GatewayMode
 from dovetail.host.host_catalog import HostCatalog
 from dovetail.host.input_handlers import add_handler_hints
@@ -53,25 +54,28 @@ from dovetail.host.search_tools import (
 from dovetail.host.server_settings import ServerSettings, identify_server
 from dovetail.host.servers import ManagedServers
 from dovetail.host.supervisor import ServerSupervisor
+from dovetail.protocol.http_types import ASGIApp
 from dovetail.protocol.language_model import Model
 from dovetail.protocol.stats import HostStats
 from dovetail.server.server import Server
-from dovetail.server.server_options import HTTPServerOptions, Transport
-from dovetail.wire.base import replace
+from dovetail.server.server_options import ASGIOptions, HTTPServerOptions, ServerAuth, ServerOptions, Transport
+from dovetail.wire.base import JSONValue, replace
 from dovetail.wire.codec import to_plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.roots import Root
+from dovetail.wire.tools import CallToolResult
 
-_SERVE_DRAIN_TIMEOUT_S: Final = 15.0  # for callers of a gateway to get their results when the host closes
+# Seconds to wait for running calls of gateway callers when the host closes.
+_SERVE_DRAIN_TIMEOUT_S: Final = 15.0
 
 
 class HostOptions(TypedDict, total=False):
     """The options of `Host`."""
 
     policy: Policy | str | Path | None
-    consent: ConsentHandler | ConsentCallback | None
+    consent: ConsentHandler | ConsentFunction | None
     state_dir: str | Path | None
     grants: GrantStore | str | Path | None
     pins: PinStore | str | Path | None
@@ -85,22 +89,28 @@ class HostOptions(TypedDict, total=False):
 
 
 class Host:
-    """Many servers for one user, who stays in charge.
+    """Connects one user to many servers. The user decides what the servers may do.
 
-    policy: rules, or a TOML file with rules. consent: asks the user. model: answers sampling requests.
-    state_dir: a directory for what is remembered: grants.json, pins.json and audit.jsonl. grants, pins, audit_log:
-    other files for these. Without a file, grants and pins are forgotten with the host, and there is no audit log.
-    Pins are stored beside the grants by default. secrets: resolves references in configuration files, and masks their
-    values in events and in the audit log. project: the directory that grants may be limited to. roots: the directories
-    that servers may use. defaults: settings of every server that has none. ready_timeout: seconds that a list waits for
-    servers that are not ready.
+    Args:
+        policy: The rules, as a `Policy` or as a TOML file. Defaults to asking about everything.
+        consent: Asks the user: a function of a `ConsentRequest`, or a consent handler. None denies every question.
+        state_dir: A directory for grants.json, pins.json and audit.jsonl.
+        grants: Another file for grants, or a store. Without a file, grants end with the host.
+        pins: Another file for pins, or a store. Defaults to a file beside the grants.
+        audit_log: Another file for the audit log, or an `AuditLog`. Without a file, the host writes no audit log.
+        secrets: Resolves references in configuration files, and masks their values in events and in the audit log.
+        project: The directory that grants with the scope "project" are limited to.
+        model: Answers sampling requests of servers. Without a model, the host does not declare sampling.
+        roots: The directories that servers may use.
+        defaults: The settings for servers that do not set their own.
+        ready_timeout: Seconds that a list waits for servers that are not ready.
     """
 
     def __init__(
         self,
         *,
         policy: Policy | str | Path | None = None,
-        consent: ConsentHandler | ConsentCallback | None = None,
+        consent: ConsentHandler | ConsentFunction | None = None,
         state_dir: str | Path | None = None,
         grants: GrantStore | str | Path | None = None,
         pins: PinStore | str | Path | None = None,
@@ -118,7 +128,7 @@ class Host:
             audit_log = audit_log or Path(state_dir, "audit.jsonl")
         self._defaults = defaults or ServerSettings()
         self._events = EventEmitter()
-        self._secrets = secrets or SecretResolver()  # masks what was looked up, wherever it would be reported
+        self._secrets = secrets or SecretResolver()  # masks resolved values in all reports
         grant_store = grants if isinstance(grants, GrantStore) else GrantStore(grants)
         self._authorizer = RequestAuthorizer(
             as_policy(policy),
@@ -147,7 +157,7 @@ class Host:
         if self._audit_log is not None:
             self._events.on("*", create_audit_listener(self._audit_log, self._secrets))
 
-    # Configuration
+    # Methods for the configuration
 
     @classmethod
     def from_config(
@@ -159,9 +169,9 @@ class Host:
     ) -> Self:
         """Create a host with the servers of configuration files. Without paths, use all files of known hosts.
 
-        level: "user", or "project" for files of a project, whose servers start only with the user's consent.
-        watch: follow the files while the host is open. Entries that cannot be read are in `config_problems`. A path
-        that does not exist raises FileNotFoundError. The other options are those of the host.
+        Args:
+            level: "user", or "project" for files of a project, whose servers start only with the user's consent.
+            watch: True reloads the files when they change, while the host is open.
         """
         check_level(level)
         check_files_exist(paths)
@@ -171,12 +181,12 @@ class Host:
         return host
 
     async def reload(self) -> None:
-        """Read the configuration again. Servers whose entries changed are restarted, the others keep running."""
+        """Read the configuration again. Restart servers whose entries changed. Other servers keep running."""
         if self._config_watcher is None:
-            raise ValueError("reload() needs a host that was created with Host.from_config()")
+            raise ValueError("reload() works only for a host that was created with Host.from_config()")
         entries, problems = self._config_watcher.read()
         for name in self._config_watcher.forget_changed(entries):
-            if self._servers.find(name) is not None:  # else it was removed already
+            if self._servers.find(name) is not None:  # the server may have been removed already
                 await self._servers.remove(name)
         self._apply_config(entries, problems)
 
@@ -206,17 +216,17 @@ class Host:
 
     @property
     def config_problems(self) -> tuple[ConfigProblem, ...]:
-        """The entries of configuration files that could not be used, with the reasons."""
+        """Return the problems of configuration files."""
         return self._servers.config_problems
 
-    # Life
+    # Methods that open and close the host
 
     async def __aenter__(self) -> Self:
         await self.open()
         return self
 
     async def open(self) -> None:
-        """Start the servers with `start="eager"`, without waiting for them. The others start when they are used."""
+        """Start the servers with `start="eager"`, without waiting for them. Other servers start when they are used."""
         self._servers.is_open = True
         for server in self._servers.list():
             if server.settings.start == "eager" and server.state != "disabled":
@@ -226,17 +236,19 @@ class Host:
 
     @property
     def is_open(self) -> bool:
-        """Whether the host was opened and not closed."""
+        """Return whether the host is open."""
         return self._servers.is_open
 
     def stats(self) -> HostStats:
-        """Return what is open or running now. All counts are 0 when nothing is left."""
+        """Return the numbers of running servers, calls and other open resources. All counts are 0 if nothing is open or
+        running.
+        """
         servers = [
             server for supervisor in self._servers.list() for server in self._servers.list_for_callers(supervisor)
         ]
         return HostStats(
             connected_servers=sum(server.client is not None for server in servers),
-            running_calls=sum(server.uses for server in servers),
+            running_calls=sum(server.use_count for server in servers),
             open_questions=self._pending_calls.open_questions,
             gateways=len(self._serve_tasks),
         )
@@ -245,7 +257,7 @@ class Host:
         await self.close()
 
     async def close(self) -> None:
-        """Stop all servers, at once and in bounded time. None starts again until the host is opened again."""
+        """Stop all servers concurrently, within a time limit. No server starts until the host is opened again."""
         self._servers.is_open = False
         if self._watch_task is not None:
             self._watch_task.cancel()
@@ -258,14 +270,14 @@ class Host:
             await asyncio.wait(serve_tasks, timeout=_SERVE_DRAIN_TIMEOUT_S)
         await self._servers.stop_all()
         if self._audit_log is not None:
-            self._audit_log.close()  # written to again, it is opened again
+            self._audit_log.close()  # the next entry opens the audit log again
 
     @property
     def policy(self) -> Policy:
-        """The policy that decides what may happen."""
+        """Return the policy of the host."""
         return self._authorizer.policy
 
-    # Servers
+    # Methods for servers
 
     def add(
         self,
@@ -276,12 +288,16 @@ class Host:
         trusted: bool | None = None,
         enabled: bool = True,
         credentials: CredentialsProvider | None = None,
-        **client_options: Any,
+        **client_options: Unpack[ManagedClientOptions],
     ) -> ManagedServer:
         """Add a server: any target of a `Client`, with the client's options.
 
-        settings: instead of the `defaults` of the host. trusted: a shortcut for `settings.trusted`. credentials:
-        returns the client options for one caller of a gateway, such as headers, or None if it may not use the server.
+        Args:
+            settings: How to treat the server. Defaults to the `defaults` of the host.
+            trusted: A shortcut for `settings.trusted`.
+            enabled: False adds the server without starting it.
+            credentials: Returns the client options for one caller of a gateway, such as headers. None means that the
+                caller may not use the server.
         """
         for option in client_options:
             if option in ServerSettings.__struct_fields__:
@@ -298,29 +314,33 @@ class Host:
         )
 
     async def remove(self, name: str) -> None:
-        """Stop a server and forget it."""
+        """Stop a server and remove it."""
         await self._servers.remove(name)
 
     async def restart(self, name: str) -> None:
-        """Stop a server and start it again now."""
+        """Stop a server and start it again immediately."""
         await self._servers.get(name).restart()
 
     @property
     def servers(self) -> tuple[ManagedServer, ...]:
-        """All servers, sorted by name, with their states."""
+        """Return all servers with their states, sorted by name."""
         return self._servers.list_views()
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncGenerator[Client]:
-        """Yield the client of one server, for what the host has no method for. The policy does not apply to it."""
+        """Yield the client of one server, for methods that the host does not have. The policy does not apply to
+        requests of this client.
+        """
         async with self._servers.get(name).using() as client:
             yield client
 
     def on(self, event: str, callback: Callable[[HostEvent], object]) -> Callable[[], None]:
-        """Call a function for each event of a kind, which may be a glob. Return a function that ends this."""
+        """Call a function for each event of a kind. The kind may be a glob. Call the returned function to remove the
+        callback.
+        """
         return self._events.on(event, callback)
 
-    # Lists
+    # Methods that list items
 
     async def list_tools(self) -> tuple[CatalogEntry, ...]:
         """Return the tools of all servers, with unambiguous names, in a stable order."""
@@ -339,34 +359,73 @@ class Host:
         return (await self._catalog.fetch("prompt")).prompts
 
     async def catalog(self, max_tokens: int | None = None) -> Catalog:
-        """Return a snapshot of everything. Three search tools replace tools that take more than `max_tokens`."""
+        """Return a snapshot of the items of all servers.
+
+        Args:
+            max_tokens: If the tools take more tokens, three search tools replace them.
+        """
         catalog = await self._catalog.fetch("tool", "resource", "resource template", "prompt")
         if max_tokens is not None and catalog.tokens > max_tokens:
             return create_search_catalog(catalog)
         return catalog
 
-    # Requests
+    # Methods that send requests
 
+    @overload
     async def call(
         self,
         name: str,
         /,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        wait: Literal[True] = True,
+        timeout: float | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
+        retry: bool | None = None,
+        **kwargs: object,
+    ) -> CallToolResult: ...
+    @overload
+    async def call(
+        self,
+        name: str,
+        /,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        wait: bool,
+        timeout: float | None = None,
+        progress_handler: ProgressHandler | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
+        retry: bool | None = None,
+        **kwargs: object,
+    ) -> CallToolResult | PendingCall: ...
+    async def call(
+        self,
+        name: str,
+        /,
+        arguments: Mapping[str, object] | None = None,
         *,
         wait: bool = True,
         timeout: float | None = None,
         progress_handler: ProgressHandler | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: Mapping[str, JSONValue] | None = None,
         retry: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Call a tool by "server.tool", by what a model sees, or by its bare name if only one server has it.
+        **kwargs: object,
+    ) -> CallToolResult | PendingCall:
+        """Call a tool by "server.tool", by its model name, or by its bare name if only one server has a tool of this
+        name.
 
-        Arguments are given as a mapping, or by name where no option is called so. Returns its result; with `wait=False`
-        and a `DurableConsent`, a `PendingCall` if somebody has to answer first.
+        Args:
+            arguments: The arguments of the tool. Other keyword arguments are added to them.
+            wait: False returns a `PendingCall` if the user must answer first. The consent must be a `DurableConsent`.
+            timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
+            progress_handler: Receives `(progress, total, message)`.
+            meta: The `_meta` of the request.
+            retry: True allows the call to run twice. False never sends the call again. None repeats only calls of tools
+                that are declared read-only or idempotent.
 
         Raises:
-            PolicyError: the policy, or the user, said no.
+            PolicyError: the policy or the user denied the call.
         """
         arguments = {**(arguments or {}), **kwargs}
         if name in SEARCH_TOOL_BY_NAME and SEARCH_TOOL_BY_NAME[name] != CALL_TOOL:
@@ -380,7 +439,8 @@ class Host:
             authorization = await self._authorizer.authorize_call(record, plain_arguments, wait=wait)
         except ConsentDeferred as deferred:
             return await self._pending_calls.defer_call(deferred.ticket, record, plain_arguments)
-        await self._catalog.check_unchanged(supervisor, record)
+        if not authorization.is_immediate:
+            await self._catalog.check_unchanged(supervisor, record)
         return await self._perform(
             supervisor,
             authorization,
@@ -401,63 +461,75 @@ class Host:
         timeout: float | None = None,
         **options: Any,
     ) -> Any:
-        """Perform an authorized call with the arguments that were judged. `resume` continues a call that waited."""
-        request = authorization.request
-
-        def send_request(client: Client, max_seconds: float | None) -> Awaitable[Any]:
-            if resume is not None:
-                return resume(client)
-            idle_timeout = timeout if max_seconds is None else min(timeout or max_seconds, max_seconds)
-            return client.call_tool(
-                request.tool,
-                dict(request.arguments or {}),
-                timeout=idle_timeout,
-                total_timeout=max_seconds,
-                allow_input_required=not wait,
-                **options,
-            )
-
+        """Perform an authorized call with the arguments that the policy checked. `resume` continues an earlier call."""
+        request, max_seconds = authorization.request, authorization.limits.timeout
         try:
-            result = await self._executor.run(supervisor, authorization, send_request)
+            async with ServerUse(self._executor, supervisor, authorization) as use:
+                if resume is not None:
+                    use.result = await resume(use.client)
+                else:
+                    use.result = await use.client.call_tool(
+                        request.tool,
+                        dict(request.arguments or {}),
+                        timeout=timeout if max_seconds is None else min(timeout or max_seconds, max_seconds),
+                        total_timeout=max_seconds,
+                        allow_input_required=not wait,
+                        **options,
+                    )
         except MCPError as exc:
             add_handler_hints(exc)
             raise
-        if isinstance(result, PendingRequest):
-            return await self._pending_calls.handle_input_requests(supervisor, authorization, result)
-        return await self._executor.review(authorization, result)
+        if isinstance(use.result, PendingRequest):
+            return await self._pending_calls.handle_input_requests(supervisor, authorization, use.result)
+        return await self._executor.review(authorization, use.result)
 
     async def read_resource(self, server: str, uri: str) -> ReadResourceResult:
         """Read a resource of a server."""
         supervisor = self._servers.get(server)
         authorization = await self._authorize(supervisor, "resource.read", uri)
-        return await self._executor.run(
-            supervisor,
-            authorization,
-            lambda client, max_seconds: client.read_resource(uri, timeout=max_seconds),
-        )
+        async with ServerUse(self._executor, supervisor, authorization) as use:
+            use.result = await use.client.read_resource(uri, timeout=authorization.limits.timeout)
+        return use.result
 
     async def get_prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
-        """Return a prompt of a server, filled in."""
+        """Return the messages of a server's prompt for these arguments.
+
+        Args:
+            arguments: The arguments of the prompt.
+        """
         supervisor = self._servers.get(server)
         authorization = await self._authorize(supervisor, "prompt.get", name, dict(arguments or {}))
         judged_arguments: Mapping[str, Any] = authorization.request.arguments or {}
-        return await self._executor.run(
-            supervisor,
-            authorization,
-            lambda client, max_seconds: client.get_prompt(name, judged_arguments, timeout=max_seconds),
-        )
+        async with ServerUse(self._executor, supervisor, authorization) as use:
+            use.result = await use.client.get_prompt(name, judged_arguments, timeout=authorization.limits.timeout)
+        return use.result
 
-    async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
-        """Return suggestions of a server, as `Client.complete` does."""
+    async def complete(
+        self,
+        server: str,
+        argument: str,
+        value: str,
+        *,
+        prompt: str | None = None,
+        template: str | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Completion:
+        """Return suggestions of a server, as `Client.complete` does.
+
+        Args:
+            prompt: The name of the prompt that has the argument. Pass this or `template`.
+            template: The URI template that has the argument. Pass this or `prompt`.
+            context: Values of other arguments that the user has already chosen.
+        """
         supervisor = self._servers.get(server)
-        item_name = reference.get("prompt") or reference.get("template") or ""
-        kind = "prompt.get" if "prompt" in reference else "resource.read"
+        item_name = prompt or template or ""
+        kind = "resource.read" if prompt is None else "prompt.get"
         if (denial := find_denial(self._authorizer, supervisor, kind, item_name)) is not None:
             raise denial
         authorization = await self._authorize(supervisor, "completion", item_name)
-        return await self._executor.run(
-            supervisor, authorization, lambda client, _: client.complete(argument, value, **reference)
-        )
+        async with ServerUse(self._executor, supervisor, authorization) as use:
+            use.result = await use.client.complete(argument, value, prompt=prompt, template=template, context=context)
+        return use.result
 
     async def _authorize(
         self, supervisor: ServerSupervisor, kind: str, name: str, arguments: Mapping[str, Any] | None = None
@@ -465,36 +537,62 @@ class Host:
         request = self._authorizer.create_request(supervisor, kind, name, arguments)
         return await self._authorizer.authorize(request, limits=self._authorizer.get_limits(supervisor, name))
 
-    # Questions that wait
+    # Methods for pending questions
 
     async def list_pending(self) -> "AsyncGenerator[PendingConsent]":
-        """The questions that wait for an answer, oldest first."""
+        """Yield the questions that wait for an answer, oldest first."""
         for item in await self._pending_calls.list_items():
             yield item
 
-    async def answer(self, ticket: str, answer: ConsentReply) -> Any:
-        """Answer a pending consent: True, False, Allow, Deny, Edit, or what was filled into a form.
+    async def answer(self, ticket: str, answer: ConsentAnswer | ShortAnswer) -> CallToolResult | PendingCall | None:
+        """Answer a pending question with True, False, Allow, Deny, Edit, or the values of a form.
 
-        Returns the result of the call that waited for it, or None if another process waits for it.
+        Returns the result of the call that waited for the answer. Returns None if another process waits for the answer.
         """
         return await self._pending_calls.answer(ticket, as_consent_answer(answer))
 
-    # As a server itself
+    # Methods that serve the host as a gateway
 
-    def as_server(self, mode: GatewayMode = "merged", *, server: str | None = None, **options: Any) -> Server:
-        """Return all servers as one server, the gateway.
+    def as_server(
+        self,
+        mode: GatewayMode = "merged",
+        *,
+        server: str | None = None,
+        name: str = "gateway",
+        **options: Unpack[ServerOptions],
+    ) -> Server:
+        """Return a server that offers the items of all servers, the gateway. Other options are those of `Server`.
 
-        mode: "merged" for all tools, or "search" for three tools that find the others. server: the name of the only
-        server to offer. The other options are those of `Server`.
+        Args:
+            mode: "merged" offers all tools, "search" offers three tools that find the others.
+            server: The name of the only server to offer. None offers all servers.
+            name: The name of the gateway.
         """
         return Gateway(
-            self._parts, lambda: nullcontext() if self.is_open else self, mode=mode, only_server=server, **options
+            self._parts,
+            lambda: nullcontext() if self.is_open else self,
+            mode=mode,
+            only_server=server,
+            name=name,
+            **options,
         ).server
 
-    def asgi(self, mode: GatewayMode = "merged", *, name: str = "gateway", auth: Any = None, **options: Any) -> Any:
-        """The gateway as an ASGI application: `/mcp`, `/search/mcp`, and `/servers/NAME/mcp` for each server.
+    def asgi(
+        self,
+        mode: GatewayMode = "merged",
+        *,
+        name: str = "gateway",
+        auth: "ServerAuth | None" = None,
+        **options: Unpack[ASGIOptions],
+    ) -> ASGIApp:
+        """Return the gateway as an ASGI application: `/mcp`, `/search/mcp`, and `/servers/NAME/mcp` for each server.
 
         Options are those of `Server.asgi`.
+
+        Args:
+            mode: "merged" offers all tools, "search" offers three tools that find the others.
+            name: The name of the gateway.
+            auth: Checks the credentials of callers, as in `Server(auth=...)`.
         """
         return self.as_server(mode, name=name, auth=auth).asgi(**options)
 
@@ -504,15 +602,23 @@ class Host:
         mode: GatewayMode = "merged",
         *,
         name: str = "gateway",
-        auth: Any = None,
+        auth: "ServerAuth | None" = None,
         reload: bool = False,
         **options: Unpack[HTTPServerOptions],
     ) -> None:
-        """Serve all servers as one until a signal comes or the client disconnects.
+        """Serve all servers as one server until a signal arrives or the client disconnects.
 
         Options are those of `Server.run`.
+
+        Args:
+            transport: "stdio", "http", "unix" or "tcp".
+            mode: "merged" offers all tools, "search" offers three tools that find the others.
+            name: The name of the gateway.
+            auth: Checks the credentials of callers over HTTP, as in `Server(auth=...)`.
+            reload: Restarts the program when one of its files changes. Use it only in development.
         """
-        run: Callable[..., None] = self.as_server(mode, name=name, auth=auth).run  # checks options by transport
+        # `Server.run` checks the options of the transport.
+        run: Callable[..., None] = self.as_server(mode, name=name, auth=auth).run
         run(transport, reload=reload, **options)
 
     async def serve(
@@ -521,15 +627,22 @@ class Host:
         mode: GatewayMode = "merged",
         *,
         name: str = "gateway",
-        auth: Any = None,
+        auth: "ServerAuth | None" = None,
         **options: Unpack[HTTPServerOptions],
     ) -> None:
-        """Serve all servers as one in the running event loop. Options are those of `Server.serve`.
+        """Serve all servers as one server in the running event loop. Options are those of `Server.serve`.
 
-        Returns when the host is closed. The host is opened for the time it serves, if it is not open yet.
+        Returns when the host is closed. If the host is not open, this method opens it and closes it at the end.
+
+        Args:
+            transport: "stdio", "http", "unix" or "tcp".
+            mode: "merged" offers all tools, "search" offers three tools that find the others.
+            name: The name of the gateway.
+            auth: Checks the credentials of callers over HTTP, as in `Server(auth=...)`.
         """
         async with nullcontext() if self.is_open else self:
-            serve: Any = self.as_server(mode, name=name, auth=auth).serve  # checks options by transport
+            # `Server.serve` checks the options of the transport.
+            serve: Any = self.as_server(mode, name=name, auth=auth).serve
             task = asyncio.get_running_loop().create_task(serve(transport, **options))
             self._serve_tasks.add(task)
             try:
@@ -543,12 +656,12 @@ class Host:
 
 
 def get_parts(host: Host) -> HostParts:
-    """Return the parts of a host, for our own packages."""
+    """Return the parts of a host, for other packages of dovetail."""
     return host._parts  # pyright: ignore[reportPrivateUsage]
 
 
 def _create_pin_store(pins: PinStore | str | Path | None, grants: GrantStore) -> PinStore:
-    """Return where definitions are pinned: by default in a file beside the grants."""
+    """Return the store of the pins. The default is a file beside the grants."""
     if pins is None and grants.path is not None:
         return PinStore(grants.path.with_name("pins.json"))
     return pins if isinstance(pins, PinStore) else PinStore(pins)

@@ -1,6 +1,6 @@
-"""What the servers of a host offer: one catalog of all lists, and the record of one tool for a call.
+"""One catalog of all lists of a host's servers, and the record of one tool for a call.
 
-A server that is slow, broken or gone costs the others nothing: no list waits longer than `ready_timeout` for it.
+A slow or failed server does not affect the other servers. A list waits at most `ready_timeout` for each server.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dovetail.error_context import add_context, clip
 from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError
 from dovetail.host.authorization import RequestAuthorizer, ToolRecord
 from dovetail.host.catalog import Catalog, explain_unknown_tool, suggest_name
-from dovetail.host.catalog_item import Manifest
+from dovetail.host.catalog_item import ServerItems
 from dovetail.host.policy.policy import Policy
 from dovetail.host.server_settings import ServerSettings
 from dovetail.host.servers import ManagedServers
@@ -22,7 +22,7 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
 
 _NO_ITEMS: Final[dict[str, Any]] = {}
-_MANIFEST_FIELDS: Final[Mapping[ItemKind, str]] = {
+_ITEM_FIELDS: Final[Mapping[ItemKind, str]] = {
     "tool": "tools",
     "resource": "resources",
     "resource template": "resource_templates",
@@ -43,19 +43,21 @@ class ToolRecords:
 
 
 class HostCatalog:
-    """The lists of all servers of a host, as its policy shows them."""
+    """The lists of all servers of a host, filtered by its policy."""
 
     def __init__(self, servers: ManagedServers, authorizer: RequestAuthorizer, ready_timeout: float) -> None:
-        self.ready_timeout = ready_timeout  # seconds a list waits for servers that are not ready
+        self.ready_timeout = ready_timeout  # seconds to wait for servers that are not ready
         self._servers = servers
         self._authorizer = authorizer
         self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
         self._tool_records: WeakKeyDictionary[ServerSupervisor, ToolRecords] = WeakKeyDictionary()
 
-    # Lists
+    # Methods that build catalogs
 
     async def fetch(self, *kinds: ItemKind) -> Catalog:
-        """Ask all servers for these lists and return the catalog. A slow server is in the next one."""
+        """Fetch these lists from all servers and return the catalog. The items of a slow server appear in a later
+        catalog.
+        """
         tasks = [
             asyncio.get_running_loop().create_task(self._fetch_lists(supervisor, kinds))
             for supervisor in self._list_enabled_servers()
@@ -65,7 +67,7 @@ class HostCatalog:
                 await asyncio.wait(tasks, timeout=self.ready_timeout)
             finally:
                 for task in tasks:
-                    task.cancel()  # the server still completes its list
+                    task.cancel()  # the request for the list continues in another task
         return self.get_cached(*kinds)
 
     async def _fetch_lists(self, supervisor: ServerSupervisor, kinds: Sequence[ItemKind]) -> None:
@@ -74,7 +76,7 @@ class HostCatalog:
                 await supervisor.listed(kind)
 
     def get_cached(self, *kinds: ItemKind) -> Catalog:
-        """Return the catalog of the lists that are known now, without asking any server."""
+        """Return the catalog of the cached lists, without a request to any server."""
         requested_kinds: Sequence[ItemKind] = kinds or ITEM_KINDS
         snapshot: list[tuple[ServerSupervisor, ItemKind, dict[str, Any]]] = [
             (supervisor, kind, supervisor.known.get(kind, _NO_ITEMS))
@@ -84,13 +86,13 @@ class HostCatalog:
         cached = self._snapshots.get(kinds)
         if cached is not None and len(cached[0]) == len(snapshot) and all(map(_is_same_snapshot, cached[0], snapshot)):
             return cached[1]
-        manifests: dict[str, dict[str, Any]] = {}
+        items_by_server: dict[str, dict[str, Any]] = {}
         for supervisor, kind, items in snapshot:
             visible = [
                 definition for name, definition in items.items() if self.is_visible(supervisor, kind, name, definition)
             ]
-            manifests.setdefault(supervisor.name, {})[_MANIFEST_FIELDS[kind]] = visible
-        catalog = Catalog.from_manifests({name: Manifest(**fields) for name, fields in manifests.items()})
+            items_by_server.setdefault(supervisor.name, {})[_ITEM_FIELDS[kind]] = visible
+        catalog = Catalog.from_servers({name: ServerItems(**fields) for name, fields in items_by_server.items()})
         self._snapshots[kinds] = snapshot, catalog
         return catalog
 
@@ -98,17 +100,17 @@ class HostCatalog:
         return [supervisor for supervisor in self._servers.list() if supervisor.state != "disabled"]
 
     def is_visible(self, supervisor: ServerSupervisor, kind: ItemKind, name: str, definition: Any) -> bool:
-        """Return whether the settings of the server and the policy show an item at all."""
+        """Return whether the settings of the server and the policy allow an item to be listed."""
         if kind == "tool" and not _is_included(name, supervisor.settings):
             return False
         request_kind = _REQUEST_KINDS.get(kind, "resource.read")
         request = self._authorizer.create_request(supervisor, request_kind, name, None, definition)
         return self._authorizer.policy.decide(request).action != "hide"
 
-    # One tool
+    # Methods for one tool
 
     async def find_tool(self, name: str) -> tuple[ServerSupervisor, str]:
-        """Return the server and the tool that a name means. Raise NotFound if it means none."""
+        """Return the server and the tool for a name. Raise NotFound if the name is unknown."""
         server_name, dot, tool = name.partition(".")
         if dot and (supervisor := self._servers.find(server_name)) is not None:
             return supervisor, tool
@@ -121,7 +123,7 @@ class HostCatalog:
         return self._servers.get(entry.server), entry.name
 
     async def get_record(self, supervisor: ServerSupervisor, tool: str) -> ToolRecord:
-        """Return the record of a tool's current definition. Raise NotFound if there is none, or if it is hidden."""
+        """Return the record of a tool's current definition. Raise NotFound if the tool is unknown or hidden."""
         tools = supervisor.get_fresh("tool")
         if tools is None:
             tools = await supervisor.current("tool")
@@ -145,11 +147,13 @@ class HostCatalog:
         return record
 
     async def check_unchanged(self, supervisor: ServerSupervisor, record: ToolRecord) -> None:
-        """Raise PolicyError if a tool is no longer the one that was agreed to: an answer may have taken a while."""
+        """Raise PolicyError if a tool has changed since the user was asked, because the user may take long to
+        answer.
+        """
         current_record = await self.get_record(supervisor, record.definition.name)
         if current_record is not record and current_record.fingerprint != record.fingerprint:
             name = f"{supervisor.name}.{record.definition.name}"
-            text = f"{name}: its definition changed while it was asked about; call it again"
+            text = f"{name}: its definition changed while the user was asked. Call the tool again"
             raise add_context(PolicyError(text), server=supervisor.name)
 
 

@@ -1,6 +1,6 @@
-"""Answering: what one server of a host may ask for — a form, a visit, the model, the roots — and who answers it.
+"""Handlers for the input requests of one server: forms, URLs, sampling and roots.
 
-Each server has its own, so an answer can only go to whoever asked. Policy comes first, then the person in charge.
+Each server has separate handlers, so an answer goes only to the server that asked. The policy decides before the user.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from dovetail.errors import (
     PolicyError,
 )
 from dovetail.host.authorization import ConsentDeferred, RequestAuthorizer, build_consent_request
-from dovetail.host.consent.consent import Defer, Deny, Edit
+from dovetail.host.consent.consent import AnswerLater, Deny, Edit
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.language_model import Model, ModelReply
 from dovetail.wire.base import replace
@@ -31,17 +31,17 @@ _KIND_BY_METHOD: Final = {
     "sampling/createMessage": "sampling.request",
     "roots/list": "roots.list",
 }
-_MAX_REPLY_TOKENS: Final = 8192  # of one reply a server may have of the user's model
+_MAX_REPLY_TOKENS: Final = 8192  # maximum number of tokens in one sampling response
 
 
 class RequestRejected(InvalidParams):
-    """The user, or the policy, said no. spec: sampling#error-handling"""
+    """Raised if the user or the policy rejects the request. spec: sampling#error-handling"""
 
     code = -1
 
 
 class HostInputHandlers:
-    """The handlers of one server."""
+    """The input handlers of one server."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class HostInputHandlers:
         self._roots_provider = roots_provider
         self._is_trusted = is_trusted
         self._server_identity = server_identity
-        self._check_rate = check_rate  # counts against the server's share
-        self._user_lock = asyncio.Lock()  # one question of a server at a time: a person has one attention
+        self._check_rate = check_rate  # applies the rate limit of the server
+        self._user_lock = asyncio.Lock()  # each server asks the user one question at a time
 
     def client_options(self) -> dict[str, Any]:
-        """For the client: what is declared to the server is what can be answered."""
+        """Return the client options with the handlers. The client declares only these capabilities to the server."""
         options: dict[str, Any] = {
             "elicitation_handler": self.elicit,
             "url_elicitation_handler": self.elicit_url,
@@ -85,9 +85,9 @@ class HostInputHandlers:
         )
 
     def filter_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The answer to a question for somebody else's user, if the policy keeps it from them; None if it may be put.
+        """Return the response to a request that the policy denies, else None.
 
-        Whether it is answered is then for that user to say.
+        The request is for the user of a gateway's caller. If this method returns None, that user decides.
         """
         kind = "elicitation.url" if params.get("mode") == "url" else _KIND_BY_METHOD.get(method, method)
         decision = self._authorizer.policy.decide(self._policy_request(kind))
@@ -102,20 +102,20 @@ class HostInputHandlers:
             case _:
                 raise RequestRejected(f"The request was rejected: {decision.reason}")
 
-    # Forms and visits
+    # Methods for forms and URLs
 
     async def elicit(self, params: ElicitRequestParams) -> Any:
-        """What a person fills in."""
+        """Ask the user to fill in a form."""
         details = {"message": params.message, "schema": params.requested_schema or {}}
         return await self._ask_user("elicitation.form", details)
 
     async def elicit_url(self, params: ElicitRequestParams) -> Any:
-        """Whether a person agrees to visit a page; opening it is the broker's business."""
+        """Ask the user to visit a page. The consent handler may open the page."""
         host = urlsplit(params.url or "").hostname or ""
         return await self._ask_user("elicitation.url", {"message": params.message, "url": params.url, "host": host})
 
     async def _ask_user(self, kind: str, details: dict[str, Any]) -> Any:
-        """A server's question is always for a person: a policy can only keep it from them."""
+        """Ask the user, unless the policy denies the request. The policy cannot answer for the user."""
         decision = self._authorizer.policy.decide(self._policy_request(kind))
         if decision.action in ("deny", "hide"):
             return ElicitResult(action="decline")
@@ -129,19 +129,23 @@ class HostInputHandlers:
                 return answer.value
             case Deny(cancelled=True):
                 raise ElicitationCancelled
-            case Defer():
+            case AnswerLater():
                 raise ConsentDeferred(answer.ticket)
             case Deny():
                 raise ElicitationDeclined
             case _:
                 if kind == "elicitation.url":
                     return True
-                raise InputRequestError("a form is answered by what was filled in: Edit({...}) or a dict; or by Deny()")
+                raise InputRequestError(
+                    "a form must be answered with the entered values (Edit({...}) or a dict), or with Deny()"
+                )
 
-    # The model
+    # Methods for sampling
 
     async def create_message(self, params: CreateMessageRequestParams) -> CreateMessageResult:
-        """What the host's model says. The server sees no other server's context, and gets no more than its share."""
+        """Return a response of the host's model. The model gets no context of other servers. The rate limit of the
+        server applies.
+        """
         assert self._model is not None
         params = replace(params, include_context="none", max_tokens=min(params.max_tokens, _MAX_REPLY_TOKENS))
         try:
@@ -156,9 +160,7 @@ class HostInputHandlers:
                 params = _apply_edit(params, authorization.edited_value)
             reply = await self._request_reply(params, self._model)
             if reply.invalid_calls:
-                raise ModelError(
-                    f"the model's call of a tool cannot be read: {next(iter(reply.invalid_calls.values()))}"
-                )
+                raise ModelError(f"the model sent an invalid tool call: {next(iter(reply.invalid_calls.values()))}")
             return await self._review_reply(reply)
         except PolicyError as exc:
             raise RequestRejected(f"The sampling request was rejected: {exc.args[0]}") from None
@@ -190,13 +192,13 @@ class HostInputHandlers:
         return convert(
             to_plain(result) | {"content": _to_content(authorization.edited_value)},
             CreateMessageResult,
-            label="an edited answer",
+            label="an edited response",
         )
 
-    # Roots
+    # Methods for roots
 
     async def list_roots(self) -> Sequence[Any]:
-        """The folders this server may work in."""
+        """Return the roots that this server may see."""
         roots: Any = self._roots_provider() if callable(self._roots_provider) else self._roots_provider
         roots = await roots if asyncio.iscoroutine(roots) else roots
         try:
@@ -223,7 +225,7 @@ def _to_content(edited: Any) -> Any:
 
 
 def _apply_edit(params: CreateMessageRequestParams, edited: Any) -> CreateMessageRequestParams:
-    """The request as the person changed it: its messages, or any of its fields."""
+    """Apply the user's changes to the request: its messages, or any of its fields."""
     if isinstance(edited, str):
         edited = [{"role": "user", "content": _to_content(edited)}]
     changes = {"messages": to_plain(edited)} if isinstance(edited, list) else to_plain(edited)
@@ -234,7 +236,7 @@ _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[..
 
 
 def add_handler_hints(exc: MCPError) -> None:
-    """Name the option of the host that would answer what a server asked for in vain."""
+    """Add a hint with the host option for the capability that the server requires."""
     data = getattr(exc, "data", None)
     required_capabilities: Any = data.get("requiredCapabilities") if isinstance(data, dict) else None
     hints = (
@@ -243,4 +245,4 @@ def add_handler_hints(exc: MCPError) -> None:
         else []
     )
     if hints:
-        exc.hint = f"give the host what answers it: {' and '.join(hints)}"
+        exc.hint = f"pass {' and '.join(hints)}, which the server requires"

@@ -1,4 +1,4 @@
-"""What one server offers, as it told it last: how fresh that is, and who is told when it is something else."""
+"""The last known lists of one server, whether they are current, and callbacks for their changes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -39,37 +39,39 @@ class ListCache:
 
     def __init__(self, server_name: str, emit: Callable[[HostEvent], None]) -> None:
         self.items_by_kind: dict[ItemKind, dict[str, Any]] = {}
-        self.fetched_at: dict[ItemKind, float] = {}  # when each list was asked for that is still current
+        self.fetched_at: dict[ItemKind, float] = {}  # request time of each current list
         self.change_callbacks: list[ChangeCallback] = []
         self._server_name = server_name
         self._emit = emit
-        self._change_counts: Counter[ItemKind] = Counter()  # notices of changes
-        self._seen_change_counts: dict[ItemKind, int] = {}  # how many there were when the list was asked for
+        self._change_counts: Counter[ItemKind] = Counter()  # number of change notifications by kind
+        self._seen_change_counts: dict[ItemKind, int] = {}  # change counts at the time each list was requested
         self._awaited_kinds: set[ItemKind] = set()
 
     def invalidate(self) -> None:
-        """Nothing is sure any more."""
+        """Mark all lists as outdated."""
         self.fetched_at.clear()
 
     def handle_change(self, list_name: str, uri: str | None = None, details: Any = None) -> None:
-        """The server told of a change, or it was noticed."""
+        """Mark a list as outdated and notify the callbacks."""
         for kind in _KINDS_BY_LIST.get(list_name, ()):
             self.fetched_at.pop(kind, None)
             self._change_counts[kind] += 1
         self._notify(list_name, uri, details)
 
     def mark_awaited(self, kind: ItemKind) -> None:
-        """Somebody who wanted the list did not get it, or not all of it, and is told when it is there."""
+        """Record that a caller got no list, or an incomplete list. The next update then notifies the callbacks."""
         self._awaited_kinds.add(kind)
 
     def get_change_count(self, kind: ItemKind) -> int:
-        """How many changes the server told of; to be handed back with the list that is asked for now."""
+        """Return the number of change notifications so far. Request the list after this call, and pass the number to
+        `update`.
+        """
         return self._change_counts[kind]
 
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, change_count: int) -> None:
-        """Take a list that was asked for at a time, when so many changes had been told of."""
+        """Store a list. `fetched_at` and `change_count` are the values from the time when the list was requested."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
-        if change_count == self._change_counts[kind]:  # else it changed while it was told
+        if change_count == self._change_counts[kind]:  # the list did not change during the request
             self.fetched_at[kind] = fetched_at
         is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count
         self._seen_change_counts[kind] = change_count
@@ -88,7 +90,7 @@ class ListCache:
             callback(_NOTIFICATION_BY_LIST[list_name], uri)
 
     def add_callback(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Tell somebody of changes; call what is returned to stop."""
+        """Call a function for each change. Call the returned function to remove the callback."""
         self.change_callbacks.append(callback)
 
         def stop() -> None:
@@ -99,7 +101,7 @@ class ListCache:
 
 
 def has_change_notices(client: Client) -> bool:
-    """Whether a server says that it tells of changes."""
+    """Return whether a server declares change notifications."""
     capabilities = client.server_capabilities
     return any(
         capability is not None and capability.list_changed
@@ -108,7 +110,7 @@ def has_change_notices(client: Client) -> bool:
 
 
 async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
-    """What a server offers of a kind, by name or URI."""
+    """Fetch the definitions of a kind, by name or URI."""
     capabilities = client.server_capabilities
     match kind:
         case "tool":
@@ -125,7 +127,7 @@ async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
 
 
 def _index_definitions(definitions: Sequence[Any], key_attribute: str) -> dict[str, Any]:
-    """Each under its name. Of two that differ under one name neither is kept: nobody could say which one is meant."""
+    """Return the definitions by name or URI. A name with several different definitions is left out as ambiguous."""
     by_key: dict[str, Any] = {}
     ambiguous: set[str] = set()
     for definition in definitions:

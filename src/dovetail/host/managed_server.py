@@ -8,7 +8,7 @@ from dovetail.host.supervisor import ServerSupervisor
 
 
 class ManagedServer:
-    """One server of a host: its state, the reason for it, and the means to stop or restart it."""
+    """One server of a host, with its state and last error, and methods to stop or restart it."""
 
     __slots__ = ("_supervisor",)
 
@@ -20,45 +20,45 @@ class ManagedServer:
 
     @property
     def name(self) -> str:
-        """The name of the server in its host."""
+        """Return the name of the server in its host."""
         return self._supervisor.name
 
     @property
     def state(self) -> ServerState:
-        """The present state: "ready", for example, or "failed". `last_error` has the reason."""
+        """Return the current state, for example "ready" or "failed". `last_error` has the reason."""
         return self._supervisor.state
 
     @property
     def last_error(self) -> MCPError | None:
-        """The reason for the state, if it is an error."""
+        """Return the error that caused the state, or None."""
         return self._supervisor.last_error
 
     @property
     def identity(self) -> str:
-        """The digest of the command or URL. Grants and pins belong to it, not to the name."""
+        """Return the digest of the command or URL. Grants and pins belong to this identity, not to the name."""
         return self._supervisor.identity
 
     @property
     def source(self) -> str:
-        """The configuration file that names the server, or an empty string."""
+        """Return the configuration file that defines the server, or an empty string."""
         return self._supervisor.source
 
     @property
     def settings(self) -> ServerSettings:
-        """How the host treats the server."""
+        """Return the settings of the server."""
         return self._supervisor.settings
 
     @property
     def client(self) -> Client | None:
-        """The client of the server, while it is connected."""
+        """Return the client of the server, or None if the server is not connected."""
         return self._supervisor.client
 
     async def stop(self) -> None:
-        """Stop the server, in bounded time. It starts again when it is needed."""
+        """Stop the server within a time limit. The server starts again when it is needed."""
         await self._supervisor.stop()
 
     async def restart(self) -> None:
-        """Stop the server and start it again now, however often it has failed."""
+        """Stop the server and start it again now, even after repeated failures."""
         await self._supervisor.restart()
 
     async def disable(self) -> None:

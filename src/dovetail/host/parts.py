@@ -1,4 +1,4 @@
-"""The parts of a host, for its gateways and for our own packages."""
+"""The parts of a host, for its gateways and for other packages of dovetail."""
 
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.config.secret_lookup import SecretResolver
@@ -10,7 +10,7 @@ from dovetail.wire.base import Struct
 
 
 class HostParts(Struct, frozen=True, kw_only=True):
-    """What a host is made of."""
+    """The objects that a host consists of."""
 
     events: EventEmitter
     secrets: SecretResolver

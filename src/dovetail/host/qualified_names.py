@@ -1,7 +1,8 @@
-"""Names across servers: the host's own spelling, `server.tool`, and the one a model sees.
+"""Names across servers: the full name `server.tool`, and the name that a model sees.
 
-What a model sees depends on the pair alone, so it never shifts when another server joins; and it is injective: a name
-of two parts is the pair itself, one of three ends with a digest of the pair it was cut or cleaned from.
+The name for a model depends only on the server and the tool, so it does not change when another server is added. It is
+unique. A name with two parts consists of the server and the tool. A name with three parts was shortened or cleaned, and
+ends with a digest of the server and the tool.
 """
 
 import base64
@@ -12,32 +13,37 @@ from typing import Final
 MAX_NAME_CHARS: Final = 64
 SEPARATOR: Final = "__"
 
-_DIGEST_CHARS: Final = 13  # characters of 5 bits: to hit another server's name takes 2**65 tries
-_MAX_SERVER_CHARS: Final = 20  # what is left of a server's name that has to be cut
+# 13 characters of 5 bits. A collision with another server's name takes 2**65 attempts.
+_DIGEST_CHARS: Final = 13
+_MAX_SERVER_CHARS: Final = 20  # maximum length of a shortened server name
 _MAX_TOOL_CHARS: Final = MAX_NAME_CHARS - _MAX_SERVER_CHARS - _DIGEST_CHARS - 2 * len(SEPARATOR)
 
-_INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")  # underscores too, so that none are left side by side
-# Neither part may hold the separator, nor make one where they meet. Gemini wants a letter or an underscore first.
+# Underscores count as invalid, so that no separator remains.
+_INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")
+# Neither part may contain the separator, or form it together with the other part. Gemini requires a letter or
+# underscore first.
 _PLAIN_SERVER: Final = re.compile(r"(?!.*__)(?:[A-Za-z]|_[A-Za-z0-9-])(?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _PLAIN_TOOL: Final = re.compile(r"(?!.*__)[A-Za-z0-9-][A-Za-z0-9_-]*")
 _SERVER_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def make_full_name(server: str, tool: str) -> str:
-    """The host's own spelling. A server's name has no dot, so it can be told back."""
+    """Return the full name. A server name has no dot, so the full name can be split again."""
     return f"{server}.{tool}"
 
 
 def split_full_name(name: str) -> tuple[str, str]:
-    """The server and the tool of a full name; ValueError if it is none."""
+    """Return the server and the tool of a full name. Raise ValueError if the name is invalid."""
     server, dot, tool = name.partition(".")
     if not dot or not server:
-        raise ValueError(f"a full name is written server.tool, not {name!r}")
+        raise ValueError(f"invalid full name {name!r}: use server.tool")
     return server, tool
 
 
 def make_model_name(server: str, tool: str) -> str:
-    """What a model sees: at most 64 letters, digits, dashes and underscores, another for every other pair."""
+    """Return the name for a model, which is unique for each server and tool. It has at most 64 letters, digits, dashes
+    and underscores.
+    """
     joined = f"{server}{SEPARATOR}{tool}"
     if len(joined) <= MAX_NAME_CHARS and _PLAIN_SERVER.fullmatch(server) and _PLAIN_TOOL.fullmatch(tool):
         return joined
@@ -52,20 +58,22 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def _digest_pair(server: str, tool: str) -> str:
-    # The length tells where the one ends and the other begins. Surrogates have no UTF-8, but may be in a JSON text.
+    # The length shows where the server name ends. JSON text may contain surrogates, which plain UTF-8 cannot encode.
     pair = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
     return base64.b32encode(hashlib.sha256(pair).digest()).decode("ascii").lower()[:_DIGEST_CHARS]
 
 
 def check_server_name(name: str) -> str:
-    """A server's name, or ValueError: letters, digits, dashes and underscores, so that no two look alike."""
+    """Return a server name. Raise ValueError unless the name has only ASCII letters, digits, dashes and underscores."""
     if not _SERVER_NAME_PATTERN.fullmatch(name):
-        raise ValueError(f"a server's name is 1 to 64 letters, digits, dashes and underscores, not {name!r}")
+        raise ValueError(f"a server name must be 1 to 64 letters, digits, dashes and underscores, not {name!r}")
     return name
 
 
 def make_server_name(name: str) -> str:
-    """A server's name made from what a file calls it; what is not ASCII leaves a mark, so that no two become one."""
+    """Return a valid server name for a name in a file. Names with other characters get a digest, so that different
+    names stay different.
+    """
     if _SERVER_NAME_PATTERN.fullmatch(name):
         return name
     ascii_name = re.sub(r"[^A-Za-z0-9_-]+", "-", name[:256]).strip("-")

@@ -1,4 +1,4 @@
-"""Search over the words of tools, ranked by BM25: rare words count more, long descriptions less."""
+"""Search for tools by words, ranked by BM25: rare words count more, and long descriptions count less."""
 
 import math
 import re
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from dovetail.wire.tools import Tool
 
-_SATURATION: Final = 1.2  # the usual constants of BM25
+_SATURATION: Final = 1.2  # the usual value of this BM25 constant
 _LENGTH_WEIGHT: Final = 0.75
 _NAME_WEIGHT: Final = 4
 _TITLE_WEIGHT: Final = 2
-_MAX_INDEXED_WORDS: Final = 2000  # of one tool: a longer text is no better a match
+_MAX_INDEXED_WORDS: Final = 2000  # maximum number of words per tool. More words do not improve the match
 _MAX_TEXT_CHARS: Final = 20_000
 _MAX_QUERY_WORDS: Final = 64
 
@@ -27,7 +27,7 @@ _WORD_PATTERN: Final = re.compile(r"[^\W_]+")
 
 
 def extract_words(text: str) -> list[str]:
-    """The words of a text that say something, of names written together too, without the endings of plurals."""
+    """Return the words of a text without stop words and plural endings. Names in camel case are split."""
     raw_words = (word.lower() for word in _WORD_PATTERN.findall(_CAMEL_CASE_BOUNDARY.sub(" ", text[:_MAX_TEXT_CHARS])))
     return [_stem(word) for word in raw_words if word not in _STOP_WORDS]
 
@@ -39,7 +39,7 @@ def _stem(word: str) -> str:
 
 
 class SearchIndex:
-    """The words of some tools."""
+    """An index of the words of tools."""
 
     def __init__(self, tools: Sequence[Tool], servers: Sequence[str] = ()) -> None:
         counters = [_count_words(tool) for tool in tools]
@@ -53,7 +53,7 @@ class SearchIndex:
                 self._postings.setdefault(word, []).append((position, count))
 
     def search(self, text: str, limit: int) -> list[int]:
-        """The places of the tools that fit best; of equal ones, the first."""
+        """Return the positions of the best matches. Equal matches keep their order."""
         scores: dict[int, float] = {}
         for word in dict.fromkeys(extract_words(text)[:_MAX_QUERY_WORDS]):
             postings = self._postings.get(word, ())

@@ -1,6 +1,6 @@
-"""Searching: three tools that stand for all the others, where those would take too much of a conversation.
+"""Three search tools. They replace all other tools if the definitions of the other tools would use too many tokens.
 
-What they find is called by the name it is found under; policy and consent see that tool, not the one that carries it.
+The model calls a tool by the name that it found. Policy and consent apply to that tool, not to `call_tool`.
 """
 
 import json
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dovetail.errors import InvalidParams
 from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import CatalogEntry, Manifest
+from dovetail.host.catalog_item import CatalogEntry, ServerItems
 from dovetail.host.qualified_names import make_full_name, make_model_name
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
@@ -21,7 +21,7 @@ SEARCH_TOOL, DESCRIBE_TOOL, CALL_TOOL = "search_tools", "describe_tool", "call_t
 _MAX_RESULTS: Final = 50
 _MAX_BRIEF_CHARS: Final = 200
 
-_NAME_SCHEMA: Final = {"type": "string", "description": "The name of a tool, as search_tools found it."}
+_NAME_SCHEMA: Final = {"type": "string", "description": "The name of a tool, as returned by search_tools."}
 _READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 SEARCH_TOOLS: Final = (
@@ -31,7 +31,7 @@ SEARCH_TOOLS: Final = (
         input_schema={
             "type": "object",
             "properties": {
-                "query": {"type": "string", "description": "Words for what is to be done."},
+                "query": {"type": "string", "description": "Words that describe the task."},
                 "limit": {"type": "integer", "minimum": 1, "maximum": _MAX_RESULTS, "default": 10},
             },
             "required": ["query"],
@@ -40,23 +40,26 @@ SEARCH_TOOLS: Final = (
     ),
     Tool(
         name=DESCRIBE_TOOL,
-        description="The whole definition of a tool: what it does and which arguments it takes.",
+        description="Get the full definition of a tool: what it does and which arguments it takes.",
         input_schema={"type": "object", "properties": {"name": _NAME_SCHEMA}, "required": ["name"]},
         annotations=_READ_ONLY_ANNOTATIONS,
     ),
     Tool(
         name=CALL_TOOL,
-        description="Call a tool that search_tools found, with the arguments describe_tool tells of.",
+        description="Call a tool that search_tools returned. describe_tool shows its arguments.",
         input_schema={
             "type": "object",
-            "properties": {"name": _NAME_SCHEMA, "arguments": {"type": "object", "description": "Its arguments."}},
+            "properties": {
+                "name": _NAME_SCHEMA,
+                "arguments": {"type": "object", "description": "The arguments of the tool."},
+            },
             "required": ["name"],
         },
     ),
 )
 
 
-# By every name they may be called.
+# The search tools by their full names and model names.
 SEARCH_TOOL_BY_NAME: Final = {
     spelling(HOST_SERVER_NAME, tool.name): tool.name
     for tool in SEARCH_TOOLS
@@ -65,8 +68,8 @@ SEARCH_TOOL_BY_NAME: Final = {
 
 
 def create_search_catalog(catalog: Catalog) -> Catalog:
-    """The catalog with the three tools in place of its own."""
-    search_catalog = Catalog.from_manifests({HOST_SERVER_NAME: Manifest(tools=SEARCH_TOOLS)})
+    """Return the catalog with the three search tools in place of its tools."""
+    search_catalog = Catalog.from_servers({HOST_SERVER_NAME: ServerItems(tools=SEARCH_TOOLS)})
     return replace(
         search_catalog,
         resources=catalog.resources,
@@ -76,7 +79,7 @@ def create_search_catalog(catalog: Catalog) -> Catalog:
 
 
 def run_search_tool(catalog: Catalog, tool: str, arguments: Any) -> CallToolResult:
-    """What searching or describing brings."""
+    """Return the result of `search_tools` or `describe_tool`."""
     if tool == SEARCH_TOOL:
         limit = arguments.get("limit")
         max_results = limit if type(limit) is int and 0 < limit <= _MAX_RESULTS else 10
@@ -84,16 +87,16 @@ def run_search_tool(catalog: Catalog, tool: str, arguments: Any) -> CallToolResu
         return _to_result([{"name": entry.model_name, "description": _format_brief(entry)} for entry in matches])
     entry = catalog.find(str(arguments.get("name")))
     if entry is None:
-        text = "There is no tool of this name; search_tools finds names."
+        text = "Unknown tool. Use search_tools to find names."
         return CallToolResult(content=[TextContent(text=text)], is_error=True)
     return _to_result(to_plain(replace(entry.definition, name=entry.model_name)))
 
 
 def parse_inner_call(arguments: Any) -> tuple[str, dict[str, Any]]:
-    """The tool that is meant, and its arguments."""
+    """Return the name and the arguments of the tool to call."""
     name, inner_arguments = arguments.get("name"), arguments.get("arguments")
     if type(name) is not str or not (inner_arguments is None or type(inner_arguments) is dict):
-        raise InvalidParams("Invalid params: call_tool takes a name and arguments")
+        raise InvalidParams("Invalid params: call_tool requires a name and takes arguments as an object")
     return name, inner_arguments or {}
 
 

@@ -1,4 +1,4 @@
-"""How a host treats one server, the states of a server, and which server a target is."""
+"""The settings and states of one server of a host, and the identity of a target."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -18,20 +18,20 @@ ServerState: TypeAlias = Literal["idle", "starting", "ready", "degraded", "unaut
 class ServerSettings(Struct, frozen=True, kw_only=True):
     """How a host treats one server. Times are in seconds."""
 
-    trusted: bool = False  # whether a policy believes the annotations of its tools
-    include_tools: Sequence[str] = ("*",)  # globs of tool names
-    exclude_tools: Sequence[str] = ()
-    start: Literal["lazy", "eager"] = "lazy"
-    start_timeout: float = 30.0
-    timeouts: Timeouts | None = None  # of the client's requests
-    roots: Sequence[str | Path | Root] | None = None  # None: the roots of the host
-    limits: ToolLimits = ToolLimits()  # of each tool, in addition to the limits of the policy
-    idle_timeout: float | None = None  # stop the server if it is unused for so long
-    list_timeout: float = 10.0
-    list_ttl: float = 60.0  # of a list, if the server does not send change notices
-    restart_delay: float = 1.0  # doubles with each failed start
-    max_restart_delay: float = 60.0
-    max_restarts: int = 5  # after so many failures in a row, wait `max_restart_delay` between attempts
+    trusted: bool = False  # whether a policy uses the annotations of the tools
+    include_tools: Sequence[str] = ("*",)  # globs of tool names that are offered
+    exclude_tools: Sequence[str] = ()  # globs of tool names that are not offered
+    start: Literal["lazy", "eager"] = "lazy"  # "lazy" starts the server when it is used, "eager" when the host opens
+    start_timeout: float = 30.0  # seconds in which the server must start
+    timeouts: Timeouts | None = None  # timeouts of the client's requests
+    roots: Sequence[str | Path | Root] | None = None  # roots that the server may use. None uses the roots of the host
+    limits: ToolLimits = ToolLimits()  # limits of each tool, in addition to the limits of the policy
+    idle_timeout: float | None = None  # seconds without use after which the server stops. None means never
+    list_timeout: float = 10.0  # seconds in which the server must list its items
+    list_ttl: float = 60.0  # seconds that a list is reused if the server sends no change notices
+    restart_delay: float = 1.0  # seconds before the second start attempt. Each failure doubles the delay
+    max_restart_delay: float = 60.0  # maximum number of seconds between start attempts
+    max_restarts: int = 5  # number of failures in a row after which the delay is `max_restart_delay`
 
     def __post_init__(self) -> None:
         for name in ("include_tools", "exclude_tools", "roots"):
@@ -48,15 +48,18 @@ _PROCESS_KEYS: Final = ("command", "args", "env", "cwd")
 
 
 def identify_server(target: Target) -> str:
-    """Return the digest of a target as written. References are not resolved, so it holds no secret.
+    """Return the digest of a target as written. The digest contains no secrets, because references are not resolved.
 
-    Headers are left out: they identify the client, not the server.
+    Headers are left out, because they identify the client and not the server.
+
+    Args:
+        target: Any target of a client.
     """
     return identify_project_server(target, "")
 
 
 def identify_project_server(target: Target, origin: str) -> str:
-    """Return the digest of a target of a project's file. The same target in another file is another server."""
+    """Return the digest of a target in a project's file. The same target in another file has a different digest."""
     return hashlib.sha256(encode_canonical([_describe_target(target), origin])).hexdigest()[:32]
 
 
@@ -76,7 +79,7 @@ def _describe_target(target: Any) -> Any:
             return {"target": str(target["url"])}
         case Mapping():
             return {name: target[name] for name in _PROCESS_KEYS if target.get(name)}
-        case _:  # an object of this process, which nobody else can put there
+        case _:  # the target is an object of this process
             return {"object": f"{type(target).__module__}.{type(target).__qualname__}", "name": _get_name(target)}
 
 

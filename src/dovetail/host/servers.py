@@ -1,4 +1,4 @@
-"""The servers of a host: adding, finding, starting and removing them, for the user and for callers of a gateway."""
+"""The servers of a host: add, find, start and remove them, for the user and for callers of a gateway."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ class ManagedServers:
         model: Model | None,
         roots: Sequence[str | Path | Root],
     ) -> None:
-        self.is_open = False  # no server starts while it is closed
+        self.is_open = False  # no server starts while the host is closed
         self.config_problems: tuple[ConfigProblem, ...] = ()
         self._authorizer = authorizer
         self._events = events
@@ -66,7 +66,9 @@ class ManagedServers:
         credentials: CredentialsProvider | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> ManagedServer:
-        """Add a server and return it. `target` may be a function that returns one, for references to secrets."""
+        """Add a server and return its supervisor. `target` may be a function that returns the target after resolving
+        secrets.
+        """
         check_server_name(name)
         if name == HOST_SERVER_NAME:
             raise ValueError(f"the name {HOST_SERVER_NAME!r} is reserved for the host's own tools")
@@ -83,7 +85,7 @@ class ManagedServers:
         )
 
         async def create_client(**extra_options: Any) -> Client:
-            # Looking up a secret may take a while.
+            # Resolve the target in a thread, because resolving a secret may take long.
             resolved_target: Any = (
                 await asyncio.to_thread(target)
                 if callable(target) and not isinstance(target, InProcessServer)
@@ -121,8 +123,8 @@ class ManagedServers:
 
         def find_start_obstacle() -> str:
             if not self.is_open:
-                return "the host is not open: use it within `async with`"
-            return "" if self._servers_by_name.get(name) is supervisor else "it was removed"
+                return "the host is not open. Use it within `async with`"
+            return "" if self._servers_by_name.get(name) is supervisor else "the server was removed"
 
         supervisor = ServerSupervisor(
             name,
@@ -153,7 +155,7 @@ class ManagedServers:
                 get_secret_lookup(self._secrets).remember_named(members)
 
     async def remove(self, name: str) -> None:
-        """Stop a server and forget it."""
+        """Stop a server and remove it."""
         supervisor = self.get(name)
         servers = self.list_for_callers(supervisor)
         del self._servers_by_name[name], self._views_by_name[name]
@@ -162,7 +164,7 @@ class ManagedServers:
         await asyncio.gather(*(server.stop() for server in servers))
 
     async def stop_all(self) -> None:
-        """Stop all servers at once, in bounded time."""
+        """Stop all servers concurrently, within a time limit."""
         await asyncio.gather(
             *(server.stop() for supervisor in self.list() for server in self.list_for_callers(supervisor))
         )
@@ -171,19 +173,19 @@ class ManagedServers:
         """Start a server without waiting for it."""
 
         async def start() -> None:
-            with contextlib.suppress(MCPError):  # its state says why
+            with contextlib.suppress(MCPError):  # the state of the server has the error
                 await supervisor.ready()
 
         supervisor.spawn(start())
 
-    # Finding
+    # Methods that find servers
 
     def find(self, name: str) -> ServerSupervisor | None:
-        """Return a server by its name, or None."""
+        """Return the server with this name, or None."""
         return self._servers_by_name.get(name)
 
     def get(self, name: str) -> ServerSupervisor:
-        """Return a server by its name. Raise NotFound if there is none."""
+        """Return the server with this name. Raise NotFound if the name is unknown."""
         supervisor = self._servers_by_name.get(name)
         if supervisor is None:
             raise NotFound(InvalidParams.code, explain_unknown_server(name, self.list(), self.config_problems))
@@ -198,11 +200,13 @@ class ManagedServers:
         return tuple(self._views_by_name[name] for name in sorted(self._views_by_name))
 
     def get_for_caller(self, supervisor: ServerSupervisor, principal: Any) -> ServerSupervisor:
-        """Return a server as one caller of a gateway uses it. Raise PolicyError if the caller may not use it."""
+        """Return the supervisor of a server for one caller of a gateway. Raise PolicyError if the caller may not use
+        the server.
+        """
         caller_clients = self._caller_clients.get(supervisor.name)
         return supervisor if caller_clients is None else caller_clients.get_server(principal)
 
     def list_for_callers(self, supervisor: ServerSupervisor) -> tuple[ServerSupervisor, ...]:
-        """Return a server, and the same server as single callers of a gateway use it."""
+        """Return the supervisors of a server: the shared supervisor, and the supervisors of single gateway callers."""
         caller_clients = self._caller_clients.get(supervisor.name)
         return (supervisor,) if caller_clients is None else (supervisor, *caller_clients.servers)

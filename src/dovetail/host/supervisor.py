@@ -1,7 +1,7 @@
 """The supervisor of one server: starts it when it is needed, watches it, and stops it when it is idle.
 
-A server that keeps failing is left alone for a while. Its state and the reason for it are data, and its last lists
-stay known while it is stopped.
+After repeated failures, the supervisor waits before the next start. The last lists of a server stay known while it is
+stopped.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ log = logging.getLogger("dovetail")
 T = TypeVar("T")
 
 _MAX_LIST_ATTEMPTS: Final = 2
-_STOP_TIMEOUT_S: Final = 5.0  # seconds a server may take to leave before the host goes on without it
+_STOP_TIMEOUT_S: Final = 5.0  # seconds in which a server must stop
 
 
 class ResourceSubscription:
-    """Resources that somebody wants to hear of."""
+    """A subscription to resources of the server."""
 
     def __init__(self, uris: tuple[str, ...]) -> None:
         self.uris = uris
@@ -40,7 +40,7 @@ class ResourceSubscription:
 
 
 class ServerSupervisor:
-    """The work of a host for one server. `ManagedServer` is the user's view of it."""
+    """Manages one server of a host. `ManagedServer` is the public view of a supervisor."""
 
     def __init__(
         self,
@@ -59,36 +59,37 @@ class ServerSupervisor:
     ) -> None:
         self.name = name
         self.settings = settings
-        self.identity = identity  # which command or URL it is
+        self.identity = identity  # a digest of the command or URL of the server
         self.source = source
         self.state: ServerState = "idle" if enabled else "disabled"
         self.last_error: MCPError | None = None
-        self.shared = False  # whether callers of a gateway may use it too
-        self.screen = input_filter  # looks at what it asks them
+        self.shared = False  # whether callers of a gateway also use the server
+        self.screen = input_filter  # checks input requests of the server to gateway callers
         self._create_client = create_client
         self._emit = emit
-        self._authorize_start = authorize_start  # whatever must agree before it is started
-        self._find_start_obstacle = find_start_obstacle  # why it may not be started at all, if so
-        self._mask = mask  # takes secrets out of what is told
-        self._client: Client | None = None
+        self._authorize_start = authorize_start  # raises if the server must not start
+        self._find_start_obstacle = find_start_obstacle  # returns why the server cannot start, or an empty text
+        self._mask = mask  # masks secrets in messages
+        self.client: Client | None = None  # None while the server does not run
         self._mounted_client: MountedClient | None = None
-        self._is_announced = False  # whether the server that runs was told of them
+        # The mounted client. It is None if the server was started without the capabilities of gateway callers.
+        self.forwarder: MountedClient | None = None
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._close_tasks: set[asyncio.Task[None]] = set()
         self._list_cache = ListCache(name, emit)
         self._list_tasks: dict[ItemKind, asyncio.Task[dict[str, Any]]] = {}
         self._subscriptions: list[ResourceSubscription] = []
-        self._use_count = 0
+        self.use_count = 0  # number of running calls and subscriptions
         self._idle_timer: asyncio.TimerHandle | None = None
         self._failure_count = 0
         self._retry_at = 0.0
-        self._has_change_notices = False  # whether the server tells of changes
+        self._has_change_notices = False  # whether the server sends change notifications
 
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings
     ) -> "ServerSupervisor":
-        """The same server once more, for somebody else; who hears of the one hears of the other."""
+        """Return a supervisor of the same server with another client. Both share the callbacks for changes."""
         sibling = ServerSupervisor(
             self.name,
             create_client,
@@ -107,7 +108,7 @@ class ServerSupervisor:
     def __repr__(self) -> str:
         return f"<{self.name}: {self.state}{f', {clip(str(self.last_error))}' if self.last_error else ''}>"
 
-    # State
+    # Methods for the state
 
     def _set_state(self, state: ServerState, reason: MCPError | None = None) -> None:
         if reason is not None:
@@ -127,26 +128,23 @@ class ServerSupervisor:
             )
 
     @property
-    def client(self) -> Client | None:
-        """The client, while there is one."""
-        return self._client
-
-    @property
     def known(self) -> Mapping[ItemKind, dict[str, Any]]:
-        """What it offered last."""
+        """Return the last known items."""
         return self._list_cache.items_by_kind
 
     @property
     def asleep(self) -> bool:
-        """Whether it is not running and was not asked to."""
-        return self._client is None and (self._start_task is None or self._start_task.done())
+        """Return whether the server neither runs nor starts."""
+        return self.client is None and (self._start_task is None or self._start_task.done())
 
-    # Starting
+    # Methods that start the server
 
     async def ready(self) -> Client:
-        """The client, connected; all who wait share one start. What failed just now is not tried again at once."""
-        if self._client is not None:
-            return self._client
+        """Return the connected client. Concurrent callers share one start. After a failed start, raise an error until
+        the delay has passed.
+        """
+        if self.client is not None:
+            return self.client
         start_task = self._start_task
         if start_task is None or start_task.done():
             self._check_startable()
@@ -155,29 +153,31 @@ class ServerSupervisor:
         return await self._await_shared(start_task)
 
     async def _await_shared(self, task: "asyncio.Task[T]") -> T:
-        """What a task brings that others wait for too."""
+        """Return the result of a task. Other callers may await the same task."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not _is_being_cancelled():
-                raise add_context(ProcessStartError("it was stopped meanwhile"), server=self.name) from None
+                raise add_context(
+                    ProcessStartError("the server was stopped while it started"), server=self.name
+                ) from None
             raise
 
     def _check_startable(self) -> None:
         if obstacle := self._find_start_obstacle():
             raise add_context(ProcessStartError(obstacle), server=self.name)
         if self.state == "disabled":
-            raise add_context(ProcessStartError("it is disabled"), server=self.name)
+            raise add_context(ProcessStartError("the server is disabled"), server=self.name)
         wait = self._retry_at - asyncio.get_running_loop().time()
         if self._failure_count and wait > 0:
             obstacle = f": {self.last_error.args[0]}" if self.last_error is not None and self.last_error.args else ""
             raise add_context(
                 ProcessStartError(
-                    f"it failed {self._failure_count} times and is tried again in {wait:.0f} s{obstacle}"
+                    f"the server failed {self._failure_count} times. The next attempt is in {wait:.0f} s{obstacle}"
                 ),
                 server=self.name,
                 stderr=None if self.last_error is None else self.last_error.stderr,
-                hint=f"host.restart({self.name!r}) tries at once",
+                hint=f"call host.restart({self.name!r}) to try immediately",
             )
 
     async def _start(self) -> Client:
@@ -203,10 +203,10 @@ class ServerSupervisor:
             await self._close_shielded(client, mounted_client)
             start_error = self._record_failure(self._to_start_error(exc))
             raise start_error from start_error.__cause__
-        self._client, self._mounted_client = client, mounted_client
-        self._is_announced = is_announced or is_stateless(
-            client.protocol_version or ""
-        )  # a stateless one is told with each request
+        self.client, self._mounted_client = client, mounted_client
+        # Stateless servers get the capabilities with each request.
+        if is_announced or is_stateless(client.protocol_version or ""):
+            self.forwarder = mounted_client
         self._list_cache.invalidate()
         self._set_state("ready")
         self._has_change_notices = has_change_notices(client)
@@ -223,7 +223,8 @@ class ServerSupervisor:
                 return exc
             case TimeoutError():
                 return add_context(
-                    RequestTimeout(f"it was not ready within {self.settings.start_timeout:g} s"), server=self.name
+                    RequestTimeout(f"the server was not ready within {self.settings.start_timeout:g} s"),
+                    server=self.name,
                 )
             case SecretNotFound():
                 return add_context(ProcessStartError(str(exc)), server=self.name)
@@ -235,7 +236,9 @@ class ServerSupervisor:
                 )
 
     def _record_failure(self, exc: MCPError, *, was_connected: bool = False) -> MCPError:
-        """Count it, and say when to try again: after a loss at once, then less and less often."""
+        """Count a failure and set the time of the next attempt. The delay grows with each failure. After a lost
+        connection, the first delay is 0.
+        """
         self._failure_count += 1
         first_delay, max_delay = self.settings.restart_delay, self.settings.max_restart_delay
         doublings = self._failure_count - 1 - (1 if was_connected else 0)
@@ -250,11 +253,13 @@ class ServerSupervisor:
         self._set_state("unauthorized" if isinstance(exc, AuthError) else "failed", exc)
         return exc
 
-    # While it runs
+    # Methods for a running server
 
     def _on_connection_change(self, error: TransportError | None) -> None:
-        """The client lost its server, or has one again: it looks after that itself, unless it goes on and on."""
-        if self._client is None:
+        """Handle a lost or restored connection. The client reconnects by itself. After too many failures, the client is
+        dropped.
+        """
+        if self.client is None:
             return
         self._list_cache.invalidate()
         if error is None:
@@ -268,43 +273,53 @@ class ServerSupervisor:
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[Client]:
-        """The client for one request; how that ends says how the server is doing."""
-        self._use_count += 1
+        """Yield the client for some requests. The outcome of the requests changes the state of the server."""
+        self.use_count += 1
+        client: Client | None = None
+        error: BaseException | None = None
         try:
-            client = self._client or await self.ready()
-            try:
-                yield client
-            except AuthError as exc:
-                self._set_state("unauthorized", exc)
-                raise
-            except TransportError as exc:
-                if self.state == "ready":
-                    self._set_state("degraded", exc)
-                raise
-            self._failure_count = 0
-            if self.state in ("degraded", "unauthorized") and self._client is client:
-                self._set_state("ready")
+            client = self.client or await self.ready()
+            yield client
+        except BaseException as exc:
+            error = exc
+            raise
         finally:
-            self._use_count -= 1
-            if self.settings.idle_timeout is not None:
-                self._schedule_idle_stop()
+            self.end_use(client, error)
+
+    def end_use(self, client: Client | None, error: BaseException | None) -> None:
+        """End a use that was counted in `use_count`. `error` is the error of the request, if any."""
+        if client is None:
+            pass  # `ready` has recorded the failed start
+        elif error is None:
+            self._failure_count = 0
+            if self.state in ("degraded", "unauthorized") and self.client is client:
+                self._set_state("ready")
+        elif isinstance(error, AuthError):
+            self._set_state("unauthorized", error)
+        elif isinstance(error, TransportError) and self.state == "ready":
+            self._set_state("degraded", error)
+        self.use_count -= 1
+        if self.settings.idle_timeout is not None:
+            self._schedule_idle_stop()
 
     async def _watch_lists(self, client: Client) -> None:
         with contextlib.suppress(MCPError):
             async with client.listen() as changes:
                 async for change in changes:
                     self._handle_change(change)
-        self._has_change_notices = False  # from now on only looking tells
+        self._has_change_notices = False  # without notices, cached lists expire
 
     def _handle_change(self, change: ChangeEvent) -> None:
         self._list_cache.handle_change(change.kind, change.uri, change)
 
     def follow(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Hear of the server's changes; call what is returned to stop."""
+        """Call a function for each change. Call the returned function to stop."""
         return self._list_cache.add_callback(callback)
 
     async def subscribe(self, uris: Sequence[str]) -> Callable[[], None]:
-        """Hear of these resources too, after a new start as well; the server stays awake for it."""
+        """Subscribe to resources. The subscription keeps the server running and survives restarts. Call the returned
+        function to end it.
+        """
         subscription = ResourceSubscription(tuple(uris))
         await self._open_subscription(subscription)
         self._subscriptions.append(subscription)
@@ -319,12 +334,12 @@ class ServerSupervisor:
     async def _open_subscription(self, subscription: ResourceSubscription) -> None:
         listener = (await self.ready()).listen(tools=False, prompts=False, resources=False, uris=subscription.uris)
         await listener.__aenter__()
-        self._use_count += 1
+        self.use_count += 1
         subscription.task = self.spawn(self._forward_updates(listener))
         subscription.task.add_done_callback(lambda _: self._release_use())
 
     async def _reopen_subscription(self, subscription: ResourceSubscription) -> None:
-        """What is wanted of a server that was started anew; nobody knows what was missed meanwhile."""
+        """Subscribe again after a restart. Report each resource as changed, because updates may have been lost."""
         await self._open_subscription(subscription)
         if subscription not in self._subscriptions:
             subscription.task.cancel()
@@ -338,16 +353,16 @@ class ServerSupervisor:
                     self._handle_change(change)
 
     def _release_use(self) -> None:
-        self._use_count -= 1
+        self.use_count -= 1
         self._schedule_idle_stop()
 
-    # What it offers
+    # Methods that list items
 
     async def listed(self, kind: ItemKind) -> Mapping[str, Any]:
-        """What it offers, by name or URI. Asleep, or out of reach: what it offered last."""
+        """Return the items by name or URI. If the server is stopped or fails, return the last known items."""
         if self.state == "disabled":
             return {}
-        if kind in self.known and (self.asleep or self._is_fresh(kind)):
+        if kind in self.known and (self.asleep or self.get_fresh(kind) is not None):
             return self.known[kind]
         try:
             return await self._fetch_list(kind)
@@ -361,39 +376,40 @@ class ServerSupervisor:
             raise
 
     def get_fresh(self, kind: ItemKind) -> Mapping[str, Any] | None:
-        """Return a list if it is known to be current, else None."""
-        return self._list_cache.items_by_kind[kind] if self._is_fresh(kind) else None
+        """Return the items if they are known to be current, else None."""
+        fetched_at = self._list_cache.fetched_at.get(kind)
+        if fetched_at is None or self.client is None:
+            return None
+        if self._has_change_notices or asyncio.get_running_loop().time() - fetched_at < self.settings.list_ttl:
+            return self._list_cache.items_by_kind[kind]
+        return None
 
     async def current(self, kind: ItemKind) -> Mapping[str, Any]:
-        """What it offers now, and not what it offered before it changed, slept or was started anew."""
-        for _ in range(_MAX_LIST_ATTEMPTS):  # what changes while it is told is told again
-            if self._is_fresh(kind):
+        """Return the current items. Fetch the items again if they may have changed."""
+        for _ in range(_MAX_LIST_ATTEMPTS):  # a list that changes during its request is fetched again
+            if self.get_fresh(kind) is not None:
                 break
             await self._fetch_list(kind)
         return self.known[kind]
 
     async def _fetch_list(self, kind: ItemKind) -> dict[str, Any]:
-        """Its list; all who want it share one."""
+        """Fetch a list. Concurrent callers share one request."""
         list_task = self._list_tasks.get(kind)
         if list_task is None or list_task.done():
             list_task = self._list_tasks[kind] = self.spawn(self._run_list(kind))
         return await self._await_shared(list_task)
-
-    def _is_fresh(self, kind: ItemKind) -> bool:
-        fetched_at = self._list_cache.fetched_at.get(kind)
-        if fetched_at is None or self._client is None:
-            return False
-        return self._has_change_notices or asyncio.get_running_loop().time() - fetched_at < self.settings.list_ttl
 
     async def _run_list(self, kind: ItemKind) -> dict[str, Any]:
         client = await self.ready()
         started_at, change_count = asyncio.get_running_loop().time(), self._list_cache.get_change_count(kind)
         try:
             async with asyncio.timeout(self.settings.list_timeout):
-                await client.connect()  # what it offers is told when it opens
+                await client.connect()  # the capabilities are known only after connecting
                 items = await fetch_definitions(client, kind)
         except TimeoutError:
-            timeout_error = RequestTimeout(f"it did not list its {kind}s within {self.settings.list_timeout:g} s")
+            timeout_error = RequestTimeout(
+                f"the server did not list its {kind}s within {self.settings.list_timeout:g} s"
+            )
             raise self._mark_degraded(add_context(timeout_error, server=self.name)) from None
         except MCPError as exc:
             raise self._mark_degraded(exc) from exc.__cause__
@@ -406,51 +422,47 @@ class ServerSupervisor:
             self._set_state("unauthorized" if isinstance(exc, AuthError) else "degraded", exc)
         return exc
 
-    # For a gateway
+    # Methods for gateways
 
-    async def forwarding(self) -> MountedClient:
-        """The server as something to forward requests to, by one who uses it."""
-        if self._client is None:
+    async def get_forwarder(self) -> MountedClient:
+        """Return the mounted client that forwards requests of gateway callers. Restart the server if necessary."""
+        if self.client is None:
             await self.ready()
-        if not self._is_announced and self._can_restart:
-            await self.stop()  # what it was told when it was started, of this host alone, it is told anew
+        if self.forwarder is None and self._can_restart:
+            # The server was started without the capabilities of gateway callers.
+            await self.stop()
             await self.ready()
         assert self._mounted_client is not None
         return self._mounted_client
 
     @property
-    def uses(self) -> int:
-        """How many calls and subscriptions use it now."""
-        return self._use_count
-
-    @property
     def _can_restart(self) -> bool:
-        """Whether it can be started anew at nobody's cost but that of one who uses it."""
-        return self._use_count <= 1 and all(task.done() for task in self._list_tasks.values())
+        """Return whether no other request would be interrupted by a restart."""
+        return self.use_count <= 1 and all(task.done() for task in self._list_tasks.values())
 
     async def answer(self, input_requests: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers to what the server asks within a result, as its client gives them."""
+        """Return the client's answers to input requests of the server."""
         return await (await self.ready()).answer_input_requests(input_requests)
 
-    # Stopping
+    # Methods that stop the server
 
     def _schedule_idle_stop(self) -> None:
-        """Stop it after a while without use."""
+        """Stop the server after the idle timeout, unless a request uses it."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
         idle_timeout = self.settings.idle_timeout
-        if idle_timeout is not None and not self._use_count and self._client is not None:
+        if idle_timeout is not None and not self.use_count and self.client is not None:
             self._idle_timer = asyncio.get_running_loop().call_later(
                 idle_timeout, lambda: self.spawn(self._stop_if_idle())
             )
 
     async def _stop_if_idle(self) -> None:
-        if not self._use_count and self._client is not None:
+        if not self.use_count and self.client is not None:
             await self.stop()
 
     async def stop(self) -> None:
-        """Leave the server, in bounded time; it is started again when it is needed."""
+        """Stop the server within a time limit. The next use starts the server again."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         start_task, self._start_task = self._start_task, None
@@ -468,7 +480,7 @@ class ServerSupervisor:
             self._set_state("idle")
 
     async def restart(self) -> None:
-        """Start it anew, now, however often it failed before."""
+        """Restart the server immediately, even after failures."""
         await self.stop()
         self._failure_count, self._retry_at = 0, 0.0
         if self.state == "disabled":
@@ -476,14 +488,15 @@ class ServerSupervisor:
         await self.ready()
 
     async def disable(self) -> None:
-        """Stop it, and leave it so."""
+        """Stop the server. The server does not start again until `restart`."""
         await self.stop()
         self._set_state("disabled")
 
     def _detach_client(self) -> None:
-        """Begin to leave the server; whoever uses it next gets a new client."""
-        client, self._client = self._client, None
+        """Close the client in the background. The next use gets a new client."""
+        client, self.client = self.client, None
         mounted_client, self._mounted_client = self._mounted_client, None
+        self.forwarder = None
         if client is not None:
             get_session(client).on_connection = None
             task = asyncio.get_running_loop().create_task(self._close_client(client, mounted_client))
@@ -500,10 +513,10 @@ class ServerSupervisor:
             async with asyncio.timeout(get_session(client).timeouts.close + _STOP_TIMEOUT_S):
                 await (client.close() if mounted_client is None else mounted_client.stop())
         except (MCPError, TimeoutError) as exc:
-            log.warning("%s did not leave in an orderly way: %s", self.name, exc)
+            log.warning("error while stopping %s: %s", self.name, exc)
 
     def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
-        """Work that ends with the server, if not before."""
+        """Run a coroutine as a task that is cancelled when the server stops."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)

@@ -1,7 +1,7 @@
-"""Tools as the makers of models take them, and their calls read back.
+"""Tools in the formats of model providers, and functions that parse the calls of models.
 
-A schema is handed on as it was declared. Where a maker would refuse it, and with it the whole conversation, it is made
-wider and the rest is said in the description: what was valid stays valid, and the server still checks.
+A schema is passed on as declared. If a provider would reject the schema, it is widened, and the description lists the
+removed constraints. Valid arguments stay valid, and the server still checks them.
 """
 
 import json
@@ -18,9 +18,9 @@ _MAX_KEYWORD_CHARS: Final = 400
 
 
 def to_openai_tools(tools: Iterable[CatalogEntry], api: str = "chat") -> list[dict[str, Any]]:
-    """For chat completions, or for responses."""
+    """Return tools for the chat completions or the responses API."""
     if api not in ("chat", "responses"):
-        raise ValueError(f'api is "chat" or "responses", not {api!r}')
+        raise ValueError(f'api must be "chat" or "responses", not {api!r}')
     definitions: list[dict[str, Any]] = []
     for tool in tools:
         description, schema = _adapt_tool("openai", tool)
@@ -32,7 +32,7 @@ def to_openai_tools(tools: Iterable[CatalogEntry], api: str = "chat") -> list[di
 
 
 def to_anthropic_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
-    """For messages."""
+    """Return tools for the messages API."""
     definitions: list[dict[str, Any]] = []
     for tool in tools:
         description, schema = _adapt_tool("anthropic", tool)
@@ -41,7 +41,7 @@ def to_anthropic_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
 
 
 def to_gemini_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
-    """For generateContent."""
+    """Return tools for the generateContent API."""
     definitions: list[dict[str, Any]] = []
     for tool in tools:
         description, schema = _adapt_tool("gemini", tool)
@@ -50,9 +50,9 @@ def to_gemini_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
 
 
 def lint_tools(tools: Iterable[CatalogEntry], provider: str) -> list[tuple[str, str]]:
-    """What a maker would refuse, by full name."""
+    """Return the problems that a provider would reject, each with the full name of its tool."""
     if provider not in MODEL_PROVIDERS:
-        raise ValueError(f"provider is one of {', '.join(MODEL_PROVIDERS)}, not {provider!r}")
+        raise ValueError(f"provider must be one of {', '.join(MODEL_PROVIDERS)}, not {provider!r}")
     return [
         (tool.full_name, text)
         for tool in tools
@@ -95,23 +95,23 @@ def _add_missing_items(schema: Any, depth: int) -> Any:
     return adapted
 
 
-# And back.
+# Functions that parse calls
 
 
 def parse_openai_call(call: Any) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments of a call, of either interface."""
+    """Return the name and the arguments of a call from either API."""
     function = _get_member(call, "function")
     body = call if function is None else function
     return _parse_name(body), _parse_arguments(_get_member(body, "arguments"))
 
 
 def parse_anthropic_call(block: Any) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments of a `tool_use` block."""
+    """Return the name and the arguments of a `tool_use` block."""
     return _parse_name(block), _parse_arguments(_get_member(block, "input"))
 
 
 def parse_gemini_call(call: Any) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments of a function call, or of the part that holds one."""
+    """Return the name and the arguments of a function call, or of a part that contains a function call."""
     body = _get_member(call, "functionCall") or _get_member(call, "function_call") or call
     return _parse_name(body), _parse_arguments(_get_member(body, "args"))
 
@@ -123,7 +123,7 @@ def _get_member(value: Any, name: str) -> Any:
 def _parse_name(call: Any) -> str:
     name = _get_member(call, "name")
     if not isinstance(name, str):
-        raise ValueError("the call names no tool")
+        raise ValueError("the call has no tool name")
     return name
 
 
@@ -132,7 +132,7 @@ def _parse_arguments(arguments: Any) -> dict[str, Any]:
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
         except ValueError as exc:
-            raise ValueError(f"the arguments are not JSON: {exc}") from None
+            raise ValueError(f"the arguments are not valid JSON: {exc}") from None
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):

@@ -1,4 +1,6 @@
-"""Ready middleware for servers and clients, and the types to write your own. Names load when first used."""
+"""Ready-made middleware for servers and clients, and the types to write your own. Each name is imported on first
+use.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""ResponseCache: store results for a while, so that the same request does not run twice."""
+"""ResponseCache: store results for a limited time, so that the same request does not run twice."""
 
 import contextlib
 from collections import OrderedDict
@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any, Final
 
 from dovetail.protocol import subscription_filter
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext, has_failed
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire.base import Struct
@@ -29,18 +29,24 @@ class _CachedResult(Struct):
 
 _NAME_FIELD_BY_METHOD: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
 _CACHEABLE_TYPES: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
-_TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})  # not of whoever it was given to
+# Claims that describe the token, not the caller.
+_TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 
 
 class ResponseCache:
-    """Caches the results of these tools and prompts (by name) and resources (by URI) for `ttl` seconds.
+    """Caches results of tools, prompts and resources.
 
-    Each caller has its own results, for each set of scopes and claims. With `shared=True`, all callers share them.
-    Without it, nothing is cached for anonymous callers over HTTP, because the server cannot tell them apart.
+    Results are stored separately for each caller, and for each set of scopes and claims. Results of anonymous callers
+    over HTTP are not cached unless `shared` is True, because the server cannot distinguish these callers.
 
-    A server checks access before it returns a cached result. It drops a resource when it sends an update for it, and
-    everything when a list changes. Failures and input requests are not cached. Beyond `max_entries`, the cache drops
-    the result that was not used for the longest time.
+    A server checks access before it returns a cached result. An update notification of a resource removes its result
+    from the cache. A list change removes all results. Failures and input requests are not cached.
+
+    Args:
+        names: The names of tools and prompts, and the URIs of resources.
+        ttl: Seconds that a result is reused.
+        shared: True shares results between all callers.
+        max_entries: The maximum number of results. The least recently used result is removed first.
     """
 
     def __init__(
@@ -52,15 +58,15 @@ class ResponseCache:
         max_entries: int = 1000,
     ) -> None:
         if isinstance(names, str):
-            raise TypeError(f"names are several: write ResponseCache([{names!r}])")
+            raise TypeError(f"names must be a collection, not a string: ResponseCache([{names!r}])")
         self._names = frozenset(names)
         self._ttl = ttl
         self._shared = shared
         self._max_entries = max_entries
         self._cached: OrderedDict[CacheKey, _CachedResult] = OrderedDict()
-        self._change_count = 0  # how many were heard of
+        self._change_count = 0  # number of changes that the server reported
 
-    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         name = exchange.params.get(_NAME_FIELD_BY_METHOD.get(exchange.method, ""))
         if type(name) is not str or name not in self._names or "requestState" in exchange.params:
             return await call_next(exchange)
@@ -71,11 +77,12 @@ class ResponseCache:
         key = exchange.method, owner, encode_canonical(request_params)
         cached = self._cached.get(key)
         if cached is not None and monotonic() < cached.expires_at:
-            if exchange.check is not None:
-                await exchange.check(exchange)
-            with contextlib.suppress(KeyError):  # meanwhile forgotten
+            if isinstance(exchange, IncomingExchange):
+                exchange.wraps = cached.wraps
+                if exchange.check is not None:
+                    await exchange.check(exchange)
+            with contextlib.suppress(KeyError):  # another task may have removed the entry
                 self._cached.move_to_end(key)
-            exchange.wraps = cached.wraps
             return cached.result
         change_count = self._change_count
         result = await call_next(exchange)
@@ -84,12 +91,14 @@ class ResponseCache:
             and not isinstance(result, InputRequiredResult)
             and not has_failed(result)
         )
-        if is_cacheable and change_count == self._change_count:  # else it may be of before the change
-            self._store(key, _CachedResult(name, monotonic() + self._ttl, result, exchange.wraps))
+        # If a change was reported during the call, the result may be older than the change.
+        if is_cacheable and change_count == self._change_count:
+            wraps = isinstance(exchange, IncomingExchange) and exchange.wraps
+            self._store(key, _CachedResult(name, monotonic() + self._ttl, result, wraps))
         return result
 
     def on_change(self, method: str, uri: str | None) -> None:
-        """The server says that something has changed. From any thread."""
+        """Remove the results that a change of the server affects. Any thread may call this method."""
         self._change_count += 1
         if method != subscription_filter.RESOURCE_UPDATED:
             self.clear()
@@ -106,12 +115,14 @@ class ResponseCache:
             self._cached.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all results."""
         self._cached.clear()
 
 
 def _get_cache_owner(exchange: Exchange) -> str | None:
-    """Whose results they are; None where a function may tell callers apart by headers that say nothing here."""
+    """Return the owner of cached results. Return None if results must not be cached, because the server may distinguish
+    anonymous callers by headers.
+    """
     principal = exchange.caller.principal
     if principal is None:
         return "" if exchange.headers is None else None

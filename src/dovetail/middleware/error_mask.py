@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-from typing import Any
 
 from dovetail.error_context import clip
 from dovetail.errors import (
@@ -20,14 +19,18 @@ from dovetail.wire.tools import CallToolResult
 
 log = logging.getLogger("dovetail")
 
-_ARGUMENT_ERROR_PREFIX = "Invalid arguments"  # what a model can repair it must be told
+_ARGUMENT_ERROR_PREFIX = "Invalid arguments"  # errors with this prefix stay, because models must correct their calls
 
 
 class MaskErrors:
-    """Replaces the text of failures by a fixed sentence and a reference; the log has the text under it.
+    """Replaces the text of failures with a fixed sentence and a reference. The log has the original text under the same
+    reference.
 
-    Kept: what the protocol tells a caller (arguments that do not fit, unknown names, scopes that are missing, being
-    busy), and exceptions of the types in `keep`.
+    Callers still see protocol errors: invalid arguments, unknown names, missing scopes, a busy server.
+
+    Args:
+        message: The sentence that callers see.
+        allow: Types of exceptions whose text callers may see.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class MaskErrors:
         self._message = message
         self._allowed = allow
 
-    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         try:
             result = await call_next(exchange)
         except ProtocolError as exc:
@@ -64,9 +67,9 @@ class MaskErrors:
 
 
 def _is_protocol_refusal(exc: ProtocolError) -> bool:
-    """Whether it tells a caller what to do: which scopes are missing, what is not there, when to come again.
+    """Return whether an error contains only what the caller needs: missing scopes, an unknown name, or when to retry.
 
-    Of what another server refused only the code is known.
+    For an error of another server, only the code is known.
     """
     if type(exc) is ProtocolError:
         return exc.code in (InvalidParams.code, MethodNotFound.code)

@@ -13,10 +13,14 @@ from dovetail.wire.codec import encode
 
 
 class LogRequests:
-    """Logs each request when it is done: method, name, caller, outcome, milliseconds.
+    """Logs each finished request: method, name, caller, outcome and milliseconds. The log record also has these values
+    as attributes.
 
-    The same facts are attributes of the record. `json=True` makes the line JSON; `arguments=True` adds the arguments,
-    secrets masked.
+    Args:
+        logger: The name of the logger.
+        level: The level of the log records.
+        json: True writes each line as JSON.
+        include_arguments: True adds the arguments of tools, with secrets masked.
     """
 
     def __init__(
@@ -32,7 +36,7 @@ class LogRequests:
         self._writes_json = json
         self._include_arguments = include_arguments
 
-    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         if not self._logger.isEnabledFor(self._level):
             return await call_next(exchange)
         started, outcome = time.perf_counter(), "cancelled"

@@ -1,4 +1,4 @@
-"""Retry: repeat a failed request if the failure may pass and the request may run twice."""
+"""Retry: repeat a failed request if the failure may be temporary and the request may run twice."""
 
 import asyncio
 import random
@@ -6,20 +6,24 @@ from collections.abc import Collection
 from typing import Any
 
 from dovetail.errors import TransportError
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext, has_failed
 
-TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (
-    OSError,
-    TransportError,
-)  # timeouts and lost connections among them
+# These errors include timeouts and lost connections.
+TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (OSError, TransportError)
 
 
 class Retry:
-    """Tries again what raised one of `on`: reads and lists, and of the tools only those named.
+    """Repeats failed requests: reads, lists, and the tools you name. The delay doubles each time and is randomized.
 
-    On a server it sees what the tool's function raised, though the result only says that it failed. The pauses double,
-    beginning with `wait` seconds, and vary.
+    On a server, the middleware sees the exception of a tool's function, although the result contains only an error
+    message.
+
+    Args:
+        tools: The names of tools that may run twice.
+        max_retries: The number of attempts after the first.
+        retry_on: The types of exceptions that cause a retry.
+        delay: Seconds before the first retry.
     """
 
     def __init__(
@@ -31,13 +35,13 @@ class Retry:
         delay: float = 0.2,
     ) -> None:
         if isinstance(tools, str):
-            raise TypeError(f"tools are several: write Retry([{tools!r}])")
+            raise TypeError(f"tools must be a collection, not a string: Retry([{tools!r}])")
         self._tools = frozenset(tools)
         self._max_retries = max_retries
         self._retry_on = retry_on
         self._delay = delay
 
-    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         name = exchange.params.get("name")
         if exchange.method == "tools/call" and (type(name) is not str or name not in self._tools):
             return await call_next(exchange)
@@ -45,14 +49,16 @@ class Retry:
             exchange.exception = None
             try:
                 result = await call_next(exchange)
+                # `call_next` sets `exchange.exception`, but the type checker assumes None.
                 exception: Any = exchange.exception
                 if not has_failed(result) or not isinstance(exception, self._retry_on):
                     return result
             except self._retry_on:
                 pass
-            if exchange.verdict is not None:  # it was stopped, and would be again
+            # The server stopped the call and would also stop a retry.
+            if isinstance(exchange, IncomingExchange) and exchange.verdict is not None:
                 break
-            # Jitter, because many callers meet the same failure at the same moment.
+            # Add jitter, because many callers see the same failure at the same time.
             await asyncio.sleep(self._delay * 2**attempt * random.uniform(0.5, 1.0))
         exchange.exception = None
         return await call_next(exchange)

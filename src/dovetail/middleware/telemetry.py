@@ -1,7 +1,7 @@
 """Telemetry: OpenTelemetry spans and metrics by the semantic conventions for MCP, on servers and clients.
 
-The context travels as W3C says, in `_meta`. Needs the package opentelemetry-api, which is loaded when a Telemetry is
-made; without an SDK behind it everything here does nothing.
+The trace context is sent in `_meta` in the W3C format. `Telemetry` requires the package opentelemetry-api and imports
+it on creation. Without an OpenTelemetry SDK, nothing is recorded.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import time
 from typing import Any, Final
 
 from dovetail.errors import MCPError
-from dovetail.protocol.exchange import Ask, Exchange
+from dovetail.protocol.exchange import Ask, Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext, has_failed
 from dovetail.version import VERSION
 
@@ -23,10 +23,12 @@ _RESOURCE_METHODS: Final = frozenset({"resources/read", "resources/subscribe", "
 
 
 class Telemetry:
-    """A span and a measured duration for each request, and for each question a server asks its client.
+    """Creates a span and measures the duration of each request, including requests from a server to its client.
 
-    Providers are the global ones unless given. `arguments=True` puts the arguments of tools into the spans: they may
-    hold what should not be kept.
+    Args:
+        tracer_provider: The OpenTelemetry tracer provider. Defaults to the global provider.
+        meter_provider: The OpenTelemetry meter provider. Defaults to the global provider.
+        include_arguments: True adds the arguments of tools to the spans. They may contain private data.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Telemetry:
         try:
             from opentelemetry import metrics, propagate, trace
         except ImportError:
-            raise ImportError("Telemetry needs opentelemetry-api: pip install opentelemetry-api") from None
+            raise ImportError("Telemetry requires opentelemetry-api: pip install opentelemetry-api") from None
         self._trace = trace
         self._propagate = propagate
         self._tracer = trace.get_tracer(INSTRUMENTATION_NAME, VERSION, tracer_provider=tracer_provider)
@@ -44,14 +46,14 @@ class Telemetry:
             side: meter.create_histogram(
                 f"mcp.{side}.operation.duration",
                 unit="s",
-                description=f"How long requests took, as the {side} saw it",
+                description=f"Duration of requests, as measured by the {side}",
                 explicit_bucket_boundaries_advisory=DURATION_BUCKETS_S,
             )
             for side in ("client", "server")
         }
         self._include_arguments = include_arguments
 
-    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         if exchange.is_outgoing:
             return await self._trace_outgoing(exchange, call_next)
         return await self._trace_incoming(exchange, call_next)
@@ -73,9 +75,9 @@ class Telemetry:
         carrier = {name: value for name, value in exchange.meta.items() if isinstance(value, str)}
         parent = self._propagate.extract(carrier)
         remote = self._trace.get_current_span(parent).get_span_context()
-        # The transport's own span is another story than the client's: it is linked, not followed.
+        # The span of the client is the parent. The span of the HTTP server is only linked.
         links = [self._trace.Link(ambient)] if ambient.is_valid and remote.span_id != ambient.span_id else []
-        if exchange.ask is not None:
+        if isinstance(exchange, IncomingExchange) and exchange.ask is not None:
             exchange.ask = self._wrap_ask(exchange.ask, exchange.caller.protocol_version)
         with self._start_span(
             "server", exchange.method, span_attributes, metric_attributes, context=parent, links=links
@@ -83,7 +85,7 @@ class Telemetry:
             return await self._run_traced(span, "server", metric_attributes, exchange, call_next)
 
     def _wrap_ask(self, ask: Ask, revision: str) -> Ask:
-        """Questions of a server are requests it sends."""
+        """Wrap `ask` so that the server's requests to its client are traced."""
 
         async def traced_ask(method: str, params: dict[str, Any]) -> Any:
             span_attributes, metric_attributes = self._build_attributes(method, params, revision)
@@ -113,7 +115,9 @@ class Telemetry:
     def _build_attributes(
         self, method: str, params: dict[str, Any], revision: str
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """What is noted of one request, and what few enough requests share to be counted by."""
+        """Return the attributes of a request for its span and for metrics. Attributes of metrics must have few
+        different values.
+        """
         metric_attributes = {"mcp.method.name": method, "mcp.protocol.version": revision}
         span_attributes: dict[str, Any] = {}
         attribute, field = _TARGET_ATTRIBUTE_BY_METHOD.get(method, ("", ""))
@@ -154,9 +158,8 @@ class Telemetry:
             if code is not None:
                 span.set_attribute("rpc.response.status_code", str(code))
                 metric_attributes["rpc.response.status_code"] = str(code)
-            if (
-                side == "server"
-            ):  # nobody may have such a thing: names are the caller's to choose, and series cost memory
+            # Callers choose names, which may not exist. Each different value in a metric costs memory.
+            if side == "server":
                 for attribute, _ in _TARGET_ATTRIBUTE_BY_METHOD.values():
                     metric_attributes.pop(attribute, None)
             self._mark_failed(

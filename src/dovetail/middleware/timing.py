@@ -2,34 +2,37 @@
 
 import bisect
 import time
-from typing import Any, Final
+from typing import Final
 
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name, has_failed, is_subscription
 from dovetail.wire.base import Struct
 
-_MAX_ENTRIES: Final = 1000  # different things counted apart; names are the caller's to choose
+# Further names are counted together, because callers choose the names.
+_MAX_ENTRIES: Final = 1000
 _OTHER_NAMES: Final = "(others)"
-# Upper ends in seconds; within one the true value is at most twice off.
+# Upper bounds in seconds. Each bound is twice the previous one, so a percentile is at most twice the true value.
 _BUCKET_BOUNDS_S: Final = tuple(0.0001 * 2**n for n in range(22))
 
 
 class TimingStats(Struct):
     """Count and durations of one method and name, in seconds."""
 
-    count: int = 0
-    failures: int = 0
-    total: float = 0.0
-    slowest: float = 0.0
-    bucket_counts: list[int] | None = None
+    count: int = 0  # number of requests
+    failures: int = 0  # number of requests that failed
+    total: float = 0.0  # sum of the durations
+    slowest: float = 0.0  # the longest duration
+    bucket_counts: list[int] | None = None  # number of requests by duration, for `percentile`
 
     @property
     def mean(self) -> float:
-        """The average."""
+        """The mean duration in seconds."""
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return the time within which this percentage of the requests was done, at most twice the true value."""
+        """Return an upper bound of the duration of this percentage of the requests. The bound is at most twice the true
+        value.
+        """
         target_count, counted = percent / 100 * self.count, 0
         for bound, count in zip(_BUCKET_BOUNDS_S, self.bucket_counts or (), strict=False):
             counted += count
@@ -39,7 +42,7 @@ class TimingStats(Struct):
 
 
 class Timing:
-    """Counts and times requests; `timing["tools/call", "search"].mean`, or all of them in `timing.stats`."""
+    """Counts and times requests. Read `timing["tools/call", "search"].mean`, or all statistics in `timing.stats`."""
 
     def __init__(self) -> None:
         self.stats: dict[tuple[str, str], TimingStats] = {}
@@ -47,7 +50,7 @@ class Timing:
     def __getitem__(self, key: tuple[str, str]) -> TimingStats:
         return self.stats.get(key) or TimingStats()
 
-    async def __call__(self, exchange: Exchange, call_next: CallNext) -> Any:
+    async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         if is_subscription(exchange):
             return await call_next(exchange)
         started, is_failure = time.perf_counter(), True

@@ -1,1 +1,3 @@
-"""OAuth for clients and servers as pure flows. They decide what to send and what a response means, and send nothing."""
+"""OAuth for clients and servers as pure flows. A flow decides which request to send and what the response means, but
+sends nothing itself.
+"""

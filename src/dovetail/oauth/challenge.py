@@ -1,4 +1,4 @@
-"""Parse the WWW-Authenticate header. Linear in the length of the header."""
+"""Parse the WWW-Authenticate header. The run time is linear in the length of the header."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Final
 
 from dovetail.wire.base import Struct
 
-# A word alone (a scheme, or what some schemes have in place of parameters), or a parameter with its value.
+# Matches a single word (a scheme, or the token68 form of some schemes), or a parameter with its value.
 _CHALLENGE_PART: Final = re.compile(
     r"""([A-Za-z0-9!#$%&'*+.^_`|~-]++)(?:\s*+=\s*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s,"]*+)))?""", re.DOTALL
 )
@@ -15,24 +15,24 @@ _SUPPORTED_SCHEMES: Final = ("bearer", "dpop")
 
 
 class Challenge(Struct, frozen=True):
-    """One challenge, of the Bearer or DPoP scheme."""
+    """One challenge of the Bearer or DPoP scheme."""
 
     scheme: str = "bearer"
     scope: str | None = None
     error: str | None = None
     resource_metadata: str | None = None
-    nonce: str | None = None  # from the DPoP-Nonce header that came with it
+    nonce: str | None = None  # value of the DPoP-Nonce header in the same response
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes named, in order."""
+        """Return the scopes of the challenge in their original order."""
         return tuple(dict.fromkeys((self.scope or "").split()))
 
 
 def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
-    """The challenge in a WWW-Authenticate header; an empty one where there is none to understand.
+    """Parse a WWW-Authenticate header. Return an empty challenge if the header contains no supported scheme.
 
-    Of several the first counts, and what it leaves out is taken from the others.
+    If there are several challenges, the first one counts, and the others supply missing parameters.
     """
     schemes: list[str] = []
     fields: dict[str, str] = {}
@@ -46,7 +46,7 @@ def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
 
 
 def _iter_parameters(header: str) -> Iterator[tuple[str, str, str]]:
-    """Every scheme, alone and with each of its parameters; parameters before the first are Bearer's."""
+    """Yield every scheme alone and with each of its parameters. Parameters before the first scheme belong to Bearer."""
     scheme = "bearer"
     for match in _CHALLENGE_PART.finditer(header):
         token, quoted, unquoted = match.groups()

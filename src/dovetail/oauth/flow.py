@@ -1,7 +1,7 @@
-"""What a flow can ask its runner for: an HTTP call, a visit by the user, the time, a pause.
+"""Flows and the actions that they request from their runner: an HTTP request, a visit by the user, the time, a pause.
 
-A flow is a generator: it yields one of these and is sent the answer. It opens no connection, reads no clock, starts no
-browser; so every flow can be tested with values alone.
+A flow is a generator. It yields an action and receives the result of the action. It does no I/O and reads no clock, so
+tests need only values.
 """
 
 from base64 import b64encode
@@ -11,7 +11,8 @@ from urllib.parse import quote, urlencode
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import LoginFailed
-from dovetail.wire.base import Struct, field
+from dovetail.protocol.http_types import HTTPRequest, HTTPResponse
+from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 from dovetail.wire.raw_message import to_plain
 
@@ -20,52 +21,45 @@ T = TypeVar("T")
 FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
 JSON_MEDIA_TYPE = "application/json"
 
-_RETRYABLE_STATUS_CODES = frozenset(
-    {408, 421, 423, 425, 429}
-)  # of those that blame the request, the ones about this moment alone
+_RETRYABLE_STATUS_CODES = frozenset({408, 421, 423, 425, 429})  # client errors after which a retry may succeed
 
 
-class HTTPRequest(Struct, frozen=True, kw_only=True):
-    """Make this request; the answer is an HttpAnswer. Redirects are not followed."""
+class FetchResponse(HTTPResponse, frozen=True):
+    """The response to a request of a flow. If there was no response, `status_code` is 0 and `error` contains the
+    reason.
+    """
 
-    method: str = "GET"
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
-
-class HTTPResponse(Struct, frozen=True):
-    """What came back; header names are lower case. Status 0: nothing did, and why."""
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
     error: str = ""
-    hint: str | None = None  # what to try then
+    hint: str | None = None
 
     @property
     def is_absent(self) -> bool:
-        """Whether it says that what was asked for is not there, or not to be had: later it would say the same."""
-        return 400 <= self.status < 500 and self.status not in _RETRYABLE_STATUS_CODES
+        """Whether the document does not exist or the server refuses it permanently."""
+        return 400 <= self.status_code < 500 and self.status_code not in _RETRYABLE_STATUS_CODES
 
     def json(self) -> dict[str, Any] | None:
-        """The object in the body, if it is one."""
-        try:
-            value = to_plain(self.body)
-        except Exception:
-            return None
-        return value if isinstance(value, dict) else None
+        """Return the JSON object in the body, or None."""
+        return parse_json_object(self.body)
+
+
+def parse_json_object(body: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a body, or None if the body is not a JSON object."""
+    try:
+        value = to_plain(body)
+    except Exception:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 class OpenBrowser(Struct, frozen=True):
-    """Send the user to this URL; the answer is the query of the redirect that comes back with this state, as a dict."""
+    """Open this URL for the user. The answer is the query of the redirect with this state, as a dict."""
 
     url: str
     state: str
 
 
 class ShowCode(Struct, frozen=True):
-    """Show the user where to go and what to enter there; the answer is None."""
+    """Show the user a URL and a code to enter at this URL. The answer is None."""
 
     url: str
     code: str
@@ -73,14 +67,13 @@ class ShowCode(Struct, frozen=True):
 
 
 class ReserveRedirectURI(Struct, frozen=True):
-    """Which redirect URI will reach us? The answer is a string, one of those known if that can be; we listen from then
-    on."""
+    """Reserve a redirect URI and listen on it. The answer is the URI. Prefer one of the known URIs."""
 
     registered_uris: Sequence[str] = ()
 
 
 class Now(Struct, frozen=True):
-    """What time is it? The answer is seconds since the epoch."""
+    """Get the time. The answer is in seconds since the epoch."""
 
 
 class Pause(Struct, frozen=True):
@@ -90,30 +83,33 @@ class Pause(Struct, frozen=True):
 
 
 class AcquireLock(Struct, frozen=True):
-    """Go on only when no other flow of the same owner is past this point; until this one ends, none will be."""
+    """Wait until no other flow of the same owner holds the lock. The flow holds the lock until the flow ends."""
 
 
 class FetchUntrusted(Struct, frozen=True):
-    """Fetch a document whose address somebody unknown named; the answer is an HttpAnswer. Never from this network."""
+    """Fetch a document from a URL that an untrusted caller supplied, never from a private network.
+
+    The answer is a FetchResponse.
+    """
 
     url: str
 
 
 class VerifyPassword(Struct, frozen=True):
-    """Is this a user, and is this their password? The answer is their subject, or None."""
+    """Check a user's password. The answer is the user's subject, or None if the password is wrong."""
 
     name: str
     password: str
 
 
 class CheckUserActive(Struct, frozen=True):
-    """Is there still a user of this subject? The answer is True, or False."""
+    """Check whether a user with this subject still exists. The answer is a bool."""
 
     subject: str
 
 
 class Await(Struct, frozen=True):
-    """Await what an author's function returned; the answer is its result."""
+    """Await the return value of a user's function. The answer is the awaited result."""
 
     awaitable: Awaitable[Any]
 
@@ -134,12 +130,12 @@ FlowAction = (
 Flow = Generator[FlowAction, Any, T]
 
 
-def fetch(url: str, headers: Mapping[str, str] | None = None) -> Flow[HTTPResponse]:
+def fetch(url: str, headers: Mapping[str, str] | None = None) -> Flow[FetchResponse]:
     """Fetch a document."""
-    return (yield HTTPRequest(url=url, headers={"accept": JSON_MEDIA_TYPE, **(headers or {})}))
+    return (yield HTTPRequest("GET", url, {"accept": JSON_MEDIA_TYPE, **(headers or {})}))
 
 
-def post_form(url: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Flow[HTTPResponse]:
+def post_form(url: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Flow[FetchResponse]:
     """Send a form."""
     return (
         yield HTTPRequest(
@@ -152,31 +148,33 @@ def post_form(url: str, fields: Mapping[str, str], headers: Mapping[str, str] | 
 
 
 def build_basic_auth(name: str, secret: str) -> str:
-    """What an Authorization header says of a name and a secret. RFC 6749, section 2.3.1"""
+    """Build a Basic Authorization header. RFC 6749, section 2.3.1"""
     credentials = f"{quote(name, safe='')}:{quote(secret, safe='')}"
     return "Basic " + b64encode(credentials.encode()).decode("ascii")
 
 
-def post_json(url: str, document: Any) -> Flow[HTTPResponse]:
-    """Send a document."""
+def post_json(url: str, document: Any) -> Flow[FetchResponse]:
+    """Send a JSON document."""
     headers = {"content-type": JSON_MEDIA_TYPE, "accept": JSON_MEDIA_TYPE}
     return (yield HTTPRequest(method="POST", url=url, headers=headers, body=encode(document)))
 
 
-def login_error(step: str, response: HTTPResponse) -> LoginFailed:
-    """What an authorization server's refusal says; its code and words, never the whole body."""
+def login_error(step: str, response: FetchResponse) -> LoginFailed:
+    """Return the exception for an error response of an authorization server. Its message contains the error code and
+    description, never the whole body.
+    """
     data = response.json() or {}
     error_code, description = data.get("error"), data.get("error_description")
-    if response.status == 0:
+    if response.status_code == 0:
         reason = f": {response.error}" if response.error else ""
         return add_context(
             LoginFailed(f"{step}: the authorization server cannot be reached{reason}"), hint=response.hint
         )
-    message = f"{step}: the authorization server answered with status {response.status}"
+    message = f"{step}: the authorization server responded with status {response.status_code}"
     if isinstance(error_code, str):
         message += f", {clip(error_code, 64)}"
     if isinstance(description, str):
         message += f": {clip(description, 200)}"
-    error = add_context(LoginFailed(message), status_code=response.status)
+    error = add_context(LoginFailed(message), status_code=response.status_code)
     error.oauth_error = error_code if isinstance(error_code, str) else None
     return error

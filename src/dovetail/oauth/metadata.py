@@ -1,6 +1,7 @@
 """Find and check metadata documents of protected resources and authorization servers.
 
-Identifiers are compared as strings, exactly as they came: whoever tidies up a URL compares something else.
+This module compares identifiers as strings, exactly as received. It does not normalize URLs, because two different
+identifiers could then be equal.
 """
 
 import re
@@ -12,7 +13,7 @@ import msgspec
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import LoginFailed
-from dovetail.oauth.flow import Flow, HTTPResponse, fetch
+from dovetail.oauth.flow import FetchResponse, Flow, fetch
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.wire.base import Struct, field, replace
 
@@ -24,7 +25,7 @@ _BRACKETED_NETLOC: Final = re.compile(r"([^\[\]@]*@)?\[[^\[\]]*\](:[0-9]*)?")
 
 
 class ProtectedResourceMetadata(Struct, frozen=True):
-    """What a resource says about itself. RFC 9728."""
+    """The metadata of a protected resource. RFC 9728."""
 
     resource: str
     authorization_servers: list[str] = field(default_factory=list)
@@ -33,7 +34,7 @@ class ProtectedResourceMetadata(Struct, frozen=True):
 
 
 class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
-    """What an authorization server says about itself. RFC 8414, OpenID Connect Discovery."""
+    """The metadata of an authorization server. RFC 8414, OpenID Connect Discovery."""
 
     issuer: str
     authorization_endpoint: str | None = None
@@ -52,11 +53,12 @@ class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
     client_id_metadata_document_supported: bool = False
     dpop_signing_alg_values_supported: list[str] | None = None
-    assumed: bool = False  # made up by us, because there is no document: the rule of 2025-03
+    # Whether the values are defaults, because the server publishes no document. A rule of version 2025-03.
+    assumed: bool = False
 
 
 def fetch_resource_metadata(server_url: str, metadata_url: str | None) -> Flow[ProtectedResourceMetadata | None]:
-    """The document of the server at this URL: where it says it is, else at the well-known places.
+    """Fetch the metadata of the server at this URL, from `metadata_url` or from the well-known locations.
 
     spec: authorization-server-discovery#protected-resource-metadata-discovery-requirements
     """
@@ -66,8 +68,11 @@ def fetch_resource_metadata(server_url: str, metadata_url: str | None) -> Flow[P
 
 
 def _fetch_first(urls: Sequence[str], document_type: Any) -> Flow[Any]:
-    """The first document there is. None only where every place says that it has none: what cannot be asked or read may
-    be one, and to go on without it would be to go by weaker rules."""
+    """Fetch the first document that exists. Return None only if no location has a document.
+
+    A document that cannot be fetched or read may still exist. Continuing without that document would apply weaker
+    rules.
+    """
     failure: LoginFailed | None = None
     for url in urls:
         response = yield from fetch(url)
@@ -81,15 +86,15 @@ def _fetch_first(urls: Sequence[str], document_type: Any) -> Flow[Any]:
     return None
 
 
-def _fetch_error(url: str, response: HTTPResponse, document_type: Any) -> LoginFailed:
-    if response.status == 200:
+def _fetch_error(url: str, response: FetchResponse, document_type: Any) -> LoginFailed:
+    if response.status_code == 200:
         required_field = next(
             struct_field.name for struct_field in msgspec.structs.fields(document_type) if struct_field.required
         )
-        return LoginFailed(f"{clip(url)} cannot be read: it is no JSON object with a text for {required_field}")
-    reason = response.error or (f"status {response.status}" if response.status else "nothing comes back")
-    if 300 <= response.status < 400:
-        reason += ", a redirect, which is not followed"
+        return LoginFailed(f"{clip(url)} cannot be read: it must be a JSON object with a string {required_field!r}")
+    reason = response.error or (f"status {response.status_code}" if response.status_code else "no response")
+    if 300 <= response.status_code < 400:
+        reason += " (redirects are not followed)"
     return add_context(LoginFailed(f"{clip(url)} cannot be fetched: {reason}"), hint=response.hint)
 
 
@@ -105,7 +110,7 @@ def _resource_metadata_urls(server_url: str) -> list[str]:
 
 
 def check_resource(document: ProtectedResourceMetadata, server_url: str) -> ProtectedResourceMetadata:
-    """A document must speak of the server it was found by, or of something it is part of. RFC 9728, section 3.3"""
+    """Check that the document describes this server or a parent URL of it. RFC 9728, section 3.3"""
     server_parts, resource_parts = urlsplit(server_url), parse_web_url(document.resource)
     if (
         resource_parts is None
@@ -114,17 +119,17 @@ def check_resource(document: ProtectedResourceMetadata, server_url: str) -> Prot
     ):
         raise add_context(
             LoginFailed(
-                f"the server's metadata speaks of another resource, {clip(document.resource)}: "
-                "a token for it could be used elsewhere"
+                f"the server's metadata describes another resource, {clip(document.resource)}. That resource could "
+                "misuse the token"
             ),
-            hint=f"connect to {clip(document.resource)}, if that is what you mean; if the server is yours, public_url= "
-            "says what clients connect to",
+            hint=f"if you want to use the server at {clip(document.resource)}, connect to that URL. If the server "
+            "is yours, set public_url= to the URL that clients use",
         )
     return document
 
 
 def get_origin(parts: SplitResult) -> tuple[str, str | None, int]:
-    """Scheme, host and port; the port that goes without saying is said."""
+    """Return scheme, host and port. A URL without a port has the default port of its scheme."""
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
@@ -133,7 +138,7 @@ def _is_inside(path: str, parent_path: str) -> bool:
 
 
 def fetch_server_metadata(issuer: str) -> Flow[AuthorizationServerMetadata | None]:
-    """The document of an authorization server, by every rule of where it may be.
+    """Fetch the metadata of an authorization server from every allowed location.
 
     spec: authorization-server-discovery#authorization-server-metadata-discovery
     """
@@ -144,7 +149,7 @@ def fetch_server_metadata(issuer: str) -> Flow[AuthorizationServerMetadata | Non
 def _check_issuer(metadata: AuthorizationServerMetadata, issuer: str) -> AuthorizationServerMetadata:
     if metadata.issuer != issuer:
         raise LoginFailed(
-            f"the metadata of {clip(issuer)} names another issuer, {clip(metadata.issuer)}: it is not used"
+            f"the metadata of {clip(issuer)} contains another issuer, {clip(metadata.issuer)}, and cannot be used"
         )
     return replace(metadata, assumed=False)
 
@@ -159,7 +164,8 @@ def _server_metadata_urls(issuer: str) -> list[str]:
 
 
 def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadata]:
-    """Without resource metadata the server itself is its authorization server, at default paths if need be.
+    """Use a server without resource metadata as its own authorization server. If it publishes no metadata at all, use
+    the default paths.
 
     spec: handshake/authorization#fallbacks-for-servers-without-metadata-discovery
     """
@@ -167,7 +173,7 @@ def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadat
     root = f"{parts.scheme}://{parts.netloc}"
     metadata = yield from _fetch_first([root + _OAUTH_METADATA_PATH], AuthorizationServerMetadata)
     if metadata is not None:
-        # There was no issuer to look it up by, so there is none to be compared with to the letter.
+        # The lookup did not use the issuer, so its trailing slash may differ.
         return _check_issuer(metadata, root + "/" if metadata.issuer.endswith("/") else root)
     return AuthorizationServerMetadata(
         issuer=root,
@@ -178,9 +184,9 @@ def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadat
     )
 
 
-def _decode_document(response: HTTPResponse, document_type: Any) -> Any:
-    """The document in an answer. What it says of no need in a way that cannot be understood, it does not say."""
-    if response.status != 200:
+def _decode_document(response: FetchResponse, document_type: Any) -> Any:
+    """Decode the document in a response, or return None. Optional fields with an invalid value are ignored."""
+    if response.status_code != 200:
         return None
     try:
         data = msgspec.json.decode(response.body, type=dict[str, Any])
@@ -198,7 +204,7 @@ def _decode_document(response: HTTPResponse, document_type: Any) -> Any:
 
 
 def parse_web_url(url: str) -> SplitResult | None:
-    """The parts of an address on the web; None if it is not one, or one that cannot be made sense of."""
+    """Split an http or https URL. Return None if the URL is invalid."""
     try:
         parts = urlsplit(url)
         is_valid = (
@@ -213,11 +219,11 @@ def parse_web_url(url: str) -> SplitResult | None:
 
 
 def is_valid_netloc(netloc: str) -> bool:
-    """Whether brackets, if there are some, hold all of the host: readers differ about what comes after them."""
+    """Return whether brackets, if present, enclose the whole host. URL parsers differ about text after the brackets."""
     return not ("[" in netloc or "]" in netloc) or _BRACKETED_NETLOC.fullmatch(netloc) is not None
 
 
 def is_secure_url(url: str) -> bool:
-    """Whether credentials may travel to this URL: https, or plain http on this machine."""
+    """Return whether the client may send credentials to a URL: https, or http on this machine."""
     parts = parse_web_url(url)
     return parts is not None and (parts.scheme == "https" or parts.hostname in LOOPBACK)

@@ -1,6 +1,6 @@
-"""Signed proofs: DPoP (RFC 9449), client assertions (RFC 7523), PKCE (RFC 7636). joserfc signs.
+"""Signed proofs: DPoP (RFC 9449), client assertions (RFC 7523), PKCE (RFC 7636).
 
-The only module of the client side that imports it, and only when something is signed.
+On the client side, only this module imports joserfc, and only to sign.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ _ALGORITHM_BY_CURVE = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed
 
 
 def create_pkce_pair() -> tuple[str, str]:
-    """A PKCE verifier and its S256 challenge."""
+    """Create a PKCE verifier and its S256 challenge."""
     verifier = secrets.token_urlsafe(48)
     return verifier, sha256_base64url(verifier)
 
 
 def generate_key() -> dict[str, Any]:
-    """A fresh private key for DPoP, as a JWK."""
+    """Generate a private key for DPoP, as a JWK."""
     from joserfc.jwk import ECKey
 
     return dict(ECKey.generate_key("P-256").as_dict(private=True))
@@ -34,7 +34,7 @@ def generate_key() -> dict[str, Any]:
 def create_dpop_proof(
     key: dict[str, Any], method: str, url: str, now: float, *, nonce: str | None = None, token: str | None = None
 ) -> str:
-    """Proof that we hold the key, for one request. RFC 9449, section 4.2"""
+    """Create a DPoP proof, which proves for one request that the client has the key. RFC 9449, section 4.2"""
     from joserfc import jwt
     from joserfc.jwk import ECKey
 
@@ -54,7 +54,9 @@ def create_dpop_proof(
 
 
 def create_client_assertion(signer: Signer, client_id: str, audience: str, now: float) -> str:
-    """Proof who a client is, signed with its private key. LoginFailed if the key cannot be used."""
+    """Create an assertion, which proves the client's identity with its private key. Raise LoginFailed if the key
+    cannot be used.
+    """
     from joserfc import jwt
     from joserfc.errors import JoseError
 
@@ -72,12 +74,12 @@ def create_client_assertion(signer: Signer, client_id: str, audience: str, now: 
         return jwt.encode({"alg": algorithm, "typ": "JWT"}, claims, key, algorithms=[algorithm])
     except (JoseError, ValueError, TypeError):
         raise add_context(
-            LoginFailed(f"the private key cannot sign with {algorithm}"), hint="leave signing_algorithm= out"
+            LoginFailed(f"the private key cannot sign with {algorithm}"), hint="remove signing_algorithm="
         ) from None
 
 
 def _load_private_key(pem: str) -> tuple[Any, str]:
-    """A private key and the algorithm it suggests."""
+    """Load a private key and return it with its default algorithm."""
     from joserfc.errors import JoseError
     from joserfc.jwk import ECKey, OKPKey, RSAKey
 
@@ -89,7 +91,7 @@ def _load_private_key(pem: str) -> tuple[Any, str]:
         if key.is_private:
             return key, "RS256" if key_class is RSAKey else _ALGORITHM_BY_CURVE.get(str(key.get("crv")), "ES256")
     raise add_context(
-        LoginFailed("the private key cannot be read"), hint="give a private key in PEM: EC, RSA or Ed25519"
+        LoginFailed("the private key cannot be read"), hint="pass a private key in PEM format: EC, RSA or Ed25519"
     )
 
 

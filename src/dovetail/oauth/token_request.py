@@ -6,15 +6,16 @@ from typing import Any, Final
 
 from dovetail.errors import LoginFailed
 from dovetail.oauth import proofs
-from dovetail.oauth.flow import Flow, HTTPResponse, Now, build_basic_auth, login_error, post_form
+from dovetail.oauth.flow import FetchResponse, Flow, Now, build_basic_auth, login_error, post_form
 from dovetail.oauth.login.login_settings import Signer
 from dovetail.oauth.login.saved_login import RENEW_MARGIN_S, ClientRegistration, SavedLogin, Token
 from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
 from dovetail.wire.base import replace
 
-UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")  # what is said of a client nobody knows
+# Errors that mean that the server does not know the client.
+UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")
 _TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
-_MAX_TTL_S: Final = 10 * 365 * 86400.0  # what lives longer need not be watched
+_MAX_TTL_S: Final = 10 * 365 * 86400.0  # longer lifetimes of a token count as unlimited
 
 
 def request_token(
@@ -25,13 +26,15 @@ def request_token(
     key: dict[str, Any] | None = None,
     signer: Signer | None = None,
 ) -> Flow[Token]:
-    """A token for this grant; with a DPoP key, one bound to it. The signer proves who a client is that has a key."""
+    """Request a token for a grant. If there is a DPoP key, the token is bound to the key. Pass `signer` for a client
+    that authenticates with a private key.
+    """
     endpoint = server.token_endpoint
     if endpoint is None or not is_secure_url(endpoint):
-        raise LoginFailed("the authorization server names no token endpoint that is safe to use")
+        raise LoginFailed("the authorization server has no https token endpoint")
     form, headers = yield from _authenticate_form(server, client, fields, signer)
     response, _ = yield from post_token_request(endpoint, form, headers, key)
-    if response.status != 200:
+    if response.status_code != 200:
         raise login_error("token", response)
     now: float = yield Now()
     return parse_issued_token(response, now, key)
@@ -43,8 +46,10 @@ def post_token_request(
     headers: dict[str, str],
     key: dict[str, Any] | None,
     nonce: str | None = None,
-) -> Flow[tuple[HTTPResponse, str | None]]:
-    """What the endpoint answers, and the nonce its next proof repeats; asked once more where it wants another."""
+) -> Flow[tuple[FetchResponse, str | None]]:
+    """Send a token request. Return the response and the nonce for the next proof. If the server requires another nonce,
+    send the request once more.
+    """
     response = yield from _post_with_proof(endpoint, form, headers, key, nonce)
     new_nonce = response.headers.get("dpop-nonce")
     if key is not None and new_nonce and (response.json() or {}).get("error") == "use_dpop_nonce":
@@ -52,12 +57,14 @@ def post_token_request(
     return response, response.headers.get("dpop-nonce") or new_nonce or nonce
 
 
-def parse_issued_token(response: HTTPResponse, now: float, key: dict[str, Any] | None) -> Token:
-    """The token in a response, bound to the key if there is one."""
+def parse_issued_token(response: FetchResponse, now: float, key: dict[str, Any] | None) -> Token:
+    """Return the token in a response. Raise LoginFailed if there is no token, or if the token is not bound to the
+    key.
+    """
     token = parse_token(response, now)
-    # RFC 9449, section 5: a token that is not bound to the key was not issued as it was asked for.
+    # The token must be bound exactly if the client has a key. RFC 9449, section 5
     if (token.token_type == "DPoP") != (key is not None):
-        raise LoginFailed(f"the token is of type {token.token_type}, which is not what was asked for")
+        raise LoginFailed(f"the token has the type {token.token_type}, which was not requested")
     return token
 
 
@@ -74,7 +81,7 @@ def _authenticate_form(
 
 def _post_with_proof(
     endpoint: str, form: Mapping[str, str], headers: dict[str, str], key: dict[str, Any] | None, nonce: str | None
-) -> Flow[HTTPResponse]:
+) -> Flow[FetchResponse]:
     if key is None:
         return (yield from post_form(endpoint, form, headers))
     now: float = yield Now()
@@ -85,11 +92,11 @@ def _post_with_proof(
 def add_client_authentication(
     client: ClientRegistration, fields: Mapping[str, str], assertion: str | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The form and headers of a request to the token endpoint, by the client's way of proving who it is."""
+    """Build the form and headers of a token request with the client's authentication method."""
     form = dict(fields)
     match client.method:
         case "client_secret_basic" if client.client_secret is not None:
-            # Servers of the official SDK look the client up by the form, however it proves who it is.
+            # Servers of the official SDK read the client id from the form, even with Basic authentication.
             form["client_id"] = client.client_id
             return form, {"authorization": build_basic_auth(client.client_id, client.client_secret)}
         case "client_secret_post" if client.client_secret is not None:
@@ -107,14 +114,14 @@ def add_client_authentication(
             return form, {}
 
 
-def parse_token(response: HTTPResponse, now: float) -> Token:
-    """The token in a response; LoginFailed if there is none that can be used."""
+def parse_token(response: FetchResponse, now: float) -> Token:
+    """Return the token in a response. Raise LoginFailed if the response has no usable token."""
     data = response.json() or {}
     access_token, token_type = data.get("access_token"), data.get("token_type", "Bearer")
     if not isinstance(access_token, str) or not _TOKEN_PATTERN.fullmatch(access_token):
-        raise LoginFailed("the token response holds no access token that can be used")
+        raise LoginFailed("the token response has no usable access token")
     if not isinstance(token_type, str) or token_type.lower() not in ("bearer", "dpop"):
-        raise LoginFailed("the token is of a type this client does not know")
+        raise LoginFailed("the token has an unknown type")
     lifetime, refresh_token, scope = parse_seconds(data.get("expires_in")), data.get("refresh_token"), data.get("scope")
     return Token(
         access_token=access_token,
@@ -127,7 +134,7 @@ def parse_token(response: HTTPResponse, now: float) -> Token:
 
 
 def parse_seconds(value: Any) -> float | None:
-    """A time span in a response, within reason; some servers write it as a string."""
+    """Parse a lifetime in seconds, within limits. Some servers send the lifetime as a string."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:12])
     if not isinstance(value, int | float) or value != value:
@@ -136,9 +143,9 @@ def parse_seconds(value: Any) -> float | None:
 
 
 def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[SavedLogin]:
-    """The login with a fresh token, or without any if the server wants a new login.
+    """Return the login with a new token, or without a token if the server requires a new login.
 
-    A rotated refresh token replaces the old. A client the server no longer knows is not to be used again.
+    A rotated refresh token replaces the old one. If the server no longer knows the client, mark the client as refused.
     """
     token = login.token
     if token is None or token.refresh_token is None:
@@ -157,13 +164,13 @@ def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[Saved
 
 
 def revoke_login(login: SavedLogin, signer: Signer | None = None) -> Flow[bool]:
-    """Tell the authorization server that the token is not used any more; whether it was told. RFC 7009."""
+    """Revoke the token at the authorization server. Return whether the server revoked it. RFC 7009."""
     token, endpoint = login.token, login.server.revocation_endpoint
     if token is None or endpoint is None or not is_secure_url(endpoint):
         return False
-    # The refresh token first: with it, what came of it ends too.
+    # Revoking a refresh token also revokes the access tokens that were issued from it.
     token_type_hint = "access_token" if token.refresh_token is None else "refresh_token"
     fields = {"token": token.refresh_token or token.access_token, "token_type_hint": token_type_hint}
     form, headers = yield from _authenticate_form(login.server, login.client, fields, signer)
     response = yield from post_form(endpoint, form, headers)
-    return response.status == 200
+    return response.status_code == 200

@@ -1,10 +1,10 @@
-"""Compute the delay before another try: doubled each time, up to a limit."""
+"""Compute the delay before a retry. The delay doubles each time, up to a limit."""
 
 from typing import Final
 
-_MAX_DOUBLINGS: Final = 30  # of doubling: a nanosecond has become a second
+_MAX_DOUBLINGS: Final = 30  # 30 doublings turn a nanosecond into a second
 
 
 def compute_backoff(initial_delay: float, attempts: int, max_delay: float) -> float:
-    """Seconds to wait after so many vain tries; `first` after none."""
+    """Return the seconds to wait after this many failed attempts, starting with `initial_delay`."""
     return min(initial_delay * 2 ** min(attempts, _MAX_DOUBLINGS), max_delay)

@@ -1,6 +1,6 @@
-"""Encode the requests of a client in each era, and turn error responses into exceptions. Pure.
+"""Encode the requests of a client in each era, and turn error responses into exceptions. This module does no I/O.
 
-The stateless era's `_meta` says the same thing every time, so it is encoded once.
+The `_meta` of the stateless era is the same in every request, so it is encoded once.
 """
 
 import re
@@ -36,7 +36,7 @@ from dovetail.wire.revisions import DRAFT, is_stateless
 
 
 class RequestEncoder:
-    """One client's way of speaking one revision."""
+    """Encodes the messages of one client in one protocol version."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class RequestEncoder:
         self._version_header = (VERSION_HEADER, revision.encode())
 
     def encode_request(self, id: RequestId, method: str, params: Any, meta: Mapping[str, Any] | None = None) -> bytes:
-        """The message; its progress token is its id, so that a server at work can always say so."""
+        """Encode a request. Its progress token is its id, so every server can report progress."""
         encoded_id = encode(id)
-        if type(params) is dict and "_meta" in params:  # of a caller who writes the whole message: once is enough
+        if type(params) is dict and "_meta" in params:  # the caller passed the whole message, including `_meta`
             params = dict(params)
             meta = {**(params.pop("_meta") or {}), **(meta or {})}
         meta_members, separator = self._meta_members, self._separator
@@ -75,9 +75,10 @@ class RequestEncoder:
         try:
             encoded_params = encode(params)[:-1] if params else b"{"
         except (TypeError, ValueError, OverflowError) as exc:
-            error_type = ValueError if isinstance(exc, UnicodeError) else type(exc)  # which is made of other things
+            # A UnicodeError cannot be created from a message alone.
+            error_type = ValueError if isinstance(exc, UnicodeError) else type(exc)
             raise error_type(
-                f"what is given to {describe_request(method, params)} cannot be sent as JSON: {exc}"
+                f"the parameters of {describe_request(method, params)} cannot be encoded as JSON: {exc}"
             ) from None
         return b"".join(
             (
@@ -97,7 +98,7 @@ class RequestEncoder:
         )
 
     def build_headers(self, method: str, params: Any) -> list[tuple[bytes, bytes]]:
-        """The headers that mirror a request of the stateless era. spec: streamable-http#standard-request-headers"""
+        """Build the headers that repeat values of the body. spec: streamable-http#standard-request-headers"""
         mirrored = [self._version_header, (METHOD_HEADER, method.encode())]
         row = METHODS.get(method)
         if row is not None and row.name_parameter is not None:
@@ -108,14 +109,14 @@ class RequestEncoder:
         return mirrored
 
 
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # needs no encoding, which saves a call per request
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # names that need no encoding, which saves a call per request
 _PROGRESS_TOKEN_KEY: Final = b'"%s":' % PROGRESS_TOKEN.encode()
 
 
 def encode_initialize(
     revision: str, client_info: Implementation, capabilities: ClientCapabilities, id: RequestId
 ) -> bytes:
-    """The request that opens a handshake session."""
+    """Encode the request that opens a handshake session."""
     return jsonrpc.encode_request(
         id,
         "initialize",
@@ -124,7 +125,9 @@ def encode_initialize(
 
 
 def parse_progress(params: Any) -> tuple[RequestId, float, float | None, str | None]:
-    """Whose progress, how far, of how much, and in which words; the draft dialect nests it."""
+    """Return the token, progress, total and message of a progress notification. The draft version nests these
+    values.
+    """
     data: Any = to_plain(params)
     try:
         progress = data["progress"]
@@ -141,16 +144,16 @@ def parse_progress(params: Any) -> tuple[RequestId, float, float | None, str | N
             )
     except (KeyError, TypeError):
         pass
-    raise InvalidResult("notifications/progress lacks its token or its progress")
+    raise InvalidResult("notifications/progress has no token or no progress")
 
 
-# The codes of the specifications and seeds that name a thing that is not there, by method and dialect.
+# The error codes for an item that does not exist, by method and protocol version.
 _NOT_FOUND_CODES: Final = {
     "resources/read": frozenset({-32002, -32001}),
     "resources/subscribe": frozenset({-32002, -32001}),
 }
-# Where there is no code of its own for it, words tell: those of the specification's examples, and those of other SDKs.
-# spec: tools#error-handling
+# Some servers send no specific code. For these servers, the client compares the message with the examples of the
+# specification and with the messages of other SDKs. spec: tools#error-handling
 _ITEM_KINDS_BY_METHOD: Final = {
     "tools/call": ("tool",),
     "prompts/get": ("prompt",),
@@ -189,17 +192,19 @@ def _missing_capability_hint(data: Any) -> str:
 
 
 _UNSUPPORTED_HINTS: Final = {
-    "tools": "this server offers no tools",
-    "prompts": "this server offers no prompts",
-    "resources": "this server offers no resources",
-    "resources/subscribe": "this server does not tell when a resource changes",
-    "completion": "this server completes no arguments",
+    "tools": "this server has no tools",
+    "prompts": "this server has no prompts",
+    "resources": "this server has no resources",
+    "resources/subscribe": "this server does not send resource updates",
+    "completion": "this server does not complete arguments",
     "logging": "this server sends no log messages",
 }
 
 
 class RemoteUnauthorized(Unauthorized, RemoteError):
-    """The server's own error for missing credentials. It keeps the code, so a mount can pass it on."""
+    """An error of the server for missing credentials. The exception keeps the error code, so that a mount can
+    forward it.
+    """
 
     status_code: int | None = None
 
@@ -210,7 +215,7 @@ class RemoteUnauthorized(Unauthorized, RemoteError):
 
 
 def create_error(revision: str | None, method: str, error_object: ErrorObject) -> MCPError:
-    """The exception an error response stands for."""
+    """Create the exception for an error response."""
     error: MCPError = _choose_error_type(revision, method, error_object)(
         error_object.code, error_object.message, error_object.data
     )
@@ -227,14 +232,14 @@ def _find_hint(method: str, code: int, data: Any) -> str | None:
 
 
 def is_not_found_message(method: str, message: str) -> bool:
-    """Whether a server's words say that there is no such tool, prompt or resource."""
+    """Return whether a server's message means that a tool, prompt or resource does not exist."""
     match = _NOT_FOUND_MESSAGE.match(message)
     return match is not None and (match[1] or match[2]).lower() in _ITEM_KINDS_BY_METHOD.get(method, ())
 
 
 def _choose_error_type(revision: str | None, method: str, error_object: ErrorObject) -> Any:
     code = error_object.code
-    # The newest revision has no code for it, but the URI that leads nowhere is named. spec: resources#error-handling
+    # The newest version has no code for a missing resource, but `data` contains its URI. spec: resources#error-handling
     if (
         code == InvalidParams.code
         and method in _NOT_FOUND_CODES

@@ -1,7 +1,7 @@
-"""ClientTransport and its receiver: what a client needs of a transport, and what a transport needs of the client.
+"""ClientTransport and MessageReceiver: the interfaces between a client and its transport.
 
-A transport carries requests and brings back their responses; everything else that comes in goes to the inbox. It knows
-nothing of what the messages mean beyond that.
+A transport sends requests and returns their responses. It passes all other messages to the receiver and does not
+interpret them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class EncodedRequest(Struct, eq=False):
-    """A request on its way: the message as bytes, and the headers that mirror it where there are headers."""
+    """An encoded request, and the headers that repeat its values."""
 
     id: RequestId
     method: str
@@ -29,131 +29,135 @@ class EncodedRequest(Struct, eq=False):
 
     @property
     def step(self) -> str:
-        """What it is for, in an error."""
+        """Return the name of the request for error messages."""
         return describe_request(self.method, self.params)
 
     def encode_cancellation(self, reason: str) -> bytes:
-        """The notice that its answer is no longer wanted. spec: cancellation#cancellation-flow"""
+        """Encode the notification that cancels this request. spec: cancellation#cancellation-flow"""
         return jsonrpc.encode_notification("notifications/cancelled", {"requestId": self.id, "reason": reason})
 
 
 def describe_request(method: str, params: Any) -> str:
-    """A request as an error names it: the method, and which tool, prompt or resource it is about."""
+    """Describe a request for error messages: its method, and the name of its tool, prompt or resource."""
     fields: dict[str, Any] = params if type(params) is dict else {}
-    if type(fields.get("ref")) is dict:  # of completion/complete
+    if type(fields.get("ref")) is dict:  # only completion/complete has `ref`
         fields = fields["ref"]
     target = fields.get("name") or fields.get("uri")
     return f"{method} {clip(target, 200)}" if isinstance(target, str) else method
 
 
 class MessageReceiver(Protocol):
-    """Where a channel puts what nobody asked for."""
+    """Receives the messages and events of a transport that are not responses."""
 
     def receive(self, message: RawMessage, parent_id: RequestId | None = None) -> None:
-        """A notification, or a request of the server; `of` is the request whose reply brought it, where one did."""
+        """Handle a notification or a request of the server. If the message came on the response stream of a request,
+        `parent_id` is the id of that request.
+        """
         ...
 
     def record_activity(self, id: RequestId) -> None:
-        """Something came that belongs to this request, though not its answer."""
+        """Record that the server sent a message for this request before its response."""
         ...
 
     def record_invalid_message(self, text: str) -> None:
-        """Something came that is no message."""
+        """Record data that is not a valid message."""
         ...
 
     def record_gap(self) -> None:
-        """What the server said unasked may not all have come."""
+        """Record that notifications of the server may have been lost."""
         ...
 
     def pause_timeouts(self) -> None:
-        """A user is busy with a login: no limit of time counts until `go_on`."""
+        """Pause all timeouts while the user logs in."""
         ...
 
     def resume_timeouts(self) -> None:
-        """The user is done."""
+        """Resume the timeouts."""
         ...
 
     def handle_connection_lost(self, error: TransportError) -> None:
-        """The channel is gone; nothing more will come."""
+        """Handle the loss of the connection. No more messages arrive."""
         ...
 
 
 class Authorizer(Protocol):
-    """Whoever knows the credentials of requests."""
+    """Adds credentials to HTTP requests."""
 
     async def get_headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
-        """The credentials of one request."""
+        """Return the headers with the credentials for one request."""
         ...
 
     async def handle_challenge(
         self, status: int, header: str, nonce: str | None, sent_token: str | None, attempt: int
     ) -> bool:
-        """A request was refused; whether it is worth sending again with other credentials."""
+        """Handle a rejected request. Return whether the client should repeat the request with new credentials."""
         ...
 
     async def close(self) -> None:
-        """A channel that used it is closed, others may go on."""
+        """Stop using the authorizer. Other transports may still use it."""
         ...
 
 
 @runtime_checkable
 class ClientTransport(Protocol):
-    """One way to a server."""
+    """A connection to a server that sends and receives messages."""
 
     @property
     def has_headers(self) -> bool:
-        """Whether requests are accompanied by headers."""
+        """Return whether requests can carry headers."""
         ...
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Start or reach the server; ProcessStartError or ConnectError if that fails."""
+        """Start the server or connect to it. Raise ProcessStartError or ConnectError on failure."""
         ...
 
     async def exchange(self, request: EncodedRequest) -> RawMessage:
-        """Send a request and wait for its response; TransportError or AuthError if none will come."""
+        """Send a request and return its response. Raise TransportError or AuthError on failure."""
         ...
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
-        """The answer is no longer wanted: tell the server, without waiting; what it was told, if anything."""
+        """Cancel a request without waiting. Return the message that was sent, if any."""
         ...
 
     async def send_message(self, body: bytes, headers: Headers = ()) -> None:
-        """Send a notification with the headers that mirror it, or the answer to a request of the server."""
+        """Send a notification, or the response to a request of the server."""
         ...
 
     async def complete_handshake(self, revision: str) -> None:
-        """The handshake is over: from now on this revision is spoken."""
+        """Switch to the negotiated protocol version after the handshake."""
         ...
 
     async def wait_until_listening(self) -> bool:
-        """Wait until what the server says unasked would be heard, not for long, since some never confirm it.
+        """Wait briefly until the transport can receive unsolicited messages of the server.
 
-        False if it never will be.
+        Return False if the transport never can. The wait is short because some servers never confirm the stream.
         """
         ...
 
     async def close(self) -> None:
-        """End it; safe to call twice and from any task."""
+        """Close the transport. You can call this method twice and from any task."""
         ...
 
     def create_fallback(self) -> "ClientTransport | None":
-        """The same server by an older transport, where there is one to fall back to."""
+        """Return an older transport to the same server, or None."""
         ...
 
     def suggest_fix(self) -> str | None:
-        """What to try if the server ended before it could be used."""
+        """Suggest a fix if the server exited before it could be used."""
         ...
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """What is known that helps to understand a failure: `exit_code`, `stderr`; of words, those since a time."""
+        """Return details that explain a failure, such as `exit_code` and `stderr`. `since` limits stderr to recent
+        output.
+        """
         ...
 
 
 class ServerConnection(Protocol):
-    """The server's end of a connection in memory."""
+    """The server side of a connection in memory."""
 
     def receive(self, data: bytes) -> None:
-        """Take one message of the client."""
+        """Receive one message of the client."""
         ...
 
     async def close(self, grace: float = 0.0) -> None:
@@ -163,7 +167,7 @@ class ServerConnection(Protocol):
 
 @runtime_checkable
 class InProcessServer(Protocol):
-    """A server in this process that a client can connect to. `Server` is one."""
+    """A server in this process that a client can connect to, for example a `Server`."""
 
     @property
     def name(self) -> str:
@@ -171,13 +175,15 @@ class InProcessServer(Protocol):
         ...
 
     async def start(self, user: object = None, /) -> None:
-        """Start the server unless it runs. `user` identifies who needs it."""
+        """Start the server unless it is running. `user` identifies the caller, which must release the server with
+        `stop`.
+        """
         ...
 
     async def stop(self, user: object = None, /) -> None:
-        """Release the server. It stops when its last user has released it."""
+        """Release the server. The server stops when its last user has released it."""
         ...
 
     def open_connection(self, send: Callable[[bytes], None], /) -> ServerConnection:
-        """Open a connection whose messages to the client go to `send`."""
+        """Open a connection. `send` receives the messages to the client."""
         ...

@@ -1,7 +1,7 @@
-"""Convert values of the newest protocol version for older versions. One small function for each difference.
+"""Convert values of the newest protocol version for older versions, with one small function for each difference.
 
-A value is never changed, always copied. What an older revision cannot say at all is said as text, or dropped where
-it was only a hint.
+The functions copy values and never change them. A value that an older version cannot express becomes text. Hints are
+dropped.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT, R_2025_03_26, R_2025_06_18, R_2025_11_25, REVISIONS, is_older, is_stateless
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
-# Those that have every kind of content.
+# The protocol versions that have every type of content block.
 _FULL_CONTENT_REVISIONS: Final = frozenset(revision for revision in REVISIONS if not is_older(revision, R_2025_11_25))
 
-# Draft dialect: errors have codes of their own.
+# The draft version has its own error codes.
 _DRAFT_CODES: Final[dict[type[ProtocolError], int]] = {
     ResourceNotFound: -32002,
     ToolNotFound: -32003,
@@ -34,19 +34,19 @@ _HANDSHAKE_RESOURCE_NOT_FOUND: Final = -32002
 
 
 def get_error_code(revision: str, exc: ProtocolError) -> int:
-    """The code a revision gives this error."""
+    """Return the code of an error in a protocol version."""
     if is_stateless(revision):
         return exc.code
     if revision == DRAFT and type(exc) in _DRAFT_CODES:
         return _DRAFT_CODES[type(exc)]
     if isinstance(exc, ResourceNotFound):
         return _HANDSHAKE_RESOURCE_NOT_FOUND
-    # No handshake revision has a code for it. spec: basic#error-codes
+    # Handshake versions have no code for MissingClientCapability. spec: basic#error-codes
     return -32602 if isinstance(exc, MissingClientCapability) else exc.code
 
 
 def encode_notification(revision: str, id: RequestId, method: str, params: Any) -> bytes:
-    """A notification in the revision's own shape."""
+    """Encode a notification for a protocol version."""
     if method == "notifications/progress" and params is not None:
         if revision == DRAFT:
             params = _draft_progress(id, to_plain(params))
@@ -62,7 +62,9 @@ def _draft_progress(id: RequestId, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def downgrade_request(revision: str, method: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A question to the client as the revision asks it; MissingClientCapability where it cannot."""
+    """Convert a request to the client for a protocol version. Raise MissingClientCapability if that version cannot
+    express the request.
+    """
     match method:
         case "elicitation/create":
             return _downgrade_elicitation(revision, params)
@@ -84,14 +86,16 @@ def _downgrade_elicitation(revision: str, params: dict[str, Any]) -> tuple[str, 
         schema["properties"] = {name: _convert_titled_choices(rule) for name, rule in schema["properties"].items()}
         return "elicitation/create", {"message": params["message"], "requestedSchema": schema}
     if params.get("mode") == "url" and not is_stateless(revision):
-        from secrets import token_urlsafe  # only servers that ask pay for it
+        from secrets import token_urlsafe  # imported here because few servers use it
 
         return "elicitation/create", params | {"elicitationId": params.get("elicitationId") or token_urlsafe(16)}
     return "elicitation/create", params
 
 
 def _convert_titled_choices(property_schema: dict[str, Any]) -> dict[str, Any]:
-    """Before 2025-11: choices with titles are `enum` and `enumNames`; several choices at once cannot be asked for."""
+    """Convert choices with titles to `enum` and `enumNames`. Versions before 2025-11-25 do not support multiple
+    choice.
+    """
     if property_schema.get("type") == "array":
         raise MissingClientCapability({"elicitation": {}})
     if "oneOf" not in property_schema:
@@ -116,7 +120,7 @@ def _downgrade_sampling(revision: str, params: dict[str, Any]) -> dict[str, Any]
 
 
 def _wrap_structured_content(message: dict[str, Any]) -> dict[str, Any]:
-    """Before 2026-07 structured content is an object, in the result of a model's tool too."""
+    """Wrap structured content in an object, as versions before 2026-07-28 require."""
     content = message["content"]
     if isinstance(content, list):
         return message | {"content": [_wrap_structured_content({"content": block})["content"] for block in content]}
@@ -129,7 +133,7 @@ def _wrap_structured_content(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split_message(revision: str, message: dict[str, Any]) -> list[dict[str, Any]]:
-    """Before 2025-11 a message holds one block: several become several messages."""
+    """Split a message into one message per content block, as versions before 2025-11-25 require."""
     content = message["content"]
     blocks: list[dict[str, Any]] = content if isinstance(content, list) else [content]
     for block in blocks:
@@ -141,7 +145,7 @@ def _split_message(revision: str, message: dict[str, Any]) -> list[dict[str, Any
 
 
 def downgrade_implementation(revision: str, info: Implementation) -> Implementation:
-    """Who we are, in the words the revision has for it."""
+    """Return the implementation info without the fields that a version does not have."""
     if is_older(revision, R_2025_06_18):
         return Implementation(name=info.name, version=info.version)
     if is_older(revision, R_2025_11_25):
@@ -150,14 +154,14 @@ def downgrade_implementation(revision: str, info: Implementation) -> Implementat
 
 
 def downgrade_capabilities(revision: str, declared: ServerCapabilities) -> ServerCapabilities:
-    """What we offer, as far as the revision knows it."""
+    """Return the capabilities without those that a version does not have."""
     if is_older(revision, R_2025_03_26):
         declared = replace(declared, completions=None)
     return declared if is_stateless(revision) else replace(declared, extensions=None)
 
 
 def downgrade_result(revision: str, method: str, value: Result, *, wrap_structured: bool = False) -> Result:
-    """A result as a handshake revision expects it; `wraps` if the schema of its structured content is wrapped."""
+    """Convert a result for a handshake version. `wrap_structured` wraps its structured content in an object."""
     if wrap_structured and isinstance(value, CallToolResult) and value.structured_content is not UNSET:
         value = replace(value, structured_content={"result": value.structured_content})
     convert = _CONVERTERS.get(method)
@@ -165,7 +169,9 @@ def downgrade_result(revision: str, method: str, value: Result, *, wrap_structur
 
 
 def is_wrapped(schema: dict[str, Any] | None) -> bool:
-    """Whether an output schema is wrapped for handshake revisions, because it admits more than objects."""
+    """Return whether handshake versions need a wrapper for this output schema. They do if the schema allows values
+    other than objects.
+    """
     return schema is not None and schema.get("type") != "object"
 
 
@@ -217,7 +223,7 @@ def _downgrade_tool(revision: str, tool: Tool) -> Tool:
 
 
 def _wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Before 2026-07 structured content is an object: any other value stands under `result`."""
+    """Wrap a schema in an object with the member `result`, as versions before 2026-07-28 require."""
     inner = {name: value for name, value in schema.items() if name not in ("$defs", "$schema")}
     outer: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
     return outer | {name: schema[name] for name in ("$defs", "$schema") if name in schema}
@@ -227,7 +233,9 @@ _NO_CACHE_HINT: Final[dict[str, Any]] = {"ttl_ms": None, "cache_scope": None}
 
 
 def _create_list_converter(field: str) -> Callable[[str, Any], Result]:
-    """Lists of things that gained a title and `_meta` in 2025-06 and icons in 2025-11."""
+    """Create a converter for lists of items. Items have `title` and `_meta` since 2025-06-18, and icons since
+    2025-11-25.
+    """
 
     def convert(revision: str, value: Any) -> Result:
         dropped_fields: dict[str, Any] = {"icons": None} if is_older(revision, R_2025_11_25) else {}

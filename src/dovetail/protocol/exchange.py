@@ -1,7 +1,7 @@
-"""Exchange, Caller and Service: one request with its caller, in the shape that both eras share.
+"""Exchange, Caller and Service: one request with its caller, in the form that both eras share.
 
-Everything above the protocol layer deals in these. A transport gives an exchange two things, `emit` and, only where
-the peer can be asked directly, `ask`; it knows of the server only what `Service` says.
+All code above the protocol layer uses these types. A transport sets `emit` on each exchange, and also `ask` if it can
+send requests to the client. A transport knows the server only as a `Service`.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -27,106 +27,118 @@ Ask = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
 
 
 class Caller(Struct):
-    """Who asks, in which revision, with which capabilities, log level and principal."""
+    """The sender of a request: protocol version, capabilities, log level and principal."""
 
-    protocol_version: str
-    is_stateless: bool
-    client_capabilities: ClientCapabilities = NO_CAPABILITIES
-    log_level: int | None = None  # the least severity wanted; None: no log messages at all
-    principal: Principal | None = None
-    client_info: Implementation | None = None
-    session_id: str = ""  # a mark of the handshake or connection that is this caller's alone; empty where there is none
+    protocol_version: str  # the protocol version of the request
+    is_stateless: bool  # whether the protocol version has no handshake
+    client_capabilities: ClientCapabilities = NO_CAPABILITIES  # the capabilities that the client declared
+    log_level: int | None = None  # lowest severity of log messages to send, 0 is "debug". None means no log messages
+    principal: Principal | None = None  # the authenticated identity, or None
+    client_info: Implementation | None = None  # the name and version that the client reports, not verified
+    session_id: str = ""  # identifies the handshake session or connection, or empty
 
 
 class Exchange(Struct, eq=False):
-    """One request and everything that is said in reply to it."""
+    """One request and all messages that the server sends in response. Middleware receives it."""
 
-    is_outgoing: ClassVar[bool] = False  # whether this side asks
+    is_outgoing: ClassVar[bool] = False
 
-    id: RequestId
-    method: str
-    params: dict[str, Any]
-    meta: dict[str, Any]
-    caller: Caller
-    headers: Mapping[bytes, bytes] | None = None  # where the transport has any
-    size: int = 0  # bytes of the message that brought it
-    origin: str | None = None  # whose share of the limits it uses, where callers can be told apart
-    emit: Emit | None = None
-    ask: Ask | None = None
-    close_stream: Callable[[int], Awaitable[None]] | None = None
-    wraps: bool = False  # whether its structured result stands under `result` where only objects are allowed
-    task: Any = None  # whatever runs it; its owner may cancel it
-    deadline: float | None = None
-    questions: list[float] | None = None  # when each question without an answer was asked, oldest first
-    paused_at: float = 0.0  # since when at least one question has been open
-    verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "unanswered", "shutdown"
-    check: Callable[["Exchange"], Awaitable[None]] | None = None  # raises as the work would if its caller may not ask
-    exception: BaseException | None = (
-        None  # what an author's function raised, where the result only says that it failed
-    )
-    held: dict[str, Any] | None = None  # see `extra`
+    id: RequestId  # the JSON-RPC id, or 0 for a request that is not sent yet
+    method: str  # the method, such as "tools/call"
+    params: dict[str, Any]  # the parameters as JSON. Middleware may change them
+    meta: dict[str, Any]  # the `_meta` of the parameters. Middleware may change the dict
+    caller: Caller  # the sender of the request
+    # The HTTP headers with names in lower case, or None on other transports.
+    headers: Mapping[bytes, bytes] | None = None
+    exception: BaseException | None = None  # the exception that the tool raised, if the result reports a failure
+    _extra: dict[str, Any] | None = None
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What middleware hands on, to other middleware and to the function, for as long as the request lasts."""
-        if self.held is None:
-            self.held = {}
-        return self.held
-
-    async def notify(self, method: str, params: Any = None) -> None:
-        """Say something on the way to the result."""
-        if self.emit is not None:
-            await self.emit(encode_notification(self.caller.protocol_version, self.id, method, params))
-
-    def end(self, verdict: str) -> None:
-        """Stop whatever runs it, for a reason its answer may give; the first reason stands."""
-        if self.task is not None and self.verdict is None:
-            self.verdict = verdict
-            self.emit = None  # nothing more is said but, perhaps, the answer
-            self.task.cancel()
-
-    def pause(self, now: float) -> None:
-        """Stop the call's own time while its caller is asked a question."""
-        if not self.questions:
-            self.questions = []
-            self.paused_at = now
-        self.questions.append(now)
-
-    def resume(self, asked_at: float, now: float) -> None:
-        """Close the question that was asked then. Count the call's own time again if no other question is open."""
-        assert self.questions is not None
-        self.questions.remove(asked_at)
-        if not self.questions and self.deadline is not None:
-            self.deadline += now - self.paused_at
+        """Values that middleware shares with other middleware and, as `Context.extra`, with the function."""
+        if self._extra is None:
+            self._extra = {}
+        return self._extra
 
     @property
     def progress_token(self) -> RequestId | None:
-        """The token the caller wants progress under, if any."""
+        """The token for progress notifications, or None if the caller did not ask for progress."""
         # spec: progress#progress-flow
         token = self.meta.get(PROGRESS_TOKEN)
         if token is not None and type(token) is not int and type(token) is not str:
             raise InvalidParams("Invalid params: progressToken must be a string or an integer")
         return token
 
+    async def notify(self, method: str, params: object = None) -> None:
+        """Send a notification to the caller before the result. Does nothing for an outgoing request.
+
+        Args:
+            params: The parameters: a struct of the protocol or a dict.
+        """
+
+
+class IncomingExchange(Exchange, eq=False):
+    """A request that a server received, with the state that transports and the dispatcher need to run it."""
+
+    size: int = 0  # number of bytes of the message
+    origin: str | None = None  # key of the caller for limits, or None if callers cannot be distinguished
+    emit: Emit | None = None
+    ask: Ask | None = None
+    close_stream: Callable[[int], Awaitable[None]] | None = None
+    wraps: bool = False  # whether to wrap a structured result that is not an object in `{"result": ...}`
+    task: Any = None  # the task that runs the request and that `end` cancels
+    deadline: float | None = None
+    questions: list[float] | None = None  # times at which the open questions were asked, oldest first
+    paused_at: float = 0.0  # time at which the first open question was asked
+    verdict: str | None = None  # why the task was cancelled: "cancelled", "gone", "timeout", "unanswered", "shutdown"
+    # Checks whether the caller has access. Raises the same error as the call would.
+    check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
+
+    async def notify(self, method: str, params: object = None) -> None:
+        """Send a notification to the caller before the result."""
+        if self.emit is not None:
+            await self.emit(encode_notification(self.caller.protocol_version, self.id, method, params))
+
+    def end(self, verdict: str) -> None:
+        """Cancel the task that runs the request. Only the first verdict counts. The error response may contain it."""
+        if self.task is not None and self.verdict is None:
+            self.verdict = verdict
+            self.emit = None  # after the end, only the response may be sent
+            self.task.cancel()
+
+    def pause(self, now: float) -> None:
+        """Pause the time limit of the call while the caller has not answered a question."""
+        if not self.questions:
+            self.questions = []
+            self.paused_at = now
+        self.questions.append(now)
+
+    def resume(self, asked_at: float, now: float) -> None:
+        """Close the question asked at `asked_at`. Resume the time limit if no other question is open."""
+        assert self.questions is not None
+        self.questions.remove(asked_at)
+        if not self.questions and self.deadline is not None:
+            self.deadline += now - self.paused_at
+
 
 class ForwardedResult(bytes):
-    """A result as another server of the same revision said it: nothing is to be added."""
+    """The encoded result of another server with the same protocol version. The server sends these bytes unchanged."""
 
 
 class ChangeListener(Protocol):
-    """Someone who wants to hear of changes."""
+    """Receives changes of a server."""
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Whether this change is for it."""
+        """Return whether the listener is subscribed to this change."""
         ...
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Take one change; called on the listener's own loop, must not block."""
+        """Receive one change. The server calls this method in the listener's event loop. It must not block."""
         ...
 
 
 class Service(Protocol):
-    """What a transport knows of the server behind it."""
+    """The interface of a server for transports."""
 
     @property
     def implementation(self) -> Implementation: ...
@@ -138,39 +150,43 @@ class Service(Protocol):
     def limits(self) -> ServerLimits: ...
     @property
     def recorder(self) -> "Recorder | None":
-        """The function that records every message, if there is one."""
+        """The function that records every message, or None."""
         ...
 
     def capabilities(self) -> ServerCapabilities:
-        """What the server offers now."""
+        """Return the current capabilities."""
         ...
 
     def can_subscribe(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether this caller may subscribe to a resource. InsufficientScope if it needs more scopes."""
+        """Return whether this caller may subscribe to a resource. Raise InsufficientScope if the caller needs more
+        scopes.
+        """
         ...
 
-    def handle(self, exchange: Exchange) -> Coroutine[Any, Any, Result | bytes]:
-        """The result of an exchange, as a value or already encoded for the caller's revision."""
+    def handle(self, exchange: IncomingExchange) -> Coroutine[Any, Any, Result | bytes]:
+        """Return the result of an exchange, as a value or as bytes in the caller's protocol version."""
         ...
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Deliver change notices to a listener. Call the returned function to stop."""
+        """Deliver changes to a listener. Call the returned function to stop the delivery."""
         ...
 
 
-def convert_params(exchange: Exchange, params_type: type[Any]) -> Any:
-    """The exchange's parameters as their struct."""
+def convert_params(exchange: IncomingExchange, params_type: type[Any]) -> Any:
+    """Convert the parameters of an exchange to a struct."""
     return convert(exchange.params, params_type)
 
 
-def check_meta_size(exchange: Exchange, max_bytes: int) -> None:
-    """Refuse a `_meta` that is out of all proportion."""
+def check_meta_size(exchange: IncomingExchange, max_bytes: int) -> None:
+    """Raise InvalidParams if `_meta` is too large."""
     if len(encode(exchange.meta)) > max_bytes:
         raise InvalidParams(f"Invalid params: _meta is larger than {max_bytes} bytes")
 
 
-def check_result_size(exchange: Exchange, result: Result | bytes, max_bytes: int) -> None:
-    """Refuse to send what a tool gave if it is too large; what is put around it does not count."""
+def check_result_size(exchange: IncomingExchange, result: Result | bytes, max_bytes: int) -> None:
+    """Raise InternalError if the result of a tool is too large. The rest of the message does not count toward the
+    limit.
+    """
     size = len(result if isinstance(result, bytes) else encode(result))
     if size > max_bytes and exchange.method == "tools/call":
         raise InternalError(f"The result is larger than {max_bytes} bytes")

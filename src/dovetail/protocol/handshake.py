@@ -1,6 +1,7 @@
-"""The handshake era: `initialize` opens a session that remembers the caller.
+"""The handshake era: `initialize` opens a session that stores the caller.
 
-The same three verbs as the stateless era. A session is a plain value; whoever holds the connection holds it.
+This module has the same three functions as the stateless era: admit, seal and refuse. The owner of the connection keeps
+the HandshakeState.
 """
 
 import os
@@ -16,7 +17,7 @@ from dovetail.errors import (
     UnsupportedProtocolVersion,
 )
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Caller, Exchange, Service, check_result_size
+from dovetail.protocol.exchange import Caller, IncomingExchange, Service, check_result_size
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, find_subscribed_uris
 from dovetail.protocol.uri_key import uri_key
@@ -34,7 +35,7 @@ INITIALIZE: Final = "initialize"
 DEFAULT_LOG_LEVEL: Final = get_severity("info")
 EMPTY_RESULT: Final = EmptyResult()
 
-# Answered from the session itself, without troubling the server.
+# The session itself handles requests with these methods.
 _SESSION_METHODS: Final = frozenset(
     {"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 )
@@ -42,7 +43,9 @@ _MAX_SUBSCRIPTIONS: Final = 1000
 
 
 def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
-    """The revision to speak: the one asked for, else the newest. spec: handshake/lifecycle#version-negotiation"""
+    """Return the requested version if the server supports it, otherwise the newest supported version. spec:
+    handshake/lifecycle#version-negotiation
+    """
     handshake_revisions = [revision for revision in supported if not is_stateless(revision)]
     if not handshake_revisions:
         raise UnsupportedProtocolVersion(requested, tuple(reversed(supported)))
@@ -53,22 +56,24 @@ def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
 
 
 class HandshakeState:
-    """What one handshake leaves behind."""
+    """The caller and subscriptions of one handshake session."""
 
     __slots__ = ("caller", "is_ready", "subscriptions")
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.is_ready = False
-        self.subscriptions: dict[str, list[str]] | None = None  # URIs as they were spelled, by key
+        self.subscriptions: dict[str, list[str]] | None = None  # maps the key of a URI to the URIs that the client sent
 
     @property
     def allows_batches(self) -> bool:
-        """Whether several messages may come in one array."""
+        """Return whether the client may send several messages in one array."""
         return self.caller.protocol_version in BATCH_REVISIONS
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Whether a change is for this session: all lists, and the resources it subscribed to."""
+        """Return whether this session receives a change. It receives all list changes, and updates of subscribed
+        resources.
+        """
         if not self.is_ready:
             return False
         if method != RESOURCE_UPDATED:
@@ -76,11 +81,11 @@ class HandshakeState:
         return self.subscriptions is not None and uri is not None and uri_key(uri) in self.subscriptions
 
     def get_subscribed_uris(self, uri: str | None) -> list[str | None]:
-        """Return the URIs to name in the notices of one change: each as this session spelled it."""
+        """Return the URIs for the notifications of one change, in the spelling of the client."""
         return find_subscribed_uris(self.subscriptions or {}, uri)
 
-    def admit(self, message: dict[str, Any]) -> Exchange:
-        """The exchange a request opens within this session."""
+    def admit(self, message: dict[str, Any]) -> IncomingExchange:
+        """Return the exchange for a request of this session."""
         method = message["method"]
         if method == INITIALIZE:
             raise InvalidRequest("Invalid request: this session is already initialized")
@@ -88,10 +93,10 @@ class HandshakeState:
             raise MethodNotFound(method)
         params: dict[str, Any] = message.get("params") or {}
         meta = params.get("_meta")
-        return Exchange(message["id"], method, params, meta if type(meta) is dict else {}, self.caller)
+        return IncomingExchange(message["id"], method, params, meta if type(meta) is dict else {}, self.caller)
 
-    def handle_session_request(self, exchange: Exchange, service: Service) -> Result | None:
-        """The answer to what concerns only the session; None for everything else."""
+    def handle_session_request(self, exchange: IncomingExchange, service: Service) -> Result | None:
+        """Return the result of a request about the session itself, or None for other requests."""
         if exchange.method not in _SESSION_METHODS:
             return None
         match exchange.method:
@@ -108,7 +113,7 @@ class HandshakeState:
                 pass
         return EMPTY_RESULT
 
-    def _update_subscription(self, exchange: Exchange, service: Service) -> None:
+    def _update_subscription(self, exchange: IncomingExchange, service: Service) -> None:
         uri = convert(exchange.params, SubscribeParams).uri
         if len(uri) > service.limits.max_uri_bytes:
             raise InvalidParams(f"Invalid params: uri is longer than {service.limits.max_uri_bytes} characters")
@@ -121,7 +126,7 @@ class HandshakeState:
         if exchange.method == "resources/unsubscribe":
             remaining = (
                 [spelling for spelling in spellings if spelling != uri] if uri in spellings else []
-            )  # another spelling ends them all
+            )  # a spelling that was not subscribed ends all subscriptions of the resource
             self.subscriptions[key] = remaining
             if not remaining:
                 del self.subscriptions[key]
@@ -134,9 +139,9 @@ class HandshakeState:
 def open_session(
     message: dict[str, Any], service: Service, principal: Principal | None = None
 ) -> tuple[HandshakeState, bytes]:
-    """The session an `initialize` request opens, and the response to it."""
+    """Open a session for an `initialize` request. Return the session and the response."""
     initialize_params = convert(message.get("params") or {}, InitializeParams)
-    if len(encode(initialize_params)) > service.limits.max_meta_bytes:  # all of it is kept as long as the session
+    if len(encode(initialize_params)) > service.limits.max_meta_bytes:  # the session keeps the parameters until it ends
         raise InvalidParams(f"Invalid params: larger than {service.limits.max_meta_bytes} bytes")
     revision = negotiate_revision(initialize_params.protocol_version, service.protocol_versions)
     session_id = os.urandom(8).hex()
@@ -159,7 +164,9 @@ def open_session(
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
-    """A session for a caller who never shook hands: stateless serving of a handshake revision."""
+    """Create a session for a caller without a handshake, on a server that supports a handshake version but keeps no
+    sessions.
+    """
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )
@@ -167,8 +174,8 @@ def create_implicit_session(revision: str | None, principal: Principal | None = 
     return session
 
 
-def seal(exchange: Exchange, result: Result | bytes, max_result_bytes: int) -> bytes:
-    """The response, in the words of the caller's revision."""
+def seal(exchange: IncomingExchange, result: Result | bytes, max_result_bytes: int) -> bytes:
+    """Encode the response for the caller's protocol version."""
     if exchange.method == "shutdown":
         return jsonrpc.encode_result(exchange.id, b"null")
     if isinstance(result, bytes):
@@ -184,7 +191,7 @@ def seal(exchange: Exchange, result: Result | bytes, max_result_bytes: int) -> b
 
 
 def refuse(revision: str, id: RequestId | None, exc: ProtocolError) -> bytes:
-    """The error response, with the code the revision has for it."""
+    """Encode the error response for a protocol version."""
     return jsonrpc.encode_error(id, downgrade.get_error_code(revision, exc), exc.message, exc.data)
 
 
@@ -192,7 +199,7 @@ Waiter = TypeVar("Waiter")
 
 
 class PendingRequests(Generic[Waiter]):
-    """The questions this side has asked and not yet had answered."""
+    """The requests to the client that have no response yet."""
 
     __slots__ = ("_last_id", "_waiters")
 
@@ -202,17 +209,17 @@ class PendingRequests(Generic[Waiter]):
 
     @property
     def open_questions(self) -> int:
-        """How many questions wait for an answer."""
+        """Return the number of requests without a response."""
         return len(self._waiters)
 
     def create_request(self, waiter: Waiter, method: str, params: dict[str, Any]) -> tuple[RequestId, bytes]:
-        """A request with a fresh id, and the bytes to send."""
+        """Create a request with a new id. Return the id and the bytes to send."""
         self._last_id += 1
         self._waiters[self._last_id] = waiter
         return self._last_id, jsonrpc.encode_request(self._last_id, method, params)
 
     def match_response(self, message: dict[str, Any]) -> tuple[Waiter, Any] | None:
-        """Whose question a response answers, and the result or RemoteError; None if nobody asked."""
+        """Return the waiter and the result or RemoteError of a response. Return None for an unknown id."""
         id = message.get("id")
         waiter = self._waiters.pop(id, None) if type(id) is int else None
         if waiter is None:
@@ -223,11 +230,11 @@ class PendingRequests(Generic[Waiter]):
         return waiter, RemoteError(error["code"], error["message"], error.get("data"))
 
     def discard(self, id: RequestId) -> bool:
-        """Stop waiting; whether the question was still open."""
+        """Stop waiting for a response. Return whether the request was still open."""
         return self._waiters.pop(id, None) is not None
 
     def drain(self) -> list[Waiter]:
-        """Everyone still waiting, at the end of the conversation."""
+        """Remove and return all waiters when the session ends."""
         waiters = list(self._waiters.values())
         self._waiters.clear()
         return waiters

@@ -1,7 +1,7 @@
-"""Mirrored headers: write values of the body into `Mcp-*` headers, and check that the two agree.
+"""Mirrored headers: write values of the body into `Mcp-*` headers, and check that headers and body agree.
 
-Knows schemas only as far as `x-mcp-header` goes, and nothing of HTTP beyond names and values. Invariant: what
-`encode_value` writes, `decode_value` reads back unchanged, and a header that disagrees with its body never passes.
+`decode_value` returns exactly the text that `encode_value` received. A header that differs from its body is always
+rejected. The only schema keyword that this module knows is `x-mcp-header`.
 """
 
 import re
@@ -18,21 +18,21 @@ from dovetail.wire.base import Struct
 ANNOTATION: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"
 
-# The integers a double holds exactly. spec: streamable-http#schema-extension
+# The largest integer that a double represents exactly. spec: streamable-http#schema-extension
 MAX_SAFE_INTEGER: Final = 2**53 - 1
 
-# No message repeats more of a value than this.
+# Error messages quote at most this many characters of a value.
 _MAX_SHOWN_CHARS: Final = 64
 
 _SENTINEL_PREFIX: Final = "=?base64?"
 _SENTINEL_SUFFIX: Final = "?="
 _LEGAL_VALUE: Final = re.compile(r"[\t -~]*")
-# Compiled by the first tool that mirrors arguments in headers.
+# Python compiles these patterns when the first tool mirrors arguments in headers.
 _FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _INTEGER: Final = r"(-?[0-9]{1,16})(?:\.0+)?"
 
 _PRIMITIVES: Final = ("string", "integer", "boolean")
-# Keywords whose value maps free names to schemas, and keywords whose value is data and holds no schema at all.
+# The value of a schema map keyword maps names to schemas. The value of a data keyword contains no schemas.
 _SCHEMA_MAP_KEYWORDS: Final = frozenset(
     ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 )
@@ -40,7 +40,7 @@ _DATA_KEYWORDS: Final = frozenset(("default", "const", "enum", "examples"))
 
 
 class HeaderPath(Struct, frozen=True):
-    """One annotated property: the header that mirrors it, lower case, and where its value stands in the arguments."""
+    """One annotated property: its header in lower case, and the path of its value in the arguments."""
 
     header: bytes
     path: tuple[str, ...]
@@ -48,22 +48,22 @@ class HeaderPath(Struct, frozen=True):
 
 
 def encode_value(text: str) -> str:
-    """Write a value so that it survives as a header: as it is where that is safe, in base64 otherwise.
+    """Encode a value for a header. Text that is safe in a header stays unchanged, and other text becomes base64.
 
     Raises:
-        ValueError: the text holds a lone surrogate and has no UTF-8 form.
+        ValueError: The text contains a lone surrogate, which has no UTF-8 form.
     """
-    # An inner tab would be legal, but intermediaries may rewrite it. spec: streamable-http#value-encoding
+    # A tab is legal, but proxies may rewrite it. spec: streamable-http#value-encoding
     if text.isascii() and text.isprintable() and text == text.strip() and not _is_sentinel(text):
         return text
     return _SENTINEL_PREFIX + b64encode(text.encode()).decode("ascii") + _SENTINEL_SUFFIX
 
 
 def decode_value(raw: bytes | str, *, header: str = "a mirrored header") -> str:
-    """Read a header's value back; `header` is the name used in the message of a refusal.
+    """Decode the value of a header. `header` is the name of the header for error messages.
 
     Raises:
-        HeaderMismatch: characters no header may hold, or base64 that is not exactly that of a UTF-8 text.
+        HeaderMismatch: The value contains invalid characters, or base64 that does not encode a UTF-8 text.
     """
     text = raw if isinstance(raw, str) else raw.decode("latin-1")
     text = text.strip(" \t")
@@ -80,8 +80,8 @@ def _decode_sentinel(text: str, header: str) -> str:
     payload = text[len(_SENTINEL_PREFIX) : -len(_SENTINEL_SUFFIX)].encode("ascii")
     try:
         value = a2b_base64(payload)
-        # One text, one spelling: the decoder skips stray characters and bits, and others may read them otherwise.
-        # In the shortest sentinel the marks overlap, so that a reader could take it for either form.
+        # A text must have only one spelling. Python's decoder ignores stray characters and bits, but other decoders may
+        # not. In the shortest marked value the two marks overlap, so programs could read it in two ways.
         if b64encode(value) != payload or len(text) < len(_SENTINEL_PREFIX) + len(_SENTINEL_SUFFIX):
             raise ValueError
         return value.decode()
@@ -93,21 +93,21 @@ def compile_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
     """Compile the `x-mcp-header` annotations of a tool's input schema.
 
     Raises:
-        ValueError: an annotation breaks a rule.
+        ValueError: An annotation is invalid.
     """
-    # One broken annotation spoils the tool. spec: streamable-http#schema-extension
+    # One invalid annotation makes the tool invalid. spec: streamable-http#schema-extension
     rows: dict[bytes, HeaderPath] = {}
     for path, node in _iter_schemas(schema):
         if ANNOTATION in node:
             row = _parse_annotation(path, node)
             if row.header in rows:
-                raise ValueError(f"{_describe_property(path)}: {ANNOTATION} names {row.header.decode()} a second time")
+                raise ValueError(f"{_describe_property(path)}: {ANNOTATION} uses {row.header.decode()} more than once")
             rows[row.header] = row
     return tuple(rows.values())
 
 
 def _iter_schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, Any]]]:
-    """Every schema within a schema; the path is None where a keyword other than `properties` was crossed."""
+    """Iterate over a schema and its subschemas. The path is None below any keyword other than `properties`."""
     queue: deque[tuple[tuple[str, ...] | None, Any]] = deque([((), root)])
     while queue:
         path, node = queue.popleft()
@@ -136,14 +136,16 @@ def _iter_subschemas(
 def _parse_annotation(path: tuple[str, ...] | None, node: Mapping[str, Any]) -> HeaderPath:
     name, json_type = node[ANNOTATION], node.get("type")
     if not path:
-        raise ValueError(f"{ANNOTATION} {_quote_name(name)} is not on a property reached through `properties` alone")
+        raise ValueError(
+            f"{ANNOTATION} {_quote_name(name)} must be on a property that is reached through `properties` only"
+        )
     if not isinstance(name, str) or not re.fullmatch(_FIELD_NAME, name):
         raise ValueError(
             f"{_describe_property(path)}: {ANNOTATION} {_quote_name(name)} is not an HTTP field-name token"
         )
-    # A list of types, or a union with null, is refused too: other clients hide a tool that has one.
+    # Lists of types and unions with null are rejected too, because other clients hide tools with such an annotation.
     if json_type not in _PRIMITIVES:
-        raise ValueError(f"{_describe_property(path)}: {ANNOTATION} needs the type string, integer or boolean")
+        raise ValueError(f"{_describe_property(path)}: {ANNOTATION} requires the type string, integer or boolean")
     return HeaderPath(PARAM_PREFIX + name.lower().encode("ascii"), path, json_type)
 
 
@@ -158,29 +160,29 @@ def _quote_name(name: Any) -> str:
 def check_param_headers(
     paths: Sequence[HeaderPath], arguments: Mapping[str, Any], headers: Mapping[bytes, bytes]
 ) -> None:
-    """Compare the arguments of a call with the headers that mirror them; header names are lower case.
+    """Compare the arguments of a call with the headers that mirror them. Header names are lower case.
 
     Raises:
-        HeaderMismatch: a header is missing, malformed, not expected, or says something else than the body.
+        HeaderMismatch: A header is missing, malformed, unexpected, or differs from the body.
     """
-    # A null counts as no value. spec: streamable-http#server-behavior-for-custom-headers
+    # A null counts as absent. spec: streamable-http#server-behavior-for-custom-headers
     for row in paths:
         raw, value = headers.get(row.header), _get_value(row.path, arguments)
         name = row.header.decode("ascii")
         if value is None:
             if raw is not None:
-                raise HeaderMismatch(f"Header mismatch: {name} is given, but the body has no such value")
+                raise HeaderMismatch(f"Header mismatch: {name} is present, but the body has no such value")
         elif raw is None:
-            raise HeaderMismatch(f"Header mismatch: {name} is missing, but the body has a value for it")
+            raise HeaderMismatch(f"Header mismatch: {name} is missing, but the body has its value")
         else:
             _compare(name, decode_value(raw, header=name), value)
 
 
 def build_param_headers(paths: Sequence[HeaderPath], arguments: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
-    """The headers that mirror these arguments; a value that is absent or null has none.
+    """Build the headers that mirror these arguments. Absent and null values have no header.
 
     Raises:
-        ValueError: a value cannot be mirrored, being no string, boolean or safe integer.
+        ValueError: A value is not a string, a boolean or a safe integer.
     """
     mirrored: list[tuple[bytes, bytes]] = []
     for row in paths:
@@ -205,24 +207,24 @@ def _compare(name: str, text: str, value: Any) -> None:
         expected = _format_value(name, value)
     except ValueError as fault:
         raise HeaderMismatch(f"Header mismatch: {fault}") from None
-    # Integers are compared as numbers. spec: streamable-http#server-validation
+    # Integers are compared as numbers, not as text. spec: streamable-http#server-validation
     number = None if isinstance(value, str | bool) else re.fullmatch(_INTEGER, text)
     if text != expected and (number is None or int(number[1]) != int(expected)):
         raise HeaderMismatch(
-            f"Header mismatch: {name} says '{clip(text, _MAX_SHOWN_CHARS)}', "
-            f"the body '{clip(expected, _MAX_SHOWN_CHARS)}'"
+            f"Header mismatch: {name} is '{clip(text, _MAX_SHOWN_CHARS)}', but the body has "
+            f"'{clip(expected, _MAX_SHOWN_CHARS)}'"
         )
 
 
 def _format_value(name: str, value: Any) -> str:
-    """The text of a JSON value in a header, before encoding."""
+    """Format a JSON value as the text of a header, before encoding."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    # JSON does not tell 42 from 42.0; a schema's integer admits both.
+    # JSON does not distinguish 42 from 42.0, and the schema type integer accepts both.
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         if abs(value) > MAX_SAFE_INTEGER:
-            raise ValueError(f"{name} cannot mirror an integer beyond 2^53 - 1")
+            raise ValueError(f"{name} cannot mirror an integer larger than 2^53 - 1")
         return str(int(value))
     raise ValueError(f"{name} can only mirror a string, an integer or a boolean")

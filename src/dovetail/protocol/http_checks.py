@@ -1,7 +1,7 @@
-"""Check the head of an HTTP request: continue, or refuse with a status. Pure, and reads no body.
+"""Check the head of an HTTP request and reject an invalid one with a status. This module does no I/O and reads no body.
 
-The Host and Origin rules are what keeps a web page from reaching a server on the visitor's own machine. Verdicts are
-remembered by the raw header bytes, because nearly every request brings the same ones.
+The Host and Origin checks keep web pages from reaching a server on the visitor's machine. Results are cached by the raw
+header bytes, because nearly all requests send the same headers.
 """
 
 import re
@@ -15,7 +15,7 @@ from dovetail.protocol.limits import CallerBusy
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
-# spec: streamable-http#protocol-version-header, streamable-http#server-validation
+# The HTTP status of each error code. spec: streamable-http#protocol-version-header, streamable-http#server-validation
 STATUS_BY_ERROR_CODE: Final = {
     -32700: 400,
     -32600: 400,
@@ -29,19 +29,19 @@ STATUS_BY_ERROR_CODE: Final = {
 
 
 def get_http_status(exc: ProtocolError) -> int:
-    """The status an error response travels with."""
+    """Return the HTTP status for an error response."""
     if isinstance(exc, ServerBusy):
         return 429 if isinstance(exc, CallerBusy) else 503
     return STATUS_BY_ERROR_CODE.get(exc.code, 200)
 
 
 def build_retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
-    """When to come back, where that makes sense."""
+    """Build the Retry-After header, or no header if the error has no retry delay."""
     return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, ServerBusy) else []
 
 
 def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authorization: bytes = b"") -> bytes:
-    """What a caller must ask for to be served, in the scheme of the credentials it has shown.
+    """Build the challenge with the missing scopes, in the scheme of the caller's credentials.
 
     spec: authorization#runtime-insufficient-scope-errors
     """
@@ -53,7 +53,7 @@ def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authoriza
 JSON_MEDIA_TYPE: Final = b"application/json"
 SSE_MEDIA_TYPE: Final = b"text/event-stream"
 
-# A header given twice that decides something is ambiguous: two readers could believe two different ones.
+# These headers affect decisions. If a request repeats one of them, two programs could use different values.
 _SINGLE_VALUE_HEADERS: Final = (
     b"host",
     b"origin",
@@ -68,7 +68,7 @@ _ZERO_QUALITY: Final = re.compile(rb"\s*q=0(?:\.0*)?\s*", re.IGNORECASE)
 
 
 class Refusal(Exception):
-    """An answer given before the request is looked at any further."""
+    """Ends a request with an HTTP status before its body is read."""
 
     def __init__(self, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class Refusal(Exception):
 
 
 def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """The headers by lower-case name; one that decides something may stand only once."""
+    """Return the headers by lower-case name. Raise Refusal if a header that affects decisions occurs twice."""
     header_list = list(pairs)
     headers = dict(header_list)
     if len(headers) == len(header_list):
@@ -86,7 +86,7 @@ def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     seen: set[bytes] = set()
     for name, _ in header_list:
         if name in seen and (name in _SINGLE_VALUE_HEADERS or name.startswith(b"mcp-")):
-            raise Refusal(400, f"Header mismatch: {name.decode('latin-1')} is given more than once")
+            raise Refusal(400, f"Header mismatch: {name.decode('latin-1')} was sent more than once")
         seen.add(name)
     joined: dict[bytes, bytes] = {}
     for name, value in header_list:
@@ -95,25 +95,26 @@ def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 class HostFilter:
-    """Which hosts and origins may speak to this endpoint."""
+    """The hosts and origins that may use an endpoint."""
 
     def __init__(self, hosts: Iterable[str], origins: Iterable[str], public_url: str | None) -> None:
         self._hosts = {host.lower() for host in hosts}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         if public_url is not None:
-            from urllib.parse import urlsplit  # not needed on standard streams, which read this module too
+            from urllib.parse import urlsplit  # imported here because stdio servers do not use it
 
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(f"public_url must be an http or https URL, not {public_url!r}")
-            if "?" in public_url or "#" in public_url:  # spec: authorization#canonical-server-uri
+            # A canonical server URI has neither. spec: authorization#canonical-server-uri
+            if "?" in public_url or "#" in public_url:
                 raise ValueError(f"public_url must have no query and no fragment, not {public_url!r}")
             self._hosts.add(parts.netloc.rpartition("@")[2].lower())
             self._origins.add(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower())
         self._allowed_cache: dict[tuple[bytes | None, bytes | None, str | None], bool] = {}
 
     def check(self, headers: Mapping[bytes, bytes], bound_host: str | None) -> None:
-        """Refuse a foreign Origin with 403 and a foreign Host with 421.
+        """Reject an unknown Origin with 403 and an unknown Host with 421.
 
         spec: streamable-http#security-endpoint
         """
@@ -124,14 +125,14 @@ class HostFilter:
         if origin is not None and not self._is_origin_allowed(origin.decode("latin-1").lower(), bound_host):
             raise Refusal(
                 403,
-                f"Origin {clip(origin.decode('latin-1'))} may not use this server; "
-                "name it in allowed_origins if it should",
+                f"Origin {clip(origin.decode('latin-1'))} may not use this server. To allow this origin, add it to "
+                "allowed_origins",
             )
         if host is None or not self._is_host_allowed(host.decode("latin-1").lower(), bound_host):
             raise Refusal(
                 421,
-                f"Host {clip((host or b'(none)').decode('latin-1'))} is not this server; "
-                "name it in allowed_hosts or set public_url if it is",
+                f"Host {clip((host or b'(none)').decode('latin-1'))} is not a name of this server. Add the host to "
+                "allowed_hosts or set public_url",
             )
         if len(self._allowed_cache) < _MAX_CACHED_DECISIONS:
             self._allowed_cache[key] = True
@@ -146,16 +147,16 @@ class HostFilter:
         if "*" in self._origins or origin in self._origins:
             return True
         scheme, separator, host = origin.partition("://")
-        # Only what is itself served here as a page may call; "*" for hosts says nothing about pages.
+        # Only pages that this server serves may call it, even with allowed_hosts="*".
         name = _parse_hostname(host) if separator and scheme in ("http", "https") else None
         return name is not None and (name in LOOPBACK or name == bound_host)
 
 
 def _parse_hostname(host: str) -> str | None:
-    """The name in `name[:port]`, or None if it is not exactly that."""
+    """Return the name in `name[:port]`, or None if the text has another form."""
     if host.startswith("["):
         name, bracket, rest = host[1:].partition("]")
-        if not bracket or ":" not in name:  # brackets are for IPv6 alone
+        if not bracket or ":" not in name:  # only IPv6 addresses have brackets
             return None
         colon, port = rest[:1], rest[1:]
     else:
@@ -167,7 +168,7 @@ def _parse_hostname(host: str) -> str | None:
 
 
 def parse_media_type(value: bytes | None) -> bytes:
-    """The type in a Content-Type header, without its parameters."""
+    """Return the media type of a Content-Type header, without its parameters."""
     return (value or b"").partition(b";")[0].strip().lower()
 
 
@@ -175,7 +176,7 @@ _accept_cache: dict[bytes, tuple[bool, bool]] = {}
 
 
 def parse_accept(value: bytes | None) -> tuple[bool, bool]:
-    """Whether an Accept header takes plain JSON, and whether it takes an event stream."""
+    """Return whether an Accept header allows JSON, and whether it allows an event stream."""
     if value is None:
         return True, True
     accepts = _accept_cache.get(value)
@@ -200,7 +201,7 @@ def _accepts_type(value: bytes, full_type: bytes, type_range: bytes) -> bool:
 
 
 def is_safe_url(url: str) -> bool:
-    """Whether a URL may be shown to a user to open: https, or http on this machine, and nothing hidden in it."""
+    """Return whether a URL is safe to show to a user: https, or http on this machine, and without hidden parts."""
     try:
         parts = urlsplit(url)
         host = parts.hostname

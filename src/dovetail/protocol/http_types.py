@@ -3,31 +3,36 @@
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias
 
-from dovetail.wire.base import Struct
+from dovetail.wire.base import Struct, field
 
 
 class HTTPRequest(Struct, frozen=True):
-    """A request to be sent."""
+    """An HTTP request to send."""
 
-    method: str
-    url: str
-    headers: dict[str, str]
-    body: bytes = b""
+    method: str  # the HTTP method, in capitals
+    url: str  # the URL
+    headers: dict[str, str] = field(default_factory=dict[str, str])  # the headers
+    body: bytes = b""  # the body, or empty
 
 
 class HTTPResponse(Struct, frozen=True):
-    """What came back."""
+    """An HTTP response with its whole body."""
 
-    status_code: int
-    headers: Mapping[str, str]
-    body: bytes
+    status_code: int  # the status code
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # the headers, names in lower case
+    body: bytes = b""  # the body
 
 
 class AsyncHTTPClient(Protocol):
     """A client with the method `request` of `httpx.AsyncClient`."""
 
     def request(self, method: str, url: str, *, headers: Any, content: Any) -> Awaitable[Any]:
-        """Send a request. The result has `status_code`, `headers` and `content`."""
+        """Send a request. The result has `status_code`, `headers` and `content`.
+
+        Args:
+            headers: The headers of the request.
+            content: The body of the request, or None.
+        """
         ...
 
 

@@ -1,4 +1,4 @@
-"""Model: the interface of a language model, with one method in the protocol's own types."""
+"""Model: the interface of a language model, with one method that uses the protocol's types."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -10,27 +10,27 @@ from dovetail.wire.tools import Tool
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What one reply took, in tokens; and in dollars, where the model's price is known."""
+    """The tokens and the cost of one reply."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = None
+    input_tokens: int = 0  # tokens sent to the model
+    output_tokens: int = 0  # tokens of the reply
+    cost_usd: float | None = None  # cost in dollars, or None if the price is unknown
 
 
 class ModelReply(Struct, frozen=True, kw_only=True):
-    """What a model said: text and calls of tools, in order."""
+    """The reply of a model."""
 
-    content: list[SamplingContent]
-    model: str
-    stop_reason: str | None = None
-    usage: Usage = Usage()
-    invalid_calls: Mapping[str, str] = {}  # why the arguments of a call could not be read, by the id of the call
+    content: list[SamplingContent]  # texts and tool calls, in order
+    model: str  # the name of the model
+    stop_reason: str | None = None  # why the model stopped
+    usage: Usage = Usage()  # the tokens and the cost
+    invalid_calls: Mapping[str, str] = {}  # the problem of each call with invalid arguments, by call id
 
 
 class Model(Protocol):
     """A language model.
 
-    One with an attribute `price`, dollars for a million tokens in and out, can be given a budget in dollars.
+    Add an attribute `price` (dollars per million input and output tokens) to use a budget in dollars.
     """
 
     async def create_message(
@@ -45,5 +45,15 @@ class Model(Protocol):
         tool_choice: ToolChoice | None = None,
         model_preferences: ModelPreferences | None = None,
     ) -> ModelReply:
-        """The next message of the conversation."""
+        """Return the next message of a conversation.
+
+        Args:
+            tools: Tools that the model may call.
+            max_tokens: The largest number of tokens in the reply.
+            system_prompt: The system prompt.
+            temperature: Randomness of the reply. With None, the provider decides.
+            stop_sequences: Texts at which the model stops.
+            tool_choice: Whether the model may, must or must not call a tool.
+            model_preferences: Which model to choose, if there are several.
+        """
         ...

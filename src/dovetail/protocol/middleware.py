@@ -1,72 +1,85 @@
 """Middleware of servers and clients: its types, its checks, and its composition around a handler.
 
-Composed when it is registered; where there is none, nothing of this is called.
+Middleware is composed when it is registered. Without middleware there is no overhead.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
 from dovetail.error_context import clip
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.wire.base import Result
 from dovetail.wire.methods import METHODS
 from dovetail.wire.tools import CallToolResult
 
-CallNext: TypeAlias = Callable[[Exchange], Awaitable[Any]]
-Middleware: TypeAlias = Callable[[Exchange, CallNext], Awaitable[Any]]
+# Runs the rest of the request and returns the result.
+CallNext: TypeAlias = Callable[[Exchange], Awaitable[object]]
+# An async function, or an object with an async `__call__`. Middleware returns the result of `call_next` or another
+# result.
+Middleware: TypeAlias = Callable[[Exchange, CallNext], Awaitable[object]]
+
+# Handles one method of a server, without middleware. Some handlers return only parts of a result.
+Handler: TypeAlias = Callable[[IncomingExchange], Awaitable[Any]]
 
 F = TypeVar("F", bound=Callable[..., Any])
+E = TypeVar("E", bound=Exchange)
 
 _RESULT_TYPES: Final = (Result, bytes)
 
 
-def compose_middleware(middleware: Iterable[Middleware], handler: CallNext) -> CallNext:
-    """The work with everything around it; the first stands outermost."""
+def compose_middleware(
+    middleware: Iterable[Middleware], handler: Callable[[E], Awaitable[Any]]
+) -> Callable[[E], Awaitable[Any]]:
+    """Return the handler with middleware around it. The first middleware is the outermost."""
+    call_next: Any = handler  # Any, because middleware accepts every Exchange and passes on one of type E
     for function in reversed([*middleware]):
-        handler = _wrap_handler(function, handler)
-    return handler
+        call_next = _wrap_handler(function, call_next)
+    return call_next
 
 
 def ignores_results(function: F) -> F:
-    """Mark middleware that does not look at results, so that those of other servers may go through as they came."""
+    """Mark middleware that does not read results. The server can then forward results of other servers unchanged."""
     function.__dict__["ignores_results"] = True
     return function
 
 
 def reads_results(function: Middleware) -> bool:
-    """Whether middleware may look at results."""
+    """Return whether middleware may read results."""
     return not getattr(function, "ignores_results", False)
 
 
 def validate_middleware(function: Middleware) -> Middleware:
-    """The function, if it can stand around a request; otherwise every single one would fail."""
+    """Return the function if it has the form of middleware. Otherwise raise TypeError, because every request would
+    fail.
+    """
     unwrapped = inspect.unwrap(function) if callable(function) else function
     try:
         inspect.signature(unwrapped).bind(None, None)
     except (TypeError, ValueError):
-        raise TypeError(f"{function!r} is no middleware: it takes two arguments, (exchange, call_next)") from None
-    is_named = inspect.isfunction(unwrapped) and unwrapped.__name__ != "<lambda>"  # which may pass on what is awaited
+        raise TypeError(f"invalid middleware {function!r}: it must take two arguments, (exchange, call_next)") from None
+    # A lambda need not be async, because it may return the awaitable of another function.
+    is_named = inspect.isfunction(unwrapped) and unwrapped.__name__ != "<lambda>"
     if is_named and not inspect.iscoroutinefunction(unwrapped):
         raise TypeError(
-            f"{unwrapped.__qualname__} is no middleware: it has to be `async def`, and await call_next(exchange)"
+            f"invalid middleware {unwrapped.__qualname__}: it must be `async def` and await call_next(exchange)"
         )
     return function
 
 
 def _wrap_handler(function: Middleware, call_next: CallNext) -> CallNext:
-    async def call(exchange: Exchange) -> Any:
+    async def call(exchange: Exchange) -> object:
         result = await function(exchange, call_next)
-        if result is None and exchange.method in METHODS:  # of which none has such a result
+        if result is None and exchange.method in METHODS:  # no method of the protocol has the result None
             raise TypeError(
-                f"the middleware {_function_name(function)} returned nothing: let it return await call_next(exchange)"
+                f"the middleware {_function_name(function)} returned None. It must return the result of `await "
+                "call_next(exchange)`"
             )
         if not isinstance(result, _RESULT_TYPES) and not exchange.is_outgoing and exchange.method in METHODS:
             type_name = type(result).__qualname__
             raise TypeError(
-                f"the middleware {_function_name(function)} returned {type_name}, which is no result: "
-                "let it return what "
-                "`await call_next(exchange)` gave, or a result such as CallToolResult"
+                f"the middleware {_function_name(function)} returned {type_name}. It must return the result of "
+                "`await call_next(exchange)` or another result, for example CallToolResult"
             )
         return result
 
@@ -79,7 +92,7 @@ def _function_name(function: Middleware) -> str:
 
 
 def get_target_name(exchange: Exchange) -> str:
-    """The tool or prompt called, or the resource read; empty where there is none."""
+    """Return the name of the tool or prompt, or the URI of the resource. Return an empty string for other requests."""
     for field in ("name", "uri"):
         value = exchange.params.get(field)
         if type(value) is str:
@@ -88,15 +101,18 @@ def get_target_name(exchange: Exchange) -> str:
 
 
 def get_caller_key(exchange: Exchange) -> str:
-    """Who asks: the principal, else whatever tells callers apart here, else nobody in particular."""
-    return exchange.caller.principal or exchange.origin or ""
+    """Return a key for the caller: the principal, otherwise the origin, otherwise an empty string."""
+    origin = exchange.origin if isinstance(exchange, IncomingExchange) else None
+    return exchange.caller.principal or origin or ""
 
 
-def has_failed(result: Any) -> bool:
-    """Whether a tool's result says that the tool failed."""
+def has_failed(result: object) -> TypeGuard[CallToolResult]:
+    """Return whether a result reports that the tool failed."""
     return isinstance(result, CallToolResult) and result.is_error
 
 
 def is_subscription(exchange: Exchange) -> bool:
-    """Whether it lasts as long as its listener, so that its duration says nothing."""
+    """Return whether a request is a subscription. A subscription runs until its listener leaves, so its duration has no
+    meaning.
+    """
     return exchange.method == "subscriptions/listen"

@@ -1,13 +1,13 @@
-"""Mountable: what a server needs of another server that it mounts, in this process or remote.
+"""Mountable: the interface of a server that is mounted on another server, in this process or remote.
 
-Neither side knows the other: the framework mounts anything of this shape, and a client can be put into it.
+The two servers do not know each other's class. A server mounts any object with this interface.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Result
 from dovetail.wire.lifecycle import ServerCapabilities
@@ -16,7 +16,7 @@ ItemKind: TypeAlias = Literal["tool", "resource", "resource template", "prompt"]
 
 ITEM_KINDS: Final[tuple[ItemKind, ...]] = ("tool", "resource", "resource template", "prompt")
 
-# What is raised when there is nothing of a name.
+# The error for an item that does not exist.
 NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
     "tool": ToolNotFound,
     "resource": ResourceNotFound,
@@ -24,56 +24,58 @@ NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
     "prompt": PromptNotFound,
 }
 
-# Told of a change: the method of its notification, and the URI where it is about one resource.
+# Receives the method of a change notification, and the URI if the change concerns one resource.
 ChangeCallback: TypeAlias = Callable[[str, str | None], None]
 
 
 class SupportsMount(Protocol):
-    """A `Client`, or anything else besides a `Server` that can be mounted on a server."""
+    """A `Client`, or any other object except a `Server` that can be mounted on a server."""
 
     def __mountable__(self) -> "Mountable":
-        """Return the server as the one it is mounted on sees it."""
+        """Return the interface that the mounting server uses."""
         ...
 
 
 class Mountable(Protocol):
-    """A server as seen by the one it is mounted on."""
+    """A server that is mounted on another server."""
 
     name: str
-    is_remote: bool  # whether looking something up takes a journey
+    is_remote: bool  # whether finding an item needs a request to another process
 
     async def start(self) -> None:
-        """Make it ready; called before each use, so it costs nothing when it is."""
+        """Start the server. This method is called before each use, so it must be fast if the server is already
+        running.
+        """
         ...
 
     async def stop(self) -> None:
-        """Let go of everything; `start` may follow."""
+        """Release all resources. `start` can start the server again."""
         ...
 
     def capabilities(self) -> ServerCapabilities:
-        """What it offers, as far as that is known."""
+        """Return the known capabilities."""
         ...
 
-    async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
-        """The declarations it shows to this caller, by name or URI."""
+    async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
+        """Return the definitions that this caller can see, by name or URI."""
         ...
 
-    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
-        """Whether it has something of this name, or under this URI."""
+    async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
+        """Return whether there is an item with this name or URI."""
         ...
 
-    async def handle(self, exchange: Exchange) -> Result | bytes:
-        """The result of an exchange in its own words."""
+    async def handle(self, exchange: IncomingExchange) -> Result | bytes:
+        """Return the result of an exchange."""
         ...
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Hear of its changes; call what is returned to stop."""
+        """Report changes to a callback. Call the returned function to stop the reports."""
         ...
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Whether this caller may hear of a resource, as far as that is known."""
+        """Return whether this caller may receive updates of a resource. Decide without a request to another process."""
         ...
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Hear of changes of these resources too, for this caller; call what is returned to stop."""
+        """Report updates of these resources for this caller, too. Call the returned function to stop the reports."""
         ...

@@ -1,7 +1,8 @@
-"""Negotiate the era and the protocol version with a server. A pure state machine that says what to send.
+"""Negotiate the era and the protocol version with a server. A pure state machine that returns the next request to send.
 
-A discovery goes first. Its answer, or a refusal only a stateless server gives, settles the question; any other answer,
-or silence, means a handshake. Never keyed to one error code. spec: stdio#backward-compatibility
+The client sends `server/discover` first. If it succeeds, or fails with an error that only stateless servers send, the
+era is stateless. Any other response, or no response, leads to a handshake. No single error code decides. spec:
+stdio#backward-compatibility
 """
 
 from collections.abc import Sequence
@@ -19,14 +20,18 @@ ERAS: Final[tuple[Era, ...]] = get_args(Era)
 DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 
-# What only a server of the stateless era answers.
+# Error codes that only stateless servers send.
 _STATELESS_CODES: Final = frozenset(
     {HeaderMismatch.code, MissingClientCapability.code, UnsupportedProtocolVersion.code}
 )
 
 
 class VersionNegotiation:
-    """`send` is the next request, DISCOVER or INITIALIZE, in `revision`; None when the revision is settled."""
+    """The state of a negotiation.
+
+    `send` is the next request, DISCOVER or INITIALIZE, in version `revision`. It is None when the client and the server
+    have agreed on a version.
+    """
 
     def __init__(self, protocol_version: str | None = None) -> None:
         self._requested_revision = None if protocol_version in ERAS else protocol_version
@@ -44,17 +49,15 @@ class VersionNegotiation:
 
     @property
     def can_fall_back(self) -> bool:
-        """Whether a silent server may be tried with a handshake."""
+        """Return whether to try a handshake with a server that does not respond."""
         return bool(self._handshake_revisions)
 
-    # What came back from a discovery
-
     def handle_discovery(self, result: DiscoverResult, *, is_final: bool = True) -> None:
-        """The server speaks the stateless era, and says which revisions; unless that settles it, it is asked again."""
+        """Handle a discovery result. If `is_final` is False, the client asks the server again in the chosen version."""
         self._choose_revision(result.supported_versions, None if is_final else DISCOVER)
 
     def handle_discovery_error(self, code: int, data: Any) -> bool:
-        """An error response to a discovery; whether it tells what to do, which only a stateless server's does."""
+        """Handle a discovery error. Return whether the negotiation can continue."""
         if code == UnsupportedProtocolVersion.code and isinstance(data, dict):
             offered: Any = data.get("supported")
             if isinstance(offered, list):
@@ -62,38 +65,38 @@ class VersionNegotiation:
                 self._choose_revision(offered, DISCOVER)
                 return True
         if code in _STATELESS_CODES:
-            return False  # stateless, but something else is wrong
+            return False  # the server is stateless, so a handshake would not help
         self.fall_back()
         return True
 
     def fall_back(self) -> None:
-        """Not a server of the stateless era: open a session."""
+        """Switch to the handshake era."""
         if not self._handshake_revisions:
             raise add_context(
-                VersionNegotiationError("the server does not speak the stateless era of the protocol"),
-                hint='leave out protocol_version=, or pass protocol_version="handshake"',
+                VersionNegotiationError("the server does not support the stateless protocol versions"),
+                hint='remove protocol_version=, or pass protocol_version="handshake"',
             )
         self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
     def require_stateless(self) -> None:
-        """The server has shown that it speaks the stateless era: nothing else is tried any more."""
+        """Exclude a handshake, because the server has turned out to be stateless."""
         self._handshake_revisions = ()
 
-    # What came back from initialize
-
     def handle_initialize(self, revision: str) -> None:
-        """The server settled the revision of the session."""
+        """Accept the version that the server chose for the session."""
         if revision not in HANDSHAKE_REVISIONS and revision != DRAFT:
             raise self._no_common_revision([revision])
         if self._requested_revision is not None and revision != self._requested_revision:
             raise add_context(
-                VersionNegotiationError(f"the server answered in {revision}, not in {self._requested_revision}"),
-                hint=f"leave out protocol_version=, or pass protocol_version={revision!r}",
+                VersionNegotiationError(f"the server chose version {revision} instead of {self._requested_revision}"),
+                hint=f"remove protocol_version=, or pass protocol_version={revision!r}",
             )
         self.next_method, self.revision = None, revision
 
     def handle_initialize_error(self, data: Any) -> bool:
-        """An error response to initialize; whether it offers a revision not yet tried."""
+        """Handle an error of initialize. Return whether the error offers a version that the client has not tried
+        yet.
+        """
         offered: Any = data.get("supported") if isinstance(data, dict) else None
         if not isinstance(offered, list):
             return False
@@ -102,9 +105,9 @@ class VersionNegotiation:
         return True
 
     def _choose_revision(self, offered: Sequence[Any], stateless_method: str | None) -> None:
-        """Take the best of what the server offers: the newest of the stateless era, else of the other.
+        """Choose the newest stateless version that the server offers, or else the newest handshake version.
 
-        One that was refused and is offered all the same is tried again, once.
+        The client tries a version once more if the server rejected it but still offers it.
         """
         for candidates, next_method in (
             (self._stateless_revisions, stateless_method),
@@ -119,11 +122,15 @@ class VersionNegotiation:
         raise self._no_common_revision(offered)
 
     def _no_common_revision(self, offered: Sequence[Any]) -> VersionNegotiationError:
-        theirs = ", ".join(str(revision)[:32] for revision in offered[:8]) or "none at all"
+        theirs = ", ".join(str(revision)[:32] for revision in offered[:8]) or "no version"
         ours = ", ".join((*self._handshake_revisions, *self._stateless_revisions))
         return add_context(
-            VersionNegotiationError(f"the server speaks {theirs}; this client was to speak {ours}"),
-            hint="update the older of the two" if self._is_automatic else "leave out protocol_version=",
+            VersionNegotiationError(
+                f"no common protocol version: the server supports {theirs}, and this client was set to {ours}"
+            ),
+            hint="update the server or this client, whichever is older"
+            if self._is_automatic
+            else "remove protocol_version=",
         )
 
 
@@ -134,7 +141,7 @@ def _allowed_revisions(protocol_version: str | None, era: Era, era_revisions: Se
 
 
 def check_protocol_version(protocol_version: str | None) -> None:
-    """ValueError unless it is a known protocol version, "handshake", "stateless" or None."""
+    """Raise ValueError unless this is a known protocol version, "handshake", "stateless" or None."""
     known = (*HANDSHAKE_REVISIONS, *STATELESS_REVISIONS, DRAFT, *ERAS)
     if protocol_version is not None and protocol_version not in known:
         raise ValueError(f"protocol_version= must be one of {', '.join(known)}, not {protocol_version!r}")

@@ -1,51 +1,85 @@
-"""Count events within a time window, such as failed logins or registrations. Callers pass the time."""
+"""Limit how often an event happens, for example a call, a failed login or a registration. Callers pass the time."""
 
 import ipaddress
-from collections import deque
+from collections.abc import Hashable
 from typing import Final
 
+from dovetail.wire.base import Struct
+
 _MAX_KEYS: Final = 10_000
+_ROUNDING: Final = 1e-9  # tolerance for rounding errors, as a fraction of a token
+
+
+class _Bucket(Struct):
+    tokens: float
+    updated_at: float
 
 
 class RateLimiter:
-    """So many times within so many seconds, for each key."""
+    """A token bucket for each key: `burst` events at once, and `max_count` more in each `window_s` seconds.
 
-    def __init__(self, max_count: int, window_s: float) -> None:
-        self._max_count = max_count
+    If there are too many keys, the limiter drops full buckets first, because they contain no information.
+    """
+
+    def __init__(self, max_count: float, window_s: float, *, burst: float | None = None) -> None:
+        self._burst = max_count if burst is None else burst
+        self._rate = max_count / window_s
         self._window_s = window_s
-        self._times_by_key: dict[str, deque[float]] = {}
+        self._buckets: dict[Hashable, _Bucket] = {}
+        self._sweep_at = 0.0
 
-    def is_full(self, key: str, now: float) -> bool:
-        """Whether the next time would be too much."""
-        times = self._times_by_key.get(key)
-        if times is None:
-            return self._max_count < 1
-        while times and times[0] <= now - self._window_s:
-            times.popleft()
-        if not times:
-            del self._times_by_key[key]
-        return len(times) >= self._max_count
+    def take(self, key: Hashable, now: float, *, borrow: bool = False) -> float:
+        """Count one event and return 0. If there were too many events, do not count it and return the seconds to wait.
 
-    def record(self, key: str, now: float) -> None:
-        """It happened."""
-        if key not in self._times_by_key and len(self._times_by_key) >= _MAX_KEYS:
-            del self._times_by_key[next(iter(self._times_by_key))]
-        self._times_by_key.setdefault(key, deque(maxlen=self._max_count)).append(now)
+        With `borrow`, count the event in any case. The caller must then wait for the returned time.
+        """
+        bucket = self._buckets.get(key) or self._add_bucket(key, now)
+        tokens = self._refill(bucket, now)
+        bucket.updated_at = now
+        if tokens + _ROUNDING >= 1.0:
+            bucket.tokens = tokens - 1.0
+            return 0.0
+        bucket.tokens = tokens - 1.0 if borrow else tokens
+        return self._to_seconds(tokens)
 
-    def undo(self, key: str) -> None:
-        """What was counted last did not happen."""
-        times = self._times_by_key.get(key)
-        if times:
-            times.pop()
+    def compute_wait(self, key: Hashable, now: float) -> float:
+        """Return the seconds until the next event is allowed, or 0 if it is allowed now."""
+        bucket = self._buckets.get(key)
+        tokens = self._burst if bucket is None else self._refill(bucket, now)
+        return 0.0 if tokens + _ROUNDING >= 1.0 else self._to_seconds(tokens)
 
-    @property
-    def retry_after_s(self) -> int:
-        """Seconds after which it is worth trying again."""
-        return max(1, int(self._window_s))
+    def undo(self, key: Hashable) -> None:
+        """Remove one counted event."""
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            bucket.tokens = min(bucket.tokens + 1.0, self._burst)
+
+    def _refill(self, bucket: _Bucket, now: float) -> float:
+        elapsed = now - bucket.updated_at  # negative if the clock was set back
+        tokens = bucket.tokens + elapsed * self._rate if elapsed > 0.0 else bucket.tokens
+        return min(self._burst, tokens)
+
+    def _to_seconds(self, tokens: float) -> float:
+        return (1.0 - tokens) / self._rate if self._rate else self._window_s
+
+    def _add_bucket(self, key: Hashable, now: float) -> _Bucket:
+        if len(self._buckets) >= _MAX_KEYS:
+            self._make_room(now)
+        bucket = self._buckets[key] = _Bucket(self._burst, now)
+        return bucket
+
+    def _make_room(self, now: float) -> None:
+        if now >= self._sweep_at:
+            self._sweep_at = now + self._window_s  # at most one sweep per window, because a sweep reads every key
+            self._buckets = {
+                key: bucket for key, bucket in self._buckets.items() if self._refill(bucket, now) < self._burst
+            }
+        if len(self._buckets) >= _MAX_KEYS:
+            del self._buckets[next(iter(self._buckets))]
 
 
 def normalize_address(address: str) -> str:
-    """Whom one address stands for: of IPv6 everyone has a whole network of them, the first half."""
+    """Return the address. For an IPv6 address, return its /64 network, because a client usually has a whole network."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,9 +1,9 @@
 """The recording format: the messages between a client and a server, one JSON object per line.
 
 The first line is a header. Every other line is a frame, or an event if a host records. Clients, servers and proxies
-write the same format. Secrets are masked when they are recorded, so a recording can be stored with the code.
+write the same format. The recorder masks secrets, so you can store a recording with the code.
 
-Format 2 renamed `began` to `started_at` in headers and `facts` to `data` in events. Format 1 is still read.
+Format 2 renamed `began` to `started_at` in headers and `facts` to `data` in events. This module still reads format 1.
 """
 
 import re
@@ -12,45 +12,45 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from dovetail.errors import UnsupportedFileVersion
 from dovetail.protocol.client_transport import Headers
 from dovetail.wire.base import UNSET, Struct, UnsetType, field
 
 FORMAT_VERSION: Final = 2
-_READABLE_VERSIONS: Final = (1, 2)
 EXCHANGE_HEADER: Final = (
-    b":exchange"  # among the headers a tap is told, the number of the HTTP request; no header is so named
+    b":exchange"  # pseudo-header that contains the number of the HTTP request. A real header cannot have this name
 )
 MASK: Final = "***"
 
 Receiver: TypeAlias = Literal["server", "client"]
 
-# Told of everything that travels: where to, the bytes, and the headers that go with them.
+# Receives each message with its receiver, its bytes and its headers.
 Recorder: TypeAlias = Callable[[Receiver, bytes, Headers], None]
 
 
 class RecordingHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first line."""
+    """The first line of a recording."""
 
-    recording: int  # the number of the format
-    started_at: str = ""  # a date and time of RFC 3339
-    server: str = ""  # what the server is called here
+    recording: int  # the format version
+    started_at: str = ""  # date and time in RFC 3339
+    server: str = ""  # the name of the server in this recording
 
 
 class Frame(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message on its way, or a text that is none."""
+    """One message, or a text that is not a message."""
 
-    at: float  # seconds since the recording began
+    at: float  # seconds since the start of the recording
     to: Receiver
     message: Any | UnsetType = UNSET
     text: str | None = None
     headers: dict[str, str] | None = None
     status: int | None = None
-    server: str = ""  # which one, where a recording is of several
-    exchange: int | None = None  # over HTTP: which request it is, or is said in reply to
+    server: str = ""  # name of the server, if the recording has several servers
+    exchange: int | None = None  # number of the HTTP request that this message belongs to
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened, and was no message: a call, a decision, an answer of the user, another state."""
+    """An event that is not a message: a call, a decision, a user's answer or a change of state."""
 
     event: str
     at: float
@@ -59,35 +59,40 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _HeaderLine(RecordingHeader, frozen=True, kw_only=True):
-    began: str = ""  # format 1
+    began: str = ""  # name of `started_at` in format 1
 
 
 class _EventLine(Event, frozen=True, kw_only=True):
-    facts: dict[str, Any] | None = None  # format 1
+    facts: dict[str, Any] | None = None  # name of `data` in format 1
 
 
 _header_decoder: Final = msgspec.json.Decoder(_HeaderLine)
 _frame_decoder: Final = msgspec.json.Decoder(Frame)
 _event_decoder: Final = msgspec.json.Decoder(_EventLine)
 _json_decoder: Final = msgspec.json.Decoder()
-_HEADER_PREFIX: Final = b'{"recording"'  # so recordings may follow one another in a file
+_HEADER_PREFIX: Final = b'{"recording"'  # start of a header line. A file can hold several recordings
 _EVENT_PREFIX: Final = b'{"event"'
 
 
 def encode_line(part: RecordingHeader | Frame | Event) -> bytes:
-    """One line of a recording, with its end."""
+    """Encode one line of a recording, including the line end."""
     return msgspec.json.encode(part) + b"\n"
 
 
-def read_frames(lines: Iterable[bytes]) -> Iterator[RecordingHeader | Frame]:
-    """The messages of a recording and its headings; ValueError names the line that is no part of one."""
-    for part in read_parts(lines):
+def read_frames(lines: Iterable[bytes], source: object = "the recording") -> Iterator[RecordingHeader | Frame]:
+    """Yield the messages of a recording and its headers. Raises the same errors as `read_parts`."""
+    for part in read_parts(lines, source):
         if not isinstance(part, Event):
             yield part
 
 
-def read_parts(lines: Iterable[bytes]) -> Iterator[RecordingHeader | Frame | Event]:
-    """All parts of a recording, events too; ValueError names the line that is none."""
+def read_parts(lines: Iterable[bytes], source: object = "the recording") -> Iterator[RecordingHeader | Frame | Event]:
+    """Yield all parts of a recording, including events. `source` is the name of the file for error messages.
+
+    Raises:
+        UnsupportedFileVersion: A newer version of dovetail wrote the recording.
+        ValueError: A line is not part of a recording.
+    """
     for number, raw_line in enumerate(lines, 1):
         stripped = raw_line.lstrip()
         if not stripped:
@@ -96,17 +101,32 @@ def read_parts(lines: Iterable[bytes]) -> Iterator[RecordingHeader | Frame | Eve
             if stripped.startswith(_EVENT_PREFIX):
                 yield _upgrade_event(_event_decoder.decode(raw_line))
             elif stripped.startswith(_HEADER_PREFIX):
-                yield _upgrade_header(_header_decoder.decode(raw_line))
+                yield _upgrade_header(_header_decoder.decode(raw_line), source)
             else:
                 yield _frame_decoder.decode(raw_line)
         except msgspec.MsgspecError as exc:
             raise ValueError(f"line {number} is not part of a recording: {exc}") from None
 
 
-def _upgrade_header(line: _HeaderLine) -> RecordingHeader:
-    if line.recording not in _READABLE_VERSIONS:
-        versions = " and ".join(map(str, _READABLE_VERSIONS))
-        raise ValueError(f"cannot read recording format {line.recording}: this version of dovetail reads {versions}")
+def read_version(first_line: bytes, source: object) -> int:
+    """Return the format version of a recording from its first line. A recording without a header has the current
+    format.
+
+    Raises:
+        UnsupportedFileVersion: A newer version of dovetail wrote the recording.
+    """
+    try:
+        header = next(read_parts([first_line], source), None)
+    except UnsupportedFileVersion:
+        raise
+    except ValueError:
+        return FORMAT_VERSION
+    return header.recording if isinstance(header, RecordingHeader) else FORMAT_VERSION
+
+
+def _upgrade_header(line: _HeaderLine, source: object) -> RecordingHeader:
+    if not 1 <= line.recording <= FORMAT_VERSION:
+        raise UnsupportedFileVersion(source, line.recording, FORMAT_VERSION)
     return RecordingHeader(recording=line.recording, started_at=line.started_at or line.began, server=line.server)
 
 
@@ -118,7 +138,9 @@ def _upgrade_event(line: _EventLine) -> Event:
 def create_frame(
     at: float, to: Receiver, data: bytes, headers: Headers = (), *, keep_request_state: bool = False
 ) -> Frame:
-    """A frame of what was sent as these bytes, secrets masked. `states`: keep what servers seal into `requestState`."""
+    """Create a frame with masked secrets. With `keep_request_state`, the sealed `requestState` of servers is not
+    masked.
+    """
     header_values = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name != EXCHANGE_HEADER
     }
@@ -138,7 +160,7 @@ def create_frame(
     )
 
 
-# What must not be in a recording.
+# These headers are never recorded.
 
 _SECRET_HEADERS: Final = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "mcp-session-id", "www-authenticate"}
@@ -147,16 +169,21 @@ _SECRET_MEMBERS: Final = frozenset(
     {"authorization", "accesstoken", "refreshtoken", "idtoken", "token", "bearer", "apikey", "password", "secret",
      "clientsecret", "clientassertion", "codeverifier", "privatekey", "cookie"}
 )  # fmt: skip
-_SECRET_HEADER_WORDS: Final = ("auth", "cookie", "key", "secret", "token")  # in the name of a header
+# If a JSON text contains none of these words, ignoring underscores and dashes, it has no secret members and no
+# credentials.
+_SECRET_WORDS: Final = re.compile("|".join((*_SECRET_MEMBERS, "basic", "requeststate")).encode())
+# A header whose name contains one of these words is secret.
+_SECRET_HEADER_WORDS: Final = ("auth", "cookie", "key", "secret", "token")
 _SAFE_HEADERS: Final = frozenset({"sec-websocket-key", "idempotency-key"})
-_PARAM_HEADER_PREFIX: Final = "mcp-param-"  # a header that repeats an argument. spec: streamable-http#schema-extension
-_MAX_NESTED_TEXTS: Final = 8  # texts within texts
+# Prefix of headers that repeat an argument. spec: streamable-http#schema-extension
+_PARAM_HEADER_PREFIX: Final = "mcp-param-"
+_MAX_NESTED_TEXTS: Final = 8  # how deeply JSON texts inside JSON texts are searched
 _CREDENTIALS: Final = re.compile(r"(?i)\b(bearer|basic) +[\w.~+/=-]{8,}")
 _REQUEST_STATE_KEY: Final = "requestState"
 
 
 def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers without the values that would let a reader act as someone else."""
+    """Mask the values of headers that contain credentials."""
     return {name: MASK if _is_secret_header(name.lower()) else value for name, value in headers.items()}
 
 
@@ -169,8 +196,21 @@ def _is_secret_header(header: str) -> bool:
 
 
 def mask_secrets(value: Any, *, keep_request_state: bool = False) -> Any:
-    """A JSON value without secrets: members named as one, credentials within texts, and both in texts that are JSON."""
+    """Mask the secrets of a JSON value: members with secret names and credentials in texts, also inside texts that are
+    JSON.
+    """
     return _mask_value(value, keep_request_state, 0)
+
+
+def may_hold_secrets(encoded_value: bytes) -> bool:
+    """Return whether this encoded JSON value may contain secrets. False means that `mask_secrets` would change
+    nothing.
+    """
+    # The value may contain JSON text, or escapes that hide a secret word.
+    if b"\\" in encoded_value or not encoded_value.isascii():
+        return True
+    normalized = encoded_value.translate(None, b"_-").lower()
+    return _SECRET_WORDS.search(normalized) is not None
 
 
 def _mask_value(value: Any, keep_request_state: bool, depth: int) -> Any:
@@ -189,7 +229,7 @@ def _mask_value(value: Any, keep_request_state: bool, depth: int) -> Any:
 
 
 def _mask_text(text: str, keep_request_state: bool, depth: int) -> str:
-    """A text, written anew if it is JSON that holds a secret."""
+    """Mask the secrets of a text. Text that is JSON with a secret is encoded again."""
     if depth >= _MAX_NESTED_TEXTS or not text.lstrip().startswith(("{", "[")):
         return text
     try:

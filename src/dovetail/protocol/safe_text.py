@@ -1,9 +1,11 @@
-"""Escape text of servers before a person sees it: control characters, escape sequences, reordering and hidden marks."""
+"""Escape text from servers before a person sees it: control characters, escape sequences, reordering and hidden
+marks.
+"""
 
 import re
 from typing import Final
 
-# Controls (C0, C1), halves of characters, and marks that reorder text, join or hide it, or end a line somewhere else.
+# Control characters (C0, C1), surrogates, and characters that reorder, join or hide text or end a line.
 UNSAFE_CHARS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
@@ -12,12 +14,12 @@ UNSAFE_CHARS: Final = re.compile(
 
 
 def escape_text(text: str) -> str:
-    """A text of several lines, made visible where it would act."""
+    """Escape unsafe characters in a text of several lines."""
     return UNSAFE_CHARS.sub(lambda match: _escape_char(match[0]), text.replace("\r\n", "\n"))
 
 
 def escape_line(text: str, limit: int | None = None) -> str:
-    """A text that must stay on one line, cut to so many characters."""
+    """Escape unsafe characters and line ends, and shorten the text to `limit` characters."""
     shortened = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
     return escape_text(shortened).replace("\n", "\\n").replace("\t", "\\t")
 

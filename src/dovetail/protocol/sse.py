@@ -1,28 +1,28 @@
 """Server-sent events: encode single events, and parse a stream incrementally.
 
-Knows nothing of JSON or of MCP. Invariant: however a stream is cut into chunks, the parser yields the same
-events, in time linear in the bytes fed and holding no more than a few times `max_event` bytes.
+The parser yields the same events for any split of the stream into chunks. It takes linear time and keeps at most a few
+times `max_event_bytes` in memory. This module knows nothing about JSON or MCP.
 """
 
 import re
 from dataclasses import dataclass
 
-# One message of 4 MiB is also the largest body accepted over POST, so both directions carry the same things.
+# This is also the limit for the body of a POST, so both directions have the same limit.
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 _LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
-# Longer waits than 30 000 years are noise, and unbounded digits make int() quadratic.
+# int() takes quadratic time for long numbers, and 15 digits of milliseconds are 30,000 years.
 _MAX_RETRY_DIGITS = 15
 
 
 class EventTooLarge(ValueError):
-    """The stream holds an event larger than the parser may keep; nothing after it can be trusted."""
+    """Raised for an event that is larger than the limit. The rest of the stream cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """One dispatched event; `id` is the last id the stream set, `retry` only what this event itself said."""
+    """One event. `id` is the last id that the stream set, `retry` is the value that this event set."""
 
     data: str
     event: str = "message"
@@ -31,8 +31,8 @@ class ServerSentEvent:
 
 
 def encode_event(payload: bytes, id: str | None = None, *, name: str | None = None, retry: int | None = None) -> bytes:
-    """Write one event; an empty payload still makes an event, which is how a stream hands out its first id."""
-    # The format cannot tell line ends apart: they all arrive as LF, which JSON reads as the same white space.
+    """Encode one event. An event with an empty payload only sets the id of the stream."""
+    # SSE turns every line end into LF, which JSON treats as white space.
     if b"\n" in payload or b"\r" in payload:
         payload = _LINE_END.sub(b"\ndata: ", payload)
     head = b"" if id is None else b"id: %b\n" % _encode_line("id", id)
@@ -44,29 +44,30 @@ def encode_event(payload: bytes, id: str | None = None, *, name: str | None = No
 
 
 def encode_comment(text: str = "") -> bytes:
-    """Write a comment: bytes that keep a quiet stream alive and mean nothing."""
-    # The blank line makes readers that flush by block see it. spec: streamable-http#receiving-messages
+    """Encode a comment, which keeps an idle stream alive."""
+    # Some readers pass on data only after a blank line, so a blank line follows the comment. spec:
+    # streamable-http#receiving-messages
     lines = _LINE_END.split(text.encode())
     return b"\n".join(b": " + line if line else b":" for line in lines) + b"\n\n"
 
 
 def _encode_line(field: str, text: str) -> bytes:
     if "\r" in text or "\n" in text or "\0" in text:
-        raise ValueError(f"the {field} field of an event holds no line end and no NUL")
+        raise ValueError(f"the {field} field of an event must not contain line ends or NUL")
     return text.encode()
 
 
 def _encode_retry(retry: int) -> bytes:
     if retry < 0:
-        raise ValueError("the retry field of an event is not negative")
+        raise ValueError("the retry field of an event must not be negative")
     return b"%d" % retry
 
 
 class SSEParser:
-    """Bytes in, events out, by the WHATWG rules for an event stream.
+    """Parses a byte stream into events by the WHATWG rules.
 
-    `last_event_id` and `retry` are what a reconnecting client needs: the id as of the last completed block
-    (None when none was set or the server cleared it) and the latest waiting time in milliseconds.
+    To reconnect, a client needs `last_event_id` and `retry`. `last_event_id` is the id after the last complete event,
+    or None if the stream never set or has cleared it. `retry` is the latest delay in milliseconds.
     """
 
     __slots__ = (
@@ -89,7 +90,7 @@ class SSEParser:
         self.last_event_id: str | None = None
         self.retry: int | None = None
         self._line = bytearray()
-        self._data = bytearray()  # each line with its newline; a list of short ones would take ten times their size
+        self._data = bytearray()  # a single buffer, because a list of short lines would take ten times the memory
         self._held_bytes = 0
         self._event_name = ""
         self._id: str | None = None
@@ -99,18 +100,18 @@ class SSEParser:
         self._has_failed = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Take the next bytes and return the events they complete.
+        """Parse the next bytes and return the events they complete.
 
-        Events completed before an oversized one are returned; the call after that raises.
+        If an event is too large, return the events before it. The next call raises.
 
         Raises:
-            EventTooLarge: at once if nothing was completed by this chunk, and on every later call.
+            EventTooLarge: Immediately if this chunk completed no event, and on every later call.
         """
         events: list[ServerSentEvent] = []
         if not self._has_failed:
             self._parse(chunk, events)
         if self._has_failed and not events:
-            raise EventTooLarge(f"an event of the stream exceeds {self.max_event_bytes} bytes")
+            raise EventTooLarge(f"an event of the stream is larger than {self.max_event_bytes} bytes")
         return events
 
     def _parse(self, chunk: bytes, events: list[ServerSentEvent]) -> None:
@@ -125,7 +126,7 @@ class SSEParser:
         self._append_piece(chunk[start:])
 
     def _append_piece(self, piece: bytes) -> bool:
-        # Only what is kept counts, so a stream of bare keep-alive comments may last for ever.
+        # Comments are not stored, so keep-alive comments never reach the limit.
         if self._held_bytes + len(self._line) + len(piece) > self.max_event_bytes:
             self._has_failed = True
             self._line.clear()
@@ -147,7 +148,7 @@ class SSEParser:
             self._dispatch(events)
 
     def _handle_field(self, name: bytes, value: bytes) -> None:
-        # A comment has an empty name and falls through with every unknown field.
+        # A comment has an empty name and is ignored like any unknown field.
         if name == b"data":
             self._data += value
             self._data += b"\n"

@@ -1,6 +1,7 @@
-"""The stateless era: each request names its caller and protocol version, and nothing is remembered.
+"""The stateless era: each request contains its caller and protocol version, and the server keeps no state.
 
-Three verbs: `admit` makes an Exchange of a message, `seal` makes bytes of a result, `refuse` makes bytes of an error.
+The module has three functions: `admit` turns a message into an exchange, `seal` encodes a result, `refuse` encodes an
+error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import HeaderMismatch, InvalidParams, MethodNotFound, ProtocolError, UnsupportedProtocolVersion
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, ForwardedResult, check_result_size
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, ForwardedResult, IncomingExchange, check_result_size
 from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
@@ -25,7 +26,7 @@ COMPLETE_RESULT_TYPE: Final = "complete"
 
 _RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
 _LARGE_RESULT_BYTES: Final = 64 * 1024
-_MAX_CACHED_INFO_BYTES: Final = 1024  # bytes of what a caller says of itself that are worth remembering
+_MAX_CACHED_INFO_BYTES: Final = 1024  # client info above this size is not cached
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
@@ -33,7 +34,7 @@ NAME_HEADER: Final = b"mcp-name"
 
 
 def is_stateless_message(message: dict[str, Any]) -> bool:
-    """Whether a message is of this era by its own account. spec: versioning#terminology"""
+    """Return whether a message declares a stateless version. spec: versioning#terminology"""
     params = message.get("params")
     if type(params) is not dict:
         return False
@@ -42,28 +43,28 @@ def is_stateless_message(message: dict[str, Any]) -> bool:
 
 
 class StatelessProtocol:
-    """The era's verbs for one server."""
+    """The stateless protocol of one server."""
 
     def __init__(self, implementation: Implementation, revisions: Sequence[str], max_result_bytes: int) -> None:
         self._served_revisions = frozenset(revisions).intersection(STATELESS_REVISIONS)
-        self.is_served = bool(self._served_revisions)  # any revision of this era at all
+        self.is_served = bool(self._served_revisions)  # whether the server supports any stateless version
         self._supported_revisions = tuple(reversed([revision for revision in revisions if revision != DRAFT]))
         self._server_info = implementation
         self._max_result_bytes = max_result_bytes
-        self._cached_client_info: Any = None  # the last caller's account of itself, and what was read from it
+        self._cached_client_info: Any = None  # client info of the last request, before decoding
         self._cached_client: Implementation | None = None
         meta = {SERVER_INFO: implementation}
-        self._encoded_meta = as_raw(encode(meta))  # as it stands in nearly every result
+        self._encoded_meta = as_raw(encode(meta))  # nearly every result has this `_meta`
         self._result_prefix = b',"result":' + encode({"resultType": COMPLETE_RESULT_TYPE, "_meta": meta})[:-1]
 
     def admit(
         self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: Principal | None = None
-    ) -> Exchange:
-        """The exchange a request opens; headers are None where the transport has none."""
+    ) -> IncomingExchange:
+        """Return the exchange for a request. Pass None as `headers` if the transport has no headers."""
         params: dict[str, Any] = message.get("params") or {}
         meta: Any = params.get("_meta")
         if type(meta) is not dict:
-            raise InvalidParams(f"Invalid params: _meta must be an object holding {PROTOCOL_VERSION}")
+            raise InvalidParams(f"Invalid params: _meta must be an object with {PROTOCOL_VERSION}")
         revision = self._check_revision(meta, headers)
         method = message["method"]
         row = REQUESTS[revision].get(method)
@@ -77,10 +78,12 @@ class StatelessProtocol:
         )
         if row is None:
             raise MethodNotFound(method)
-        return Exchange(message["id"], method, params, meta, caller, headers)
+        return IncomingExchange(message["id"], method, params, meta, caller, headers)
 
     def _read_client(self, client_info: Any) -> Implementation | None:
-        """Who is asking; most often whoever asked last, which is quicker to see than to read again."""
+        """Decode the client info. The result is cached, because consecutive requests usually send the same client
+        info.
+        """
         if client_info == self._cached_client_info:
             return self._cached_client
         client = None if client_info is None else convert(client_info, Implementation, label=CLIENT_INFO)
@@ -88,10 +91,14 @@ class StatelessProtocol:
             self._cached_client_info, self._cached_client = client_info, client
         return client
 
-    def seal(self, exchange: Exchange, result: Result | bytes) -> bytes:
-        """The response. Every result says what it is and who made it. spec: basic#resulttype"""
+    def seal(self, exchange: IncomingExchange, result: Result | bytes) -> bytes:
+        """Encode the response. Every result contains its type and the server's info. spec: basic#resulttype"""
         if isinstance(result, bytes):
-            data = self._seal_bytes(exchange.id, result)
+            data = (
+                jsonrpc.encode_result(exchange.id, result)
+                if type(result) is ForwardedResult
+                else self._seal_bytes(exchange.id, result)
+            )
         else:
             is_plain = result.meta is None and result.result_type is None
             stamped_result = (
@@ -109,22 +116,20 @@ class StatelessProtocol:
         return replace(result, meta=meta, result_type=result.result_type or COMPLETE_RESULT_TYPE)
 
     def _seal_bytes(self, id: RequestId, body: bytes) -> bytes:
-        if type(body) is ForwardedResult:
-            return jsonrpc.encode_result(id, body)
         if len(body) == 2:
             return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b"}}"))
-        # From a view, a large result is copied once and not twice; for a small one the view would cost more.
+        # A view saves one copy of a large result. For a small result, a view would cost more than a copy.
         rest = memoryview(body)[1:] if len(body) > _LARGE_RESULT_BYTES else body[1:]
         return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b",", rest, b"}"))
 
     def refuse(self, id: RequestId | None, exc: ProtocolError) -> bytes:
-        """The error response."""
+        """Encode the error response."""
         return jsonrpc.encode_protocol_error(id, exc)
 
     def _check_revision(self, meta: dict[str, Any], headers: Mapping[bytes, bytes] | None) -> str:
         revision = meta.get(PROTOCOL_VERSION)
         if type(revision) is not str:
-            raise InvalidParams(f"Invalid params: _meta must hold {PROTOCOL_VERSION}")
+            raise InvalidParams(f"Invalid params: _meta must contain {PROTOCOL_VERSION}")
         if headers is not None:
             _check_mirrored_header(VERSION_HEADER, headers, revision)
         if revision not in self._served_revisions:
@@ -133,9 +138,9 @@ class StatelessProtocol:
 
 
 def _check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
-    """The header repeats the body. spec: streamable-http#server-validation"""
+    """Check that a header repeats the value of the body. spec: streamable-http#server-validation"""
     header_value = headers.get(header)
-    # The common case, told without decoding: plain words that are no sentinel, said the same way twice.
+    # Header and body usually contain the same plain text, which needs no decoding.
     is_same = type(value) is str and header_value == value.encode()
     if is_same and value.isascii() and value.isprintable() and not value.startswith("=?"):
         return
@@ -144,7 +149,7 @@ def _check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value:
         raise HeaderMismatch(f"Header mismatch: {name} is required")
     text = decode_value(header_value, header=name) if header == NAME_HEADER else header_value.decode("latin-1")
     if text != value:
-        raise HeaderMismatch(f"Header mismatch: {name} says '{clip(text, 64)}', the body something else")
+        raise HeaderMismatch(f"Header mismatch: {name} is '{clip(text, 64)}', but the body has another value")
 
 
 def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:
@@ -152,7 +157,7 @@ def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:
     if value == {}:
         return NO_CAPABILITIES
     if type(value) is not dict:
-        raise InvalidParams(f"Invalid params: _meta must hold {CLIENT_CAPABILITIES}")
+        raise InvalidParams(f"Invalid params: _meta must contain {CLIENT_CAPABILITIES}")
     return convert(value, ClientCapabilities, label=CLIENT_CAPABILITIES)
 
 

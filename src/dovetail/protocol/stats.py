@@ -1,10 +1,12 @@
-"""Snapshots of what a server, a client or a host has open or running. All counts are 0 when nothing is left."""
+"""Snapshots of the open connections and running calls of a server, a client or a host. All counts are 0 after a
+complete cleanup.
+"""
 
 from dovetail.wire.base import Struct
 
 
 class EndpointStats(Struct, frozen=True, kw_only=True):
-    """What is open at one HTTP endpoint."""
+    """The sessions and streams of one HTTP endpoint."""
 
     sessions: int = 0
     streams: int = 0
@@ -13,14 +15,14 @@ class EndpointStats(Struct, frozen=True, kw_only=True):
 
 
 class ServerStats(Struct, frozen=True, kw_only=True):
-    """What a server has open or running, in all event loops of this process.
+    """Open connections and running calls of a server, in all event loops of this process.
 
-    running_calls: requests that are not finished, without subscriptions.
-    open_questions: questions that wait for the client's answer.
+    running_calls: requests that are not finished, except subscriptions.
+    open_questions: questions that the client has not answered.
     subscriptions: open `subscriptions/listen` streams.
-    busy_threads: threads that run plain functions.
+    busy_threads: threads that run synchronous functions.
     sessions: handshake sessions over HTTP.
-    streams: event streams of these sessions that a client reads.
+    streams: event streams of handshake sessions that a client reads.
     buffered_bytes: bytes of HTTP messages in memory that wait for slow clients.
     replay_bytes: bytes of events kept for clients that reconnect.
     """
@@ -36,13 +38,13 @@ class ServerStats(Struct, frozen=True, kw_only=True):
 
 
 class ClientStats(Struct, frozen=True, kw_only=True):
-    """What a client has open or running.
+    """Open connections and running requests of a client.
 
-    connections: 1 while the client is connected.
-    running_requests: requests without an answer yet, including those of stateless subscriptions.
+    connections: 1 while the client is connected, otherwise 0.
+    running_requests: requests without a response, including those of stateless subscriptions.
     open_questions: questions of the server that a handler is answering.
     subscriptions: open `listen` calls.
-    queued_callbacks: calls of asynchronous log and progress handlers that have not begun.
+    queued_callbacks: calls of asynchronous log and progress handlers that have not started.
     """
 
     connections: int = 0
@@ -53,9 +55,9 @@ class ClientStats(Struct, frozen=True, kw_only=True):
 
 
 class HostStats(Struct, frozen=True, kw_only=True):
-    """What a host has open or running.
+    """Open connections and running calls of a host.
 
-    connected_servers: servers with a running client, counted again for each caller with its own credentials.
+    connected_servers: servers with a running client. A server counts once per caller that has its own credentials.
     running_calls: calls and subscriptions that use a server now.
     open_questions: questions in the inbox without an answer.
     gateways: HTTP servers that `serve` started.

@@ -1,9 +1,11 @@
-"""Match changes with subscription filters, and limit a filter to what a server offers. Pure.
+"""Match changes with subscription filters, and limit a filter to the changes that a server supports. This module does
+no I/O.
 
-A handshake session listens with a filter of its own: all list changes, and the resources it subscribed to.
+A handshake session has an implicit filter: all list changes, and updates of the resources it subscribed to.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire.lifecycle import ServerCapabilities
@@ -22,7 +24,7 @@ LIST_CHANGED_METHODS = {
 
 
 def restrict_filter(requested: SubscriptionFilter, capabilities: ServerCapabilities) -> SubscriptionFilter:
-    """The part of a filter the server can serve. spec: subscriptions#acknowledgment"""
+    """Return the part of a filter that the server supports. spec: subscriptions#acknowledgment"""
     tools, prompts, resources = capabilities.tools, capabilities.prompts, capabilities.resources
     uris = requested.resource_subscriptions if resources is not None and resources.subscribe else None
     return SubscriptionFilter(
@@ -33,17 +35,24 @@ def restrict_filter(requested: SubscriptionFilter, capabilities: ServerCapabilit
     )
 
 
+def get_list_methods(subscription_filter: SubscriptionFilter) -> frozenset[str]:
+    """Return the methods of the list changes in a filter."""
+    return _select_list_methods(
+        subscription_filter.tools_list_changed,
+        subscription_filter.prompts_list_changed,
+        subscription_filter.resources_list_changed,
+    )
+
+
+@cache  # all streams with the same filter share one set
+def _select_list_methods(tools: bool, prompts: bool, resources: bool) -> frozenset[str]:
+    requested = (TOOLS_LIST_CHANGED, tools), (PROMPTS_LIST_CHANGED, prompts), (RESOURCES_LIST_CHANGED, resources)
+    return frozenset(method for method, is_requested in requested if is_requested)
+
+
 def create_matcher(subscription_filter: SubscriptionFilter) -> Callable[[str, str | None], bool]:
-    """A test for (method, uri) against the filter."""
-    list_methods = {
-        method
-        for method, is_requested in (
-            (TOOLS_LIST_CHANGED, subscription_filter.tools_list_changed),
-            (PROMPTS_LIST_CHANGED, subscription_filter.prompts_list_changed),
-            (RESOURCES_LIST_CHANGED, subscription_filter.resources_list_changed),
-        )
-        if is_requested
-    }
+    """Return a function of (method, uri) that returns whether the filter matches."""
+    list_methods = get_list_methods(subscription_filter)
     keys = frozenset(map(uri_key, subscription_filter.resource_subscriptions or ()))
 
     def matches(method: str, uri: str | None) -> bool:
@@ -55,7 +64,7 @@ def create_matcher(subscription_filter: SubscriptionFilter) -> Callable[[str, st
 
 
 def group_spellings(uris: Iterable[str]) -> dict[str, list[str]]:
-    """Group URIs by their key, as a listener spelled them."""
+    """Group URIs by their key. The URIs keep the listener's spelling."""
     uris_by_key: dict[str, list[str]] = {}
     for uri in dict.fromkeys(uris):
         uris_by_key.setdefault(uri_key(uri), []).append(uri)
@@ -63,5 +72,5 @@ def group_spellings(uris: Iterable[str]) -> dict[str, list[str]]:
 
 
 def find_subscribed_uris(uris_by_key: Mapping[str, list[str]], uri: str | None) -> list[str | None]:
-    """Return the URIs to name in the notices of one change: each in the listener's own spelling."""
+    """Return the URIs for the notifications of one change, each in the listener's spelling."""
     return [None] if uri is None else [*uris_by_key.get(uri_key(uri), (uri,))]

@@ -1,9 +1,11 @@
-"""Canonical keys of URIs: which spellings name the same resource.
+"""Canonical keys of URIs, which show whether two spellings name the same resource.
 
-`uri_key` decides what is the same: look-ups, subscriptions and comparisons use it. `uri_readings` and `rule_keys`
-decide what could be the same: rules that deny or hide use them, so that no spelling evades a rule. `is_ambiguous` tells
-whether readers may disagree about a URI: rules that allow never match one. Callers keep the text as it came for
-everything they send or pass on.
+- `uri_key` decides which URIs are the same. Look-ups, subscriptions and comparisons use it.
+- `uri_readings` and `rule_keys` decide which URIs could be the same. Rules that deny or hide use them, so no spelling
+  evades a rule.
+- `is_ambiguous` returns whether programs may disagree about a URI. Rules that allow never match such a URI.
+
+Callers send URIs in their original spelling.
 """
 
 import re
@@ -13,7 +15,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-# A URI that is its own key: no escapes, nothing outside ASCII, no upper case in scheme and authority.
+# Matches a URI that equals its key: no escapes, only ASCII, and no upper case in scheme and authority.
 _IS_KEY: Final = re.compile(
     r"[^:/?#%A-Z\x80-\U0010ffff]*+:(?:(?!//)|//[^/?#%A-Z\x80-\U0010ffff]*+(?=[/?#]|\Z))[^%\x80-\U0010ffff]*+"
 )
@@ -22,22 +24,23 @@ _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _SHORTEST_ESCAPES: Final = [chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in range(256)]
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
-# The longest request line nginx and Apache accept by default. Longer URIs are not worth the time to decode them.
+# The longest request line that nginx and Apache accept by default. Longer URIs are not decoded.
 MAX_URI_CHARS: Final = 8192
-_DECODING_ROUNDS: Final = 4  # how often a chain of readers may decode the same URI
+_DECODING_ROUNDS: Final = 4  # how often a chain of programs may decode the same URI
 _CACHED_READINGS: Final = 512
-_MAX_CACHED_CHARS: Final = 512  # so that long URIs of strangers do not fill the memory
+_MAX_CACHED_CHARS: Final = 512  # longer URIs are not cached, so that untrusted callers cannot fill the memory
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BLANKS: Final = re.compile(r"[\x00-\x20\x7f]")
-_KEPT_ESCAPES: Final = re.compile(r"%(?=3[Ff]|23)")  # of ? and #, which would cut the path short
-# A URI that all readers understand alike, but for the meaning of its first segment.
+# Escapes of ? and #, which must stay because the plain characters end the path.
+_KEPT_ESCAPES: Final = re.compile(r"%(?=3[Ff]|23)")
+# Matches a URI that all programs read in the same way, except for the meaning of its first segment.
 _SIMPLE: Final = re.compile(r"[a-z][a-z0-9+.-]*+:/*+(?:[\w~!$&'()*+,;=:@-][\w.~!$&'()*+,;=:@-]*+/?)*+", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _THIS_MACHINE: Final = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
-_HOST_DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})  # dots of a host name, by IDNA
+_HOST_DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})  # characters that IDNA treats as dots
 _LITERAL_PERCENT: Final = re.compile(r"%(?!3[Ff]|23)")
-_BARE_HOST: Final = re.compile(r"\[[^\]]*\]|[^:]*")  # without a port
+_BARE_HOST: Final = re.compile(r"\[[^\]]*\]|[^:]*")  # a host without its port
 _DRIVE: Final = re.compile(r"(/*[A-Za-z])\|(?=/|\Z)")
 
 
@@ -60,7 +63,7 @@ def uri_key(uri: str) -> str:
 
 
 def fold_site(uri: str) -> str:
-    """Return a URI with scheme and host in lower case, because their case has no meaning."""
+    """Return a URI with scheme and host in lower case, because case does not matter in these parts."""
     site = _SITE.match(uri)
     if site is None:
         return uri
@@ -71,27 +74,31 @@ def fold_site(uri: str) -> str:
 
 
 def is_uri(name: str) -> bool:
-    """Return whether a lenient reader may take a name for a URI: it begins with a scheme."""
+    """Return whether a name begins with a scheme, so that a lenient parser may read it as a URI."""
     return _URI.match(_strip(name)) is not None
 
 
 def rule_keys(uri: str) -> frozenset[str]:
-    """Return the forms of a URI in a rule. The rule is about each URI that has one of them among its readings."""
+    """Return the forms of a URI in a rule. The rule matches every URI that has one of these forms among its
+    readings.
+    """
     texts = _clean_texts(uri)
     return frozenset({uri_key(uri), *(form for text in texts[:1] for form in _forms(text, lenient=False))})
 
 
 def uri_readings(uri: str) -> frozenset[str]:
-    """Return every form in which some reader may understand a URI.
+    """Return every form in which a program may understand a URI.
 
-    Readers differ in what they decode and how often, in the order of decoding and resolving dot segments, and in how
-    they treat slashes, backslashes, control characters, the authority of `file:`, and query and fragment.
+    Programs differ in which characters they decode and how often, in the order of decoding and resolving dot segments,
+    and in how they treat slashes, backslashes, control characters, the authority of `file:`, query and fragment.
     """
     return _cached_readings(uri) if len(uri) <= _MAX_CACHED_CHARS else _readings(uri)
 
 
 def is_ambiguous(uri: str) -> bool:
-    """Return whether readers may disagree about what a URI names. A URI that is too long to decode counts."""
+    """Return whether programs may disagree about the resource of a URI. A URI that is too long to decode counts as
+    ambiguous.
+    """
     if len(uri) > MAX_URI_CHARS:
         return True
     plain = uri
@@ -106,7 +113,7 @@ def is_ambiguous(uri: str) -> bool:
         return False
     if _family(match[1]) == "file" and len(match[2]) != 2:
         return False
-    # Some readers decode or normalize a host before they look for its end.
+    # Some programs decode or normalize an authority before they search for its end.
     authority = re.split("[/?#]", match[3], maxsplit=1)[0]
     host = unquote(authority)
     if any(delimiter in host and delimiter not in authority for delimiter in "/?#@"):
@@ -115,15 +122,12 @@ def is_ambiguous(uri: str) -> bool:
 
 
 def split_authority(uri: str) -> tuple[str, str]:
-    """Return a URI, or a glob of URIs, up to the end of its authority, and the rest."""
+    """Split a URI, or a pattern for URIs, into the part up to the end of the authority and the rest."""
     start = uri.find("://")
     if start < 0:
         return uri, ""
     end = re.search("[/?#]", uri[start + 3 :])
     return (uri, "") if end is None else (uri[: start + 3 + end.start()], uri[start + 3 + end.start() :])
-
-
-# Escapes
 
 
 def _shorten_escapes(match: re.Match[str]) -> str:
@@ -134,9 +138,6 @@ def _upper_escapes(match: re.Match[str]) -> str:
     return match[0].upper()
 
 
-# Readings
-
-
 def _readings(uri: str) -> frozenset[str]:
     return frozenset({uri_key(uri), *(form for text in _clean_texts(uri) for form in _forms(text, lenient=True))})
 
@@ -145,12 +146,12 @@ _cached_readings = lru_cache(_CACHED_READINGS)(_readings)
 
 
 def _strip(uri: str) -> str:
-    """Drop what URL parsers drop: control characters anywhere, blanks at both ends."""
+    """Remove the characters that URL parsers ignore: control characters, and spaces at both ends."""
     return _CONTROLS.sub("", uri).strip(" ")
 
 
 def _clean_texts(uri: str) -> list[str]:
-    """Return a URI fully decoded with its dot segments resolved: after the decoding, and before each round of it."""
+    """Return the decoded URI, and the decoded URI with dot segments resolved before or after each round of decoding."""
     if _SIMPLE.fullmatch(uri):
         return [uri]
     text = _strip(uri).replace("\\", "/")
@@ -161,7 +162,7 @@ def _clean_texts(uri: str) -> list[str]:
             break
         rounds.append(text)
     texts = [_decode(rounds[-1])]
-    if "/." in text or len(rounds) > 1:  # else there is nothing to resolve, at no stage
+    if "/." in text or len(rounds) > 1:  # only these texts can contain dot segments
         texts += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
     return [*dict.fromkeys(texts)]
 
@@ -180,7 +181,7 @@ def _unquote(text: str) -> str:
 
 
 def _resolve_dots(text: str) -> str:
-    """Resolve dot segments, also escaped ones, without collapsing slashes, as URL parsers do."""
+    """Resolve dot segments, including escaped ones. Do not collapse slashes, because URL parsers do not either."""
     end = re.search("[?#]", text)
     path, tail = (text, "") if end is None else (text[: end.start()], text[end.start() :])
     start = path.find(":") + 1
@@ -199,9 +200,10 @@ def _resolve_dots(text: str) -> str:
 
 
 def _forms(text: str, *, lenient: bool) -> Iterator[str]:
-    """Write a decoded URI in each way a rule may have it.
+    """Yield each form of a decoded URI that a rule may contain.
 
-    lenient: also without what some readers ignore: user, port of an unknown scheme, fragment, query of a file.
+    lenient: also omit the parts that some programs ignore: the user, the port of an unknown scheme, the fragment, and
+    the query of a file.
     """
     match = _URI.match(text)
     if match is None:
@@ -222,7 +224,9 @@ def _forms(text: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _family(scheme: str) -> str:
-    """Return the scheme that decides how to read a URI: `file` of `file`, and of `files+file`, mounted as `files`."""
+    """Return the scheme that decides how a URI is read. It is `file` for `file` and also for `files+file`, a file URI
+    of a server that is mounted as `files`.
+    """
     return scheme.lower().rpartition("+")[2]
 
 
@@ -251,7 +255,7 @@ def _web_places(path: str, default_port: str) -> Iterator[str]:
 
 
 def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
-    """Read the first part as an authority and as a segment, because servers differ about schemes of their own."""
+    """Yield the first part of the URI as an authority and as a segment, because servers differ about custom schemes."""
     if slashes == 2 or lenient:
         first, slash, inner = path.partition("/")
         paths = [*_paths(inner)] if slash else [""]
@@ -265,7 +269,7 @@ def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
-    """Return an authority, and if lenient also its host without user and port."""
+    """Yield an authority, and if lenient also its host without user and port."""
     host = _fold_host(authority)
     yield host
     if lenient and ("@" in host or ":" in host):
@@ -274,7 +278,7 @@ def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _paths(path: str) -> Iterator[str]:
-    """Return a path with slashes collapsed and dots resolved, also without a slash at its end."""
+    """Yield a path with slashes collapsed and dots resolved, and also without a slash at its end."""
     segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -288,7 +292,7 @@ def _paths(path: str) -> Iterator[str]:
 
 
 def _tails(tail: str, *, drop_query: bool, drop_fragment: bool) -> Iterator[str]:
-    """Return query and fragment, the parameters of the query also in order."""
+    """Yield query and fragment, and also both with the parameters of the query sorted."""
     query, separator, fragment = tail.partition("#")
     for query_form in (query, "?" + "&".join(sorted(pair for pair in query[1:].split("&") if pair))):
         yield f"{query_form if query_form != '?' else ''}{separator if fragment else ''}{fragment}"
@@ -304,15 +308,15 @@ def _fold_host(host: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape what would be read as an escape, so that templates can match the text."""
+    """Escape each literal percent sign, so that templates can match the text."""
     return _LITERAL_PERCENT.sub("%25", text).replace("%3f", "%3F") if "%" in text else text
 
 
 def nfc(text: str) -> str:
-    """Return a text with its characters composed (Unicode normal form C)."""
+    """Return a text in Unicode normal form C."""
     if text.isascii():
         return text
-    from unicodedata import normalize  # only for what is not ASCII
+    from unicodedata import normalize  # imported only for text outside ASCII
 
     return normalize("NFC", text)
 

@@ -1,7 +1,7 @@
 """Play a recording as a server: a request gets the response that was recorded for the same request.
 
-Turns are what a recording says about requests: each with its answer and the notices in between. Playback is a server
-made of them; it changes nothing, so it promises no news.
+`read_exchanges` pairs each recorded request with its response and the notifications in between. `Playback` serves these
+exchanges. A recording never changes, so the server declares no change notifications.
 """
 
 import json
@@ -17,7 +17,7 @@ from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
 Message = dict[str, Any]
 
 OPENING_METHODS: Final = ("initialize", "server/discover")
-# What says nothing that could be compared, or is answered by anyone alike.
+# Messages of these methods have no content to compare, or always get the same response.
 IGNORED_METHODS: Final = (
     "ping",
     "logging/setLevel",
@@ -31,7 +31,7 @@ _NOT_RECORDED_CODE: Final = -32602
 
 
 class RecordedExchange(Struct, kw_only=True):
-    """One request of a client, and what came of it."""
+    """One request of a client with its response."""
 
     method: str
     params: dict[str, Any]
@@ -42,7 +42,7 @@ class RecordedExchange(Struct, kw_only=True):
 
 
 def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
-    """The requests to the server, in their order."""
+    """Return the requests to the server, in the recorded order."""
     exchanges: list[RecordedExchange] = []
     pending: dict[tuple[int | None, str], RecordedExchange] = {}
     for frame in _iter_frames(parts):
@@ -72,7 +72,9 @@ def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
 def _find_request_key(
     key: tuple[int | None, str], pending: Iterable[tuple[int | None, str]]
 ) -> tuple[int | None, str] | None:
-    """Which request an answer is to: one of the same exchange, or the only one of its id, whose stream was resumed."""
+    """Find the request of a response. It is in the same HTTP exchange. If the stream was resumed, it is the only
+    request with that id.
+    """
     if key in pending:
         return key
     candidates = [candidate for candidate in pending if candidate[1] == key[1]]
@@ -84,7 +86,7 @@ def _encode_id(message: Message) -> str:
 
 
 def iter_messages(parts: Iterable[Any]) -> Iterator[tuple[str, Message]]:
-    """Every message of a recording, and who it is for."""
+    """Yield every message of a recording and its receiver."""
     for frame in _iter_frames(parts):
         yield from ((frame.to, message) for message in _list_messages(frame))
 
@@ -99,7 +101,7 @@ def _list_messages(frame: Frame) -> list[Message]:
 
 
 def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
-    """What a client answered to the server's own requests of a method, in their order."""
+    """Return the client's results for the server's requests of a method, in the recorded order."""
     request_ids: dict[str, None] = {}
     results: list[Any] = []
     for to, message in iter_messages(parts):
@@ -112,7 +114,7 @@ def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
 
 
 def find_revision(exchanges: Iterable[RecordedExchange]) -> str:
-    """The revision that was spoken."""
+    """Return the protocol version of a recording."""
     revision: str | None = None
     for recorded in exchanges:
         result = (recorded.response or {}).get("result")
@@ -135,12 +137,12 @@ def _parse_request(message: Message) -> RecordedExchange:
 
 
 def _as_object(value: Any) -> dict[str, Any]:
-    """What the protocol has as an object; what stands there instead says nothing."""
+    """Return the value if it is an object, otherwise an empty object."""
     return dict(value) if isinstance(value, dict) else {}
 
 
 def _attach_notification(message: Message, pending: Mapping[Any, RecordedExchange]) -> None:
-    """A notice belongs to the request whose token it carries, or else to the oldest one that waits."""
+    """Attach a notification to the request with its progress token, or to the oldest open request."""
     progress_token = _as_object(message.get("params")).get(PROGRESS_TOKEN)
     for recorded in pending.values():
         if recorded.progress_token == progress_token or message["method"] != _NOTIFICATION_METHODS[0]:
@@ -149,12 +151,12 @@ def _attach_notification(message: Message, pending: Mapping[Any, RecordedExchang
 
 
 class Playback:
-    """A server that says what was recorded."""
+    """A server that replays a recording."""
 
     def __init__(self, parts: Iterable[Any], *, any_arguments: bool = False) -> None:
         self._exchanges = [recorded for recorded in read_exchanges(parts) if recorded.response is not None]
         if not self._exchanges:
-            raise ValueError("the recording holds no answer of a server")
+            raise ValueError("the recording has no responses of a server")
         self._any_arguments = any_arguments
         self._next_index: dict[str, int] = {}
         self._exchanges_by_key: dict[str, list[RecordedExchange]] = {}
@@ -176,17 +178,17 @@ class Playback:
         return {}
 
     async def start(self, _: object = None) -> None:
-        """Do nothing: a recording needs no start."""
+        """Do nothing, because a recording needs no start."""
 
     async def stop(self, _: object = None) -> None:
-        """Do nothing: a recording holds nothing open."""
+        """Do nothing, because a recording holds no resources."""
 
     def open_connection(self, send: Callable[[bytes], None]) -> "PlaybackConnection":
         """Open a connection that answers from the recording."""
         return PlaybackConnection(self, send)
 
     def respond(self, message: Message) -> Iterator[Message]:
-        """What is said to a request, notices first."""
+        """Yield the notifications and the response for a request."""
         request = _parse_request(message)
         envelope: Message = {"jsonrpc": "2.0", "id": message.get("id")}
         if request.method in OPENING_METHODS:
@@ -250,22 +252,22 @@ class Playback:
         )
         description = f"{request.method} {_target_name(request)}".strip()
         if description in recorded_names:
-            return f"The recording holds {description}, but with other arguments"
-        return f"The recording does not hold {description}; there are {', '.join(recorded_names[:20])}"
+            return f"The recording has {description} only with other arguments"
+        return f"The recording does not have {description}. Recorded: {', '.join(recorded_names[:20])}"
 
 
 _SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
 
 
 class PlaybackConnection:
-    """One connection: takes whole messages, and writes the answers."""
+    """One connection: receives messages and sends the responses."""
 
     def __init__(self, playback: Playback, send: Callable[[bytes], None]) -> None:
         self._playback = playback
         self._send = send
 
     def receive(self, data: bytes) -> None:
-        """A message of the client."""
+        """Receive a message of the client."""
         message = json.loads(data)
         for request in message if isinstance(message, list) else [message]:
             if "method" in request and "id" in request:
@@ -273,11 +275,11 @@ class PlaybackConnection:
                     self._send(json.dumps(response, ensure_ascii=False).encode())
 
     async def close(self, grace: float = 0.0) -> None:
-        """There is nothing to end."""
+        """Do nothing, because a connection to a recording holds no resources."""
 
 
 def _request_key(method: str, params: Mapping[str, Any]) -> str:
-    """What makes two requests the same question."""
+    """Return a key that is equal for equal requests."""
     return f"{method} {json.dumps(_comparable_params(params), sort_keys=True)}"
 
 
@@ -286,7 +288,7 @@ def _comparable_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def matches_recording(recorded: Any, actual: Any) -> bool:
-    """Whether a value is as it was recorded; what was masked then may be anything."""
+    """Return whether a value equals the recorded value. A masked value matches any value."""
     if recorded in (MASK, actual):
         return True
     if isinstance(recorded, str) and isinstance(actual, str) and MASK in recorded:
@@ -301,7 +303,7 @@ def matches_recording(recorded: Any, actual: Any) -> bool:
 
 
 def has_mask(value: Any) -> bool:
-    """Whether something in a value was masked when it was recorded."""
+    """Return whether part of a value was masked in the recording."""
     if isinstance(value, dict):
         return any(map(has_mask, value.values()))
     return any(map(has_mask, value)) if isinstance(value, list) else isinstance(value, str) and MASK in value
@@ -319,7 +321,7 @@ def _replace_token(notification: Message, token: Any) -> Message:
 
 
 def _without_change_flags(capability: Any) -> Any:
-    """A capability without the promise to tell of changes."""
+    """Return a capability without the flags that announce change notifications."""
     if not isinstance(capability, dict):
         return capability
     return {name: value for name, value in capability.items() if name not in ("listChanged", "subscribe")}

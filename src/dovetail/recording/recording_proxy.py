@@ -1,6 +1,7 @@
-"""A proxy between a client and a server that records the traffic and passes all bytes on unchanged.
+"""A proxy between a client and a server that records the traffic and forwards all bytes unchanged.
 
-Over standard streams between this process's own and a child's; over HTTP between an address here and one elsewhere.
+Over stdio, the proxy connects this process's streams to a child process. Over HTTP, it connects a local address to a
+remote one.
 """
 
 import asyncio
@@ -22,18 +23,18 @@ _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
 class LineWatcher:
-    """Cuts what passes into lines, and tells of each."""
+    """Splits a byte stream into lines and passes each line to a callback."""
 
     def __init__(self, on_line: Callable[[bytes], None]) -> None:
         self._on_line = on_line
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Some bytes that pass."""
+        """Process the next bytes."""
         self._buffer += data
         if b"\n" not in data:
             if len(self._buffer) > _MAX_LINE_BYTES:
-                self._buffer.clear()  # what is no message need not be told
+                self._buffer.clear()  # the line is too long to be a message
             return
         *lines, rest = bytes(self._buffer).split(b"\n")
         self._buffer = bytearray(rest)
@@ -43,7 +44,7 @@ class LineWatcher:
 
 
 class _ChildOutput(asyncio.Protocol):
-    """What a child writes, on its way to this process's client."""
+    """Passes the output of a child process to the client."""
 
     def __init__(self, sink: int, recorder: Recorder) -> None:
         self._sink = sink
@@ -67,7 +68,7 @@ class _ChildOutput(asyncio.Protocol):
 async def proxy_streams(
     command: Sequence[str], source: int, sink: int, recorder: Recorder, stderr: Any = "inherit", **options: Any
 ) -> int:
-    """Run a command between these descriptors until either side ends; how the command ended."""
+    """Run a command between two descriptors until either side ends. Return the exit code of the command."""
     loop = asyncio.get_running_loop()
     output = _ChildOutput(sink, recorder)
     child = await ChildProcess.start(command, output, stderr=stderr, **options)
@@ -94,7 +95,7 @@ async def _feed(
         line_watcher.feed(data)
 
 
-# Headers that belong to one connection, and what each side writes for itself. RFC 9110, section 7.6.1.
+# These headers belong to one connection, or each side sets them itself. RFC 9110, section 7.6.1.
 _UNFORWARDED_HEADERS: Final = frozenset(
     b"host connection keep-alive proxy-connection proxy-authorization te trailer transfer-encoding upgrade "
     b"content-length accept-encoding content-encoding expect".split()
@@ -102,10 +103,10 @@ _UNFORWARDED_HEADERS: Final = frozenset(
 
 
 class RecordingProxy:
-    """An ASGI application that is another server's stand-in, for programs of this machine.
+    """An ASGI application that forwards requests to another server, for programs on this machine.
 
-    The headers given are credentials of the user's: they go to the one path they are meant for, and no page of another
-    origin may use them. spec: streamable-http#security-endpoint
+    `headers` contains the user's credentials. The proxy sends them to one path only, and web pages of other origins
+    cannot use the proxy. spec: streamable-http#security-endpoint
     """
 
     def __init__(self, url: str, recorder: Recorder, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
@@ -119,11 +120,11 @@ class RecordingProxy:
         self._http_client = HTTPClient()
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._http_client.close()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI."""
+        """Handle an ASGI request."""
         if scope["type"] != "http":
             return
         try:
@@ -167,11 +168,11 @@ async def _forward_body(response: Any, forward: Callable[[dict[str, Any]], Any])
             await forward({"type": "http.response.body", "body": piece, "more_body": True})
         await forward({"type": "http.response.body", "body": b""})
     except TransportError:
-        return  # the reply ends as the other one did, unfinished
+        return  # the response stays incomplete, like the response of the remote server
 
 
 async def _run_while_connected(receive: Any, coroutine: Coroutine[Any, Any, None]) -> None:
-    """Do some work for as long as the client is there."""
+    """Run a coroutine until it ends or the client disconnects."""
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(coroutine), loop.create_task(receive())]
     try:

@@ -1,6 +1,6 @@
 """Record every message of a server or a client to a file, with time and direction.
 
-Secrets are masked before they are written. Where nobody asked for a trace, nothing here is loaded.
+The recorder masks secrets before it writes a message. This module is imported only for recordings.
 """
 
 import datetime
@@ -22,17 +22,21 @@ from dovetail.protocol.recording_format import (
     RecordingHeader,
     create_frame,
     encode_line,
+    read_version,
 )
 from dovetail.protocol.sse import EventTooLarge, SSEParser
+from dovetail.storage import append, open_for_append, read_first_line
 
 log = logging.getLogger("dovetail")
 
-_last_writers: dict[str, object] = {}  # whose frames were written to a file last
+_last_writers: dict[str, object] = {}  # the writer of the last frame of each file
 _lock: Final = threading.Lock()
 
 
 class RecordingWriter:
-    """Writes what it is told of to a file; several may share one, each with a heading wherever it goes on."""
+    """Writes messages to a file. Several writers can share a file. A writer repeats its header if another one wrote in
+    between.
+    """
 
     def __init__(self, file: str | Path, name: str) -> None:
         self._file = str(file).replace("{name}", _sanitize_name(name))
@@ -44,20 +48,25 @@ class RecordingWriter:
 
     @property
     def _path(self) -> str:
-        return self._file.replace("{pid}", str(os.getpid()))  # asked anew: a server's workers come from one process
+        # The path is computed each time, because workers are forked from one process.
+        return self._file.replace("{pid}", str(os.getpid()))
 
     def _check_writable(self) -> None:
-        """Fail now, in words, if nothing can be written there; OSError."""
+        """Raise OSError if the file cannot be written, and UnsupportedFileVersion if a newer version of dovetail wrote
+        the file.
+        """
         try:
-            os.close(_open_for_append(self._path))
+            os.close(open_for_append(self._path))
         except OSError as exc:
             reason = exc.strerror or type(exc).__name__
             raise type(exc)(exc.errno, f"cannot write the recording {self._path!r}: {reason}") from None
+        read_version(read_first_line(self._path), self._path)
         if self._path != self._file and not os.path.getsize(self._path):
-            os.unlink(self._path)  # another process may be the one that writes
+            # Deletes the empty file, because another process with its own id may do the recording.
+            os.unlink(self._path)
 
     def record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
-        """Note one message; if that becomes impossible, the server goes on without."""
+        """Record one message. If the file cannot be written, the server continues without a recording."""
         if self._has_failed:
             return
         text = encode_line(create_frame(time.perf_counter() - self._started_at, to, data, headers))
@@ -70,19 +79,15 @@ class RecordingWriter:
                 _append(path, text)
             except OSError as exc:
                 self._has_failed = True
-                log.error("the trace ends here, %s cannot be written any more: %s", path, exc)
+                log.error("recording stopped because %s cannot be written: %s", path, exc)
 
 
 def _append(path: str, text: bytes) -> None:
-    file = _open_for_append(path)  # anew each time: the file may be moved away, and holds all there is at any moment
+    descriptor = open_for_append(path)  # the file is opened for each message, because it may have been moved
     try:
-        os.write(file, text)
+        append(descriptor, text)
     finally:
-        os.close(file)
-
-
-def _open_for_append(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.close(descriptor)
 
 
 def _sanitize_name(name: str) -> str:
@@ -90,7 +95,7 @@ def _sanitize_name(name: str) -> str:
 
 
 def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
-    """A function that makes a tap for each HTTP request: it tells the number of it with all that is said there."""
+    """Return a function that creates a recorder for each HTTP request. Each recorder adds the number of its request."""
     numbers = itertools.count(1)
 
     def create_recorder() -> Recorder:
@@ -101,7 +106,7 @@ def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
 
 
 class RecordedEndpoint:
-    """An HTTP endpoint whose messages are noted."""
+    """An HTTP endpoint that records its messages."""
 
     def __init__(self, endpoint: Any, application: Any, recorder: Recorder) -> None:
         self._endpoint = endpoint
@@ -110,7 +115,7 @@ class RecordedEndpoint:
         self.close = endpoint.close
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI."""
+        """Handle an ASGI request."""
         if scope["type"] != "http" or not self._endpoint.is_mcp_path(scope):
             await self._application(scope, receive, send)
             return
@@ -134,7 +139,7 @@ class RecordedEndpoint:
 
 
 class ResponseRecorder:
-    """The messages of one HTTP reply: a body, or events."""
+    """Records the messages of one HTTP response, which is a JSON body or an event stream."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -143,7 +148,7 @@ class ResponseRecorder:
         self._body = bytearray()
 
     def record(self, message: Any) -> None:
-        """Take in a message of ASGI on its way to the client."""
+        """Record the messages in an ASGI message to the client."""
         if message["type"] == "http.response.start":
             self._headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
             content_types = [value for name, value in self._headers if name.lower() == b"content-type"]

@@ -1,1 +1,1 @@
-"""JSON Schema: reading, cost, provider rules and differences. Pure."""
+"""JSON Schema: reading, cost, provider rules and differences. This package does no I/O."""

@@ -1,8 +1,8 @@
-"""Estimate the worst cost of checking a value against a schema, without checking it.
+"""Estimate the worst cost of checking a value against a schema, without checking the value.
 
-A value is walked once. Each place in it is in a state: which parts of the schema apply there, and how often. Places
-with the same state share it, so references that double, recursion that branches and unions of unions are seen as
-numbers that grow, not as work that is done.
+The estimate visits each part of the value once. Each position has a state: which parts of the schema apply at this
+position, and how often. Equal states are shared. References that double, branching recursion and nested unions
+therefore become large numbers instead of long work.
 """
 
 from heapq import heapify, heappop, heappush
@@ -10,21 +10,23 @@ from typing import Any, Final
 
 from dovetail.schemas.untrusted_schema import SchemaLimits, SchemaPlan, Subschema, UnusableSchema, is_extreme
 
-_NODE_COST: Final = 20  # this walk's own cost for one place
-_CONTAINER_COST: Final = 40  # and for one array or object
-_STATE_COST: Final = 500  # and for one new state
-_ENTRY_COST: Final = 100  # and for one part in it
-_HASH_COST: Final = 10  # one value within an array of unique items
-_LARGE_INTEGER_COST: Final = 150  # two integers of more than 64 bits compared there: each with each
-_COPY_COST: Final = 80  # one value copied into an error
-_MAX_CACHED_ENTRIES: Final = 20_000  # kept between checks
-_CHARS_PER_COPY: Final = 1000  # characters of a text that cost as much to copy as a value
-_EXTREME_FACTOR: Final = 15  # how much slower numbers with many zeros are
-_MAX_INTEGER: Final = 2**140  # about forty digits
+_NODE_COST: Final = 20  # cost of estimating one position
+_CONTAINER_COST: Final = 40  # cost of estimating one array or object
+_STATE_COST: Final = 500  # cost of creating one state
+_ENTRY_COST: Final = 100  # cost of each schema part in a new state
+_HASH_COST: Final = 10  # cost of hashing one value in an array of unique items
+# Cost of comparing two integers of more than 64 bits in an array of unique items, each with each.
+_LARGE_INTEGER_COST: Final = 150
+_COPY_COST: Final = 80  # cost of copying one value into an error
+_MAX_CACHED_ENTRIES: Final = 20_000  # largest number of schema parts in cached states
+_CHARS_PER_COPY: Final = 1000  # copying this many characters of a text costs as much as copying a value
+_EXTREME_FACTOR: Final = 15  # how many times slower numbers with many zeros are
+_TOO_COSTLY: Final = "too costly to check: the schema needs too much work for this value"
+_MAX_INTEGER: Final = 2**140  # 2**140 has about forty digits
 
 
 class State:
-    """The parts that apply at one place and how often, with their costs added up."""
+    """The parts of a schema that apply at one position, how often they apply, and their total costs."""
 
     __slots__ = (
         "_parts",
@@ -43,13 +45,13 @@ class State:
 
     def __init__(self, parts: list[tuple[Subschema, int]], unique_count: int) -> None:
         self._parts = parts
-        self.unique_count = unique_count  # arrays here and above that hash this
+        self.unique_count = unique_count  # number of enclosing arrays with unique items, which hash this value
         self.applied_count = self.value_cost = self.integer_cost = self.number_cost = self.object_cost = (
             self.char_cost
         ) = 0
-        self.name_cost = self.name_char_cost = 0  # for each name, and each character of one
-        self.named_states: dict[str | int, State | None] = {}  # the states of members and items that some part names
-        self.rest_states: dict[type, State] = {}  # of the other members (dict) and items (list)
+        self.name_cost = self.name_char_cost = 0  # costs per member name, and per character of a name
+        self.named_states: dict[str | int, State | None] = {}  # states of members and items with their own subschema
+        self.rest_states: dict[type, State] = {}  # states of all other members (dict) and items (list)
         for part, count in parts:
             self.unique_count += part.unique_count * count
             self.applied_count += count
@@ -65,7 +67,7 @@ class State:
         self.value_cost += self.unique_count * _HASH_COST
 
     def count_entering(self, key: str | int | None, kind: type) -> dict[int, int]:
-        """How often each part is applied to a member or an item, before those parts apply others."""
+        """Return how often each part is applied directly to a member or an item."""
         counts: dict[int, int] = {}
         for part, count in self._parts:
             for part_index in _list_subschemas(part, key, kind):
@@ -73,7 +75,7 @@ class State:
         return counts
 
     def get_name_pattern_cost(self) -> int:
-        """What the patterns of this place's members cost for each character of a name."""
+        """Return the cost of the member name patterns per character of a name."""
         return sum(part.name_char_cost * count for part, count in self._parts)
 
 
@@ -88,46 +90,54 @@ def _list_subschemas(part: Subschema, key: str | int | None, kind: type) -> list
 
 
 class CostEstimator:
-    """Prices values for one plan; remembers the states it has met."""
+    """Estimates the cost of values for one plan, and caches states."""
 
     def __init__(self, plan: SchemaPlan, limits: SchemaLimits) -> None:
         self._plan = plan
         self._max_cost = limits.max_cost
         self._max_depth = limits.max_depth
         self._states: dict[tuple[Any, int], State] = {}
+        self._start_state: State | None = None  # state of an array whose only item is the value
         self._entry_count = 0
-        self._cost = 0  # on the value at hand
-        self._copied_count = 0  # values that an error about it may copy
-        self._large_integer_count = 0  # integers of more than 64 bits in it
+        self._cost = 0  # cost of the current value so far
+        self._copied_count = 0  # number of values that an error may copy
+        self._large_integer_count = 0  # number of integers of more than 64 bits in the value
 
     def estimate(self, value: Any) -> tuple[int, int]:
-        """What a verdict costs, and what finding the reason of a bad one adds. Unusable if a verdict costs too much."""
+        """Return the cost of a check, and the extra cost of explaining a failure. Raise UnusableSchema if the cost is
+        too high.
+        """
         self._cost = self._copied_count = self._large_integer_count = 0
         if self._entry_count > _MAX_CACHED_ENTRIES:
             self._states.clear()
             self._entry_count = 0
-        start = State([], 0)
-        start.rest_states[list] = self._get_state({0: 1}, 0)
-        level: list[tuple[Any, State, int]] = [([value], start, 0)]
+            self._start_state = None
+        level: list[tuple[Any, State, int]] = [([value], self._start_state or self._create_start_state(), 0)]
         for _ in range(self._max_depth + 1):
             next_level: list[tuple[Any, State, int]] = []
             for container, state, applied_above in level:
                 self._add_container(container, state, applied_above, next_level)
-                self._check_cost()
+            self._check_cost()
             level = next_level
             if not level:
                 return self._cost, self._copied_count * _COPY_COST
         raise UnusableSchema(f"the value is nested deeper than {self._max_depth}")
 
+    def _create_start_state(self) -> State:
+        state = self._start_state = State([], 0)
+        state.rest_states[list] = self._get_state({0: 1}, 0)
+        return state
+
     def _add_container(
         self, value: Any, state: State, applied_above: int, next_level: list[tuple[Any, State, int]]
     ) -> None:
-        """Add up what an array or an object holds; the arrays and objects among it go to `inner`."""
+        """Add the cost of the contents of an array or object. Nested arrays and objects are added to `next_level`."""
         container_type = type(value)
         rest_state = state.rest_states.get(container_type) or self._get_rest_state(state, container_type)
         applied_above += state.applied_count if self._plan.has_branches else 0
         cost, copied_count = _CONTAINER_COST + _NODE_COST * len(value), 0
-        self._check_cost(cost)
+        if self._cost + cost > self._max_cost:
+            raise UnusableSchema(_TOO_COSTLY)
         if container_type is dict:
             cost += state.object_cost + state.name_cost * len(value)
             cost += state.name_char_cost * sum(map(len, value)) if state.name_char_cost else 0
@@ -157,13 +167,13 @@ class CostEstimator:
 
     def _get_large_integer_cost(self, number: int, state: State) -> int:
         if not -_MAX_INTEGER < number < _MAX_INTEGER:
-            raise UnusableSchema("too costly to check: a number of more than forty digits")
+            raise UnusableSchema("too costly to check: a number with more than 40 digits")
         self._large_integer_count += 1
         return state.number_cost + _LARGE_INTEGER_COST * self._large_integer_count * state.unique_count
 
-    def _check_cost(self, extra_cost: int = 0) -> None:
-        if self._cost + extra_cost > self._max_cost:
-            raise UnusableSchema("too costly to check: the schema asks for too much work for this value")
+    def _check_cost(self) -> None:
+        if self._cost > self._max_cost:
+            raise UnusableSchema(_TOO_COSTLY)
 
     def _get_named_state(self, state: State, key: str | int, kind: type) -> State:
         named_state = state.named_states[key] = self._get_state(state.count_entering(key, kind), state.unique_count)
@@ -188,7 +198,7 @@ class CostEstimator:
         return state
 
     def _expand_parts(self, entering: dict[int, int]) -> list[tuple[Subschema, int]]:
-        """All parts applied to the same value, and how often: each after those that apply it."""
+        """Return all parts that apply to the same value, and how often. A part comes after the parts that apply it."""
         parts = self._plan.parts
         counts = dict(entering)
         queue = [(parts[index].rank, index) for index in counts]

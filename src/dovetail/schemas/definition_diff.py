@@ -1,181 +1,293 @@
-"""Differences between two versions of what a server offers, and which of them break clients.
+"""Differences between two definitions of a tool, resource or prompt.
 
-A change breaks callers if a call that was valid is no longer valid: a tool or an argument was removed, an argument
-became required, or a value is no longer accepted. A change breaks readers if a result lacks a field. A changed
-description breaks no client, but a user who agreed to a tool may want to read it again.
+Each difference has a path, both values, and its effect: whether the schema accepts fewer or more values than before.
+The command line checks which differences break clients. A host grades differences by risk.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeAlias
 
-from dovetail.schemas.reader import NEVER_SCHEMA, as_object, get_list, get_mapping, get_required, get_types
+from dovetail.schemas.reader import get_list, get_mapping
 from dovetail.wire.base import Struct
+from dovetail.wire.codec import encode_canonical
 
-Kind = Literal["removed", "added", "changed", "description"]
-Definitions = Mapping[str, Mapping[str, Any]]  # by name or URI, as it is published
+# "text" is text for a model or a user. "same" means that only the order or whitespace changed. "mixed" accepts some new
+# values and rejects some old values.
+Effect: TypeAlias = Literal["text", "same", "narrower", "wider", "mixed", "unknown"]
+Path: TypeAlias = tuple[str, ...]
+
+TEXT_KEYWORDS: Final = frozenset(("title", "description", "$comment", "examples", "default", "name"))
+NAMED_SCHEMAS: Final = frozenset(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "arguments")
+)
+SCHEMA_LISTS: Final = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
+_SUBSCHEMAS: Final = frozenset(
+    ("items", "additionalProperties", "unevaluatedProperties", "contains", "propertyNames", "then", "else")
+)
+_MINIMUM_KEYWORDS: Final = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))
+_MAXIMUM_KEYWORDS: Final = frozenset(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"))
+_RESTRICTING_KEYWORDS: Final = frozenset(("pattern", "format", "const", "multipleOf", "uniqueItems", "not"))
+SCHEMA_KEYWORDS: Final = (
+    TEXT_KEYWORDS | (NAMED_SCHEMAS - {"arguments"}) | SCHEMA_LISTS | _SUBSCHEMAS | _MINIMUM_KEYWORDS | _MAXIMUM_KEYWORDS
+    | _RESTRICTING_KEYWORDS | {"type", "enum", "required", "if", "dependentRequired"}
+)  # fmt: skip
+_MAX_SCHEMA_DEPTH: Final = 32
 
 
 class Difference(Struct, frozen=True):
-    """A difference between two definitions."""
+    """A difference between two definitions. A value is None if one of the definitions does not have it."""
 
-    kind: Kind
-    item: str  # "tool forecast"
-    message: str
-    is_breaking: bool = False
-
-
-def diff_definitions(kind: str, old: Definitions, new: Definitions) -> Iterator[Difference]:
-    """Return the differences between two lists of items of one kind."""
-    for name in old:
-        if name not in new:
-            yield Difference("removed", f"{kind} {name}", "removed", True)
-    for name in new:
-        if name not in old:
-            yield Difference("added", f"{kind} {name}", "added")
-    for name, definition in old.items():
-        if name in new and new[name] != definition:
-            yield from _diff_definition(f"{kind} {name}", definition, new[name])
+    path: Path
+    old: Any
+    new: Any
+    effect: Effect
+    # "added" and "removed" are for a named schema, or a schema in a list
+    kind: Literal["changed", "added", "removed"] = "changed"
 
 
-def _diff_definition(label: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
-    for member in dict.fromkeys([*old, *new]):
-        before, after = old.get(member), new.get(member)
-        if before == after:
+def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield the differences between two definitions. The definitions are JSON objects, as in messages."""
+    for name in dict.fromkeys([*old, *new]):
+        old_value, new_value = old.get(name), new.get(name)
+        if _is_same(old_value, new_value):
             continue
-        match member:
-            case "inputSchema":
-                yield from _diff_schema(label, as_object(before), as_object(after), "", is_input=True)
-            case "outputSchema":
-                yield from _diff_output_schema(label, before, after)
+        match name:
+            case "inputSchema" | "outputSchema":
+                yield from _compare_schemas((name,), old_value, new_value, 0)
+            case "annotations":
+                yield from _compare_annotations((name,), old_value or {}, new_value or {})
             case "arguments":
-                yield from _diff_arguments(label, before or [], after or [])
-            case "description" | "title" | "icons" | "_meta":
-                yield Difference("description", label, f"{member.strip('_')} changed")
+                yield from _compare_arguments((name,), old_value or [], new_value or [])
             case _:
-                yield Difference("changed", label, f"{member} changed", member == "mimeType")
+                yield _compare_text((name,), old_value, new_value)
 
 
-def _diff_arguments(label: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Difference]:
-    """Of a prompt."""
+def is_breaking(difference: Difference) -> bool:
+    """Return whether a client that worked with the old definition may fail with the new one.
 
-    def as_schema(arguments: Sequence[Any]) -> Mapping[str, Any]:
-        return {
-            "properties": {argument["name"]: {"description": argument.get("description")} for argument in arguments},
-            "required": [argument["name"] for argument in arguments if argument.get("required")],
-        }
+    Valid arguments must stay valid. Results must keep their fields and must not have new values.
+    """
+    if difference.path == ("mimeType",):
+        return True
+    is_output = difference.path[0] == "outputSchema"
+    if difference.effect in ("text", "same") or not (is_output or difference.path[0] in ("inputSchema", "arguments")):
+        return False
+    if is_output and is_property(difference):
+        return difference.kind == "removed"
+    return difference.effect != ("narrower" if is_output else "wider")
 
-    yield from _diff_schema(label, as_schema(old), as_schema(new), "", is_input=True)
+
+def is_property(difference: Difference) -> bool:
+    """Return whether an argument or a result field was added or removed."""
+    return is_named_schema(difference) and difference.path[-2] in ("properties", "arguments")
 
 
-def _diff_output_schema(label: str, old: Any, new: Any) -> Iterator[Difference]:
-    if old is None:
-        yield Difference("added", label, "output schema added")
-    elif new is None:
-        yield Difference("removed", label, "output schema removed", True)
+def is_named_schema(difference: Difference) -> bool:
+    """Return whether a property, a definition or another schema with a name was added or removed."""
+    return difference.kind != "changed" and difference.path[-2] in NAMED_SCHEMAS
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    return encode_canonical(old) == encode_canonical(new)
+
+
+def _compare_text(path: Path, old: Any, new: Any) -> Difference:
+    is_reformatted = isinstance(old, str) and isinstance(new, str) and old.split() == new.split()
+    return Difference(path, old, new, "same" if is_reformatted else "text")
+
+
+def _compare_annotations(path: Path, old: Any, new: Any) -> Iterator[Difference]:
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        yield Difference(path, old, new, "unknown")
+        return
+    for name in sorted({*old, *new}):
+        old_value, new_value = old.get(name), new.get(name)
+        if name == "title" and old_value != new_value:
+            yield _compare_text((*path, name), old_value, new_value)
+        elif not _is_same(old_value, new_value):
+            yield Difference((*path, name), old_value, new_value, "unknown")
+
+
+def _compare_arguments(path: Path, old: Any, new: Any) -> Iterator[Difference]:
+    """Compare the arguments of a prompt as the properties of an object."""
+    old_schema, new_schema = _arguments_to_schema(old), _arguments_to_schema(new)
+    if old_schema is None or new_schema is None:
+        yield _compare_text(path, old, new)
+    elif _is_same(old_schema, new_schema):
+        yield Difference(path, old, new, "same")
     else:
-        yield from _diff_schema(label, as_object(old), as_object(new), "", is_input=False)
+        yield from _compare_named_schemas(path, old_schema, new_schema, "properties", 0)
+        if old_schema["required"] != new_schema["required"]:
+            yield from _compare_required((*path, "required"), old_schema, new_schema)
 
 
-def _diff_schema(
-    label: str, old: Mapping[str, Any], new: Mapping[str, Any], path_prefix: str, *, is_input: bool
+def _arguments_to_schema(arguments: Any) -> Mapping[str, Any] | None:
+    if not isinstance(arguments, list) or not all(isinstance(argument, Mapping) for argument in arguments):
+        return None
+    names = [argument.get("name") for argument in arguments]
+    has_valid_members = all(
+        argument.get("required") in (None, True, False) and isinstance(argument.get("name"), str)
+        for argument in arguments
+    )
+    if not has_valid_members or len({*names}) < len(names):
+        return None
+    return {
+        "properties": {
+            argument["name"]: {key: value for key, value in argument.items() if key not in ("name", "required")}
+            for argument in arguments
+        },
+        "required": sorted(argument["name"] for argument in arguments if argument.get("required")),
+    }
+
+
+def _compare_schemas(path: Path, old: Any, new: Any, depth: int) -> Iterator[Difference]:
+    if _is_same(old, new):
+        return
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        yield Difference(path, old, new, _compare_boolean_schemas(old, new))
+        return
+    if depth > _MAX_SCHEMA_DEPTH:
+        yield Difference(path, old, new, "unknown")
+        return
+    alternatives = _compare_alternatives(path, old, new)
+    compared_keywords: set[str] = set() if alternatives is None else {*alternatives.old, *alternatives.new}
+    if alternatives is not None:
+        yield alternatives
+    for name in sorted({*old, *new} - compared_keywords):
+        if not _is_same(old.get(name), new.get(name)):
+            yield from _compare_keyword(path, name, old, new, depth)
+
+
+def _compare_boolean_schemas(old: Any, new: Any) -> Effect:
+    """Return the effect if one of the schemas is missing, `true`, `false` or invalid."""
+    if new is False or (old in (None, True) and isinstance(new, Mapping)):
+        return "narrower"
+    return "wider" if old is False or (new in (None, True) and isinstance(old, Mapping)) else "unknown"
+
+
+def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference | None:
+    """Return the difference between a schema `X` and alternatives such as `anyOf: [X, Y]`. Either one can be the old
+    schema.
+    """
+    for name in ("anyOf", "oneOf"):
+        if name not in old and (single := _find_alternative(old, new, name)):
+            return Difference((*path, name), single, {name: new[name]}, "wider")
+        if name not in new and (single := _find_alternative(new, old, name)):
+            return Difference((*path, name), {name: old[name]}, single, "narrower")
+    return None
+
+
+def _find_alternative(schema: Mapping[str, Any], other: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """Return the keywords that only the first schema has, if they are one of the alternatives in the other schema."""
+    own_rules = {keyword: value for keyword, value in _drop_text(schema).items() if keyword not in other}
+    is_alternative = any(
+        isinstance(choice, Mapping) and _is_same(_drop_text(choice), own_rules) for choice in get_list(other, name)
+    )
+    return own_rules if own_rules and is_alternative else None
+
+
+def _drop_text(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name not in TEXT_KEYWORDS}
+
+
+def _compare_keyword(
+    path: Path, name: str, old_schema: Mapping[str, Any], new_schema: Mapping[str, Any], depth: int
 ) -> Iterator[Difference]:
-    """`is_input`: whether the schema describes arguments instead of a result."""
-    before, after = get_mapping(old), get_mapping(new)
-    side = "argument" if is_input else "result field"
-    for name in sorted(before.keys() - after.keys()):
-        yield Difference("removed", label, f"{side} `{path_prefix}{name}` removed", True)
-    needed_before, needed_after = set(get_required(old)), set(get_required(new))
-    for name in after:
-        path = f"{path_prefix}{name}"
-        if name not in before:
-            is_required = is_input and name in needed_after
-            yield Difference("added", label, f"{'required ' if is_required else ''}{side} `{path}` added", is_required)
+    keyword_path = (*path, name)
+    old, new = old_schema.get(name), new_schema.get(name)
+    if name == "required":
+        yield from _compare_required(keyword_path, old_schema, new_schema)
+    elif name in NAMED_SCHEMAS:
+        yield from _compare_named_schemas(keyword_path, old_schema, new_schema, name, depth)
+    elif name in SCHEMA_LISTS and isinstance(old, list) and isinstance(new, list):
+        yield from _compare_schema_lists(keyword_path, name, old, new, depth)
+    elif name in _SUBSCHEMAS:
+        yield from _compare_schemas(keyword_path, old, new, depth + 1)
+    elif name in TEXT_KEYWORDS:
+        yield _compare_text(keyword_path, old, new)
+    elif name in ("enum", "type"):
+        yield Difference(keyword_path, old, new, _compare_value_sets(old, new, is_type=name == "type"))
+    else:
+        yield Difference(keyword_path, old, new, _compare_bounds(name, old, new))
+
+
+def _compare_named_schemas(
+    path: Path, old_schema: Mapping[str, Any], new_schema: Mapping[str, Any], member: str, depth: int
+) -> Iterator[Difference]:
+    old, new = old_schema.get(member) or {}, new_schema.get(member) or {}
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        yield Difference(path, old, new, "unknown")
+        return
+    required = get_list(new_schema, "required")
+    for name in sorted({*old, *new}):
+        if name in old and name in new:
+            yield from _compare_schemas((*path, name), old[name], new[name], depth + 1)
+        elif member != "properties":  # the effect depends on where the schema is used
+            kind = "removed" if name in old else "added"
+            yield Difference((*path, name), old.get(name), new.get(name), "unknown", kind)
+        elif name in old:
+            yield Difference((*path, name), old[name], None, "narrower", "removed")
+        else:
+            yield Difference((*path, name), None, new[name], "narrower" if name in required else "wider", "added")
+
+
+def _compare_required(path: Path, old_schema: Mapping[str, Any], new_schema: Mapping[str, Any]) -> Iterator[Difference]:
+    """Compare the required names. Skip added and removed properties, because they are reported separately."""
+    old, new = old_schema.get("required") or [], new_schema.get("required") or []
+    if not isinstance(old, list) or not isinstance(new, list):
+        yield Difference(path, old, new, "unknown")
+        return
+    old_names, new_names = ({encode_canonical(name): name for name in names} for names in (old, new))
+    if old_names.keys() == new_names.keys():
+        yield Difference(path, old, new, "same")
+        return
+    changed_properties = get_mapping(old_schema).keys() ^ get_mapping(new_schema).keys()
+    for key in sorted(old_names.keys() ^ new_names.keys()):
+        name = new_names[key] if key in new_names else old_names[key]
+        if isinstance(name, str) and name in changed_properties:
             continue
-        if is_input and name in needed_after - needed_before:
-            yield Difference("changed", label, f"{side} `{path}` is now required", True)
-        if not is_input and name in needed_before - needed_after:
-            yield Difference("changed", label, f"{side} `{path}` is now optional", True)
-        yield from _diff_property(label, as_object(before[name]), as_object(after[name]), path, is_input=is_input)
-    handled_keywords = ("properties", "required", "description", "title")
-    if _drop_keywords(old, handled_keywords) != _drop_keywords(new, handled_keywords):
-        yield Difference("changed", label, f"schema{f' of `{path_prefix[:-1]}`' if path_prefix else ''} changed", True)
-
-
-def _diff_property(
-    label: str, old: Mapping[str, Any], new: Mapping[str, Any], path: str, *, is_input: bool
-) -> Iterator[Difference]:
-    if old == new:
-        return
-    if get_mapping(old) or get_mapping(new):
-        yield from _diff_schema(label, old, new, f"{path}.", is_input=is_input)
-        return
-    before, after = _accepted_types(old), _accepted_types(new)
-    if before != after:
-        is_breaking = not _includes(after, before) if is_input else not _includes(before, after)
+        is_required = key in new_names
         yield Difference(
-            "changed",
-            label,
-            f"type of `{path}` changed from {_format_types(before)} to {_format_types(after)}",
-            is_breaking,
+            path, None if is_required else name, name if is_required else None, "narrower" if is_required else "wider"
         )
-    if old.get("enum") != new.get("enum"):
-        yield from _diff_choices(label, old.get("enum"), new.get("enum"), path, is_input=is_input)
-    ignored_keywords = (
-        ("type", "enum", "anyOf", "oneOf", *_ANNOTATION_KEYWORDS)
-        if before != after
-        else ("enum", *_ANNOTATION_KEYWORDS)
+
+
+def _compare_schema_lists(
+    path: Path, name: str, old: Sequence[Any], new: Sequence[Any], depth: int
+) -> Iterator[Difference]:
+    for index in range(max(len(old), len(new))):
+        item_path = (*path, str(index))
+        if index >= len(new):
+            yield Difference(item_path, old[index], None, "wider" if name == "allOf" else "narrower", "removed")
+        elif index >= len(old):
+            yield Difference(item_path, None, new[index], "narrower" if name == "allOf" else "wider", "added")
+        else:
+            yield from _compare_schemas(item_path, old[index], new[index], depth + 1)
+
+
+def _compare_value_sets(old: Any, new: Any, *, is_type: bool) -> Effect:
+    if old is None or new is None:
+        return "narrower" if old is None else "wider"
+    old_values, new_values = (
+        {encode_canonical(value) for value in (values if isinstance(values, list) else [values])}
+        for values in (old, new)
     )
-    old_rules, new_rules = (
-        _drop_keywords(schema, ignored_keywords) if schema != NEVER_SCHEMA else {} for schema in (old, new)
-    )
-    if old_rules != new_rules:
-        breaks = _is_narrower(old_rules, new_rules) if is_input else _is_narrower(new_rules, old_rules)
-        yield Difference("changed", label, f"constraints of `{path}` changed", breaks or before == after)
-    elif before == after and old.get("enum") == new.get("enum"):
-        yield Difference("description", label, f"description of `{path}` changed")
+    if old_values == new_values:
+        return "same"
+    if is_type:  # the type number includes all integers
+        for values in (old_values, new_values):
+            values |= {b'"integer"'} if b'"number"' in values else set[bytes]()
+    if new_values < old_values:
+        return "narrower"
+    return "wider" if old_values < new_values else "mixed"
 
 
-_ANNOTATION_KEYWORDS = ("description", "title", "examples", "default")
-
-
-def _is_narrower(old_rules: Mapping[str, Any], new_rules: Mapping[str, Any]) -> bool:
-    """Whether some rule is there now that was not, or is another."""
-    return any(name not in old_rules or old_rules[name] != rule for name, rule in new_rules.items())
-
-
-def _diff_choices(label: str, old: Any, new: Any, path: str, *, is_input: bool) -> Iterator[Difference]:
-    before, after = get_list({"enum": old}, "enum"), get_list({"enum": new}, "enum")
-    removed = [choice for choice in before if new is not None and choice not in after]
-    added = [choice for choice in after if old is not None and choice not in before]
-    is_narrower = bool(removed) or old is None
-    changes = [*(f"{choice!r} removed" for choice in removed), *(f"{choice!r} added" for choice in added)]
-    details = f": {', '.join(changes)}" if changes else ""
-    is_breaking = is_narrower if is_input else bool(added) or new is None
-    yield Difference("changed", label, f"choices of `{path}` changed{details}", is_breaking)
-
-
-_ALL_TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
-
-
-def _accepted_types(schema: Any) -> frozenset[str]:
-    """The types it takes: all of them if it names none."""
-    schema_object = as_object(schema)
-    if schema_object == NEVER_SCHEMA:
-        return frozenset()
-    if type_names := get_types(schema_object):
-        return frozenset(type_names)
-    parts = [*get_list(schema_object, "anyOf"), *get_list(schema_object, "oneOf")]
-    return frozenset().union(*map(_accepted_types, parts)) if parts else _ALL_TYPES
-
-
-def _includes(accepted: frozenset[str], candidates: frozenset[str]) -> bool:
-    """Whether all of the others are among them; a number may be an integer."""
-    return candidates <= accepted | ({"integer"} if "number" in accepted else frozenset[str]())
-
-
-def _format_types(accepted: frozenset[str]) -> str:
-    return "anything" if accepted == _ALL_TYPES else " or ".join(sorted(accepted)) or "nothing"
-
-
-def _drop_keywords(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in schema.items() if name not in names}
+def _compare_bounds(name: str, old: Any, new: Any) -> Effect:
+    if name in _MINIMUM_KEYWORDS or name in _MAXIMUM_KEYWORDS:
+        if old is None or new is None:
+            return "narrower" if old is None else "wider"
+        if isinstance(old, int | float) and isinstance(new, int | float):
+            return "narrower" if (new > old) == (name in _MINIMUM_KEYWORDS) else "wider"
+    if name in _RESTRICTING_KEYWORDS and (old is None or new is None):
+        return "narrower" if old is None else "wider"
+    return "unknown"

@@ -1,8 +1,8 @@
-"""Schema profiles: which JSON Schemas the model providers accept, and how to rewrite a schema to fit.
+"""Schema profiles: which JSON Schemas the model providers accept, and how to rewrite a schema for a provider.
 
-A rule set says what is refused; `refusals` holds a tool against it. A profile is a rule set that `fitted` can rewrite a
-schema for: what a maker does not know is told in the description instead, and what it cannot express is asked for as
-JSON text, which the server reads where no text may stand. docs/schemas.md names the sources.
+A rule set lists what a provider rejects, and `find_violations` checks a tool against a rule set. `fit_schema` rewrites
+a schema for a profile. Unsupported keywords move into the description. Types that a provider cannot express become JSON
+text, which the server parses. docs/schemas.md lists the sources.
 """
 
 import re
@@ -16,25 +16,25 @@ Schema = dict[str, Any]
 _DEFS_PREFIX: Final = "#/$defs/"
 _COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
 _LIST_KEYWORDS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAX_UNROLLED_LEVELS: Final = 2  # levels of a type that contains itself, where there are no references
+_MAX_UNROLLED_LEVELS: Final = 2  # levels to which a recursive type is expanded, for providers without references
 
 
 class SchemaRules(NamedTuple):
-    """What one interface of one maker takes; None where it does not say."""
+    """The rules of one provider's API. None means that the API has no such rule."""
 
     name_pattern: str = r"[A-Za-z0-9_-]{1,64}"
     parameter_pattern: str = r"[^\x00-\x1f]+"
     max_description_chars: int | None = None
     keywords: frozenset[str] | None = None
     formats: frozenset[str] | None = None
-    only_text_enums: bool = False  # only texts may be enumerated
+    only_text_enums: bool = False  # whether all enum values must be texts
     allows_references: bool = True
     allows_recursion: bool = True
     needs_items: bool = False
     needs_type: bool = False
-    requires_closed_objects: bool = False  # every object names all it may have
+    requires_closed_objects: bool = False  # whether objects must list all their properties
     requires_all_properties: bool = False
-    limits_min_items: bool = False  # minItems may only be 0 or 1
+    limits_min_items: bool = False  # whether minItems must be 0 or 1
 
 
 _BASIC_KEYWORDS: Final = frozenset(("type", "description", "title", "enum", "anyOf", "properties", "required", "items"))
@@ -89,21 +89,21 @@ PROFILES: Final[Mapping[SchemaProfile, str]] = {
     "gemini": "gemini-openapi",
     "anthropic": "anthropic-strict",
 }
-UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")  # what a schema meets that a host hands on as it is
+UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")  # rule sets for schemas that a host forwards unchanged
 
 
 def find_violations(rule_set: str, name: str, description: str | None, schema: Schema) -> Iterator[str]:
-    """Everything about a tool that a rule set forbids, one line each."""
+    """Yield each violation of a rule set as one line of text."""
     schema_rules = PROVIDER_RULES[rule_set]
     if not re.fullmatch(schema_rules.name_pattern, name):
         yield f"the name does not match {schema_rules.name_pattern}"
     if schema_rules.max_description_chars is not None and len(description or "") > schema_rules.max_description_chars:
         yield f"the description is longer than {schema_rules.max_description_chars} characters"
     if schema.get("type") != "object":
-        yield "the schema is not one of an object"
+        yield "the schema must describe an object"
     for keyword in _COMBINATORS:
         if keyword in schema:
-            yield f"{keyword} stands at the top"
+            yield f"{keyword} is not allowed at the top level"
     for parameter in get_mapping(schema):
         if not re.fullmatch(schema_rules.parameter_pattern, parameter):
             yield f"`{parameter}`: the name does not match {schema_rules.parameter_pattern}"
@@ -117,13 +117,13 @@ def find_violations(rule_set: str, name: str, description: str | None, schema: S
 
 def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool) -> Iterator[str]:
     if schema_rules.keywords is not None:
-        yield from (f"{keyword} is not known" for keyword in schema if keyword not in schema_rules.keywords)
+        yield from (f"{keyword} is not supported" for keyword in schema if keyword not in schema_rules.keywords)
     if schema_rules.formats is not None and "format" in schema and str(schema["format"]) not in schema_rules.formats:
-        yield f"the format {schema['format']} is not known"
+        yield f"the format {schema['format']} is not supported"
     if not schema_rules.allows_references and "$ref" in schema:
         yield "a reference"
     if schema_rules.only_text_enums and not all(isinstance(value, str) for value in get_list(schema, "enum")):
-        yield "only texts can be enumerated"
+        yield "enum values must be texts"
     json_type = schema.get("type")
     if schema_rules.needs_type and not isinstance(json_type, str) and not {"anyOf", "$ref"} & schema.keys():
         yield "the type is missing"
@@ -132,23 +132,23 @@ def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool
     if schema_rules.limits_min_items and get_number(schema, "minItems") > 1:
         yield "minItems is more than 1"
     if json_type == "object" and not is_root and schema_rules.needs_type and not get_mapping(schema):
-        yield "an object without properties"
+        yield "an object must have properties"
     if (
         json_type == "object"
         and schema_rules.requires_closed_objects
         and schema.get("additionalProperties") is not False
     ):
-        yield "additionalProperties is not false"
+        yield "additionalProperties must be false"
     if (
         json_type == "object"
         and schema_rules.requires_all_properties
         and set(get_required(schema)) != set(get_mapping(schema))
     ):
-        yield "not every property is required"
+        yield "every property must be required"
 
 
 def fit_schema(profile: SchemaProfile, schema: Schema) -> Schema:
-    """The schema of a tool's arguments, rewritten so that the profile's maker takes it, strictly where it can."""
+    """Rewrite the schema of a tool's arguments so that the provider accepts it, in strict mode where possible."""
     if profile not in PROFILES:
         raise ValueError(f"schema_profile must be one of {', '.join(PROFILES)}, not {profile!r}")
     return _SchemaFitter(profile, schema).fit_root()
@@ -175,6 +175,7 @@ class _SchemaFitter:
             return self._fit_reference(node, depth)
         if members := get_list(node, "anyOf") or get_list(node, "oneOf"):
             return self._fit_union(node, members, depth)
+        node = _drop_keys(node, "anyOf", "oneOf")  # the keyword is empty or not a list
         match node.get("type"):
             case "object":
                 return self._fit_object(node, depth) if get_mapping(node) else self._build_text_schema(node, "object")
@@ -238,7 +239,7 @@ class _SchemaFitter:
         return array_schema | {"items": item_schema}
 
     def _fit_keywords(self, schema: Schema) -> Schema:
-        """Without the keywords the maker does not know; they are said in words."""
+        """Remove keywords that the provider does not support and describe them in the description."""
         fit: Schema = {}
         notes: list[str] = []
         for key, value in self._close_bounds(schema).items():
@@ -267,7 +268,7 @@ class _SchemaFitter:
         return self._rules.keywords is None or key in self._rules.keywords
 
     def _close_bounds(self, schema: Schema) -> Schema:
-        """Where only closed bounds are known, an integer's open one is the next number."""
+        """Replace exclusive bounds of integers by inclusive ones if the provider supports only inclusive bounds."""
         fit = dict(schema)
         for bound, exclusive_bound, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
             if (
@@ -330,7 +331,7 @@ def _iter_subschemas(node: Any, path: str) -> Iterator[tuple[str, Schema]]:
 
 
 def _find_recursive(schema: Schema) -> set[str]:
-    """The definitions from which a way leads back to themselves."""
+    """Return the definitions that refer to themselves, directly or indirectly."""
     definitions = get_mapping(schema, "$defs")
     references = {
         name: {

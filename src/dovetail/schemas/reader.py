@@ -1,6 +1,6 @@
-"""Read JSON Schemas of others: boolean schemas become objects, and local references are followed.
+"""Read the JSON Schemas of other programs. Boolean schemas become objects, and local references are followed.
 
-A member that is not what JSON Schema has there says nothing.
+Members with an invalid type are ignored.
 """
 
 from collections.abc import Mapping
@@ -11,35 +11,37 @@ Schema: TypeAlias = Mapping[str, Any]
 ANY_SCHEMA: Final[Schema] = {}
 NEVER_SCHEMA: Final[Schema] = {"not": {}}
 _JSON_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
-_MAX_REFERENCE_STEPS: Final = 32  # of references that lead to one another
+_MAX_REFERENCE_STEPS: Final = 32  # largest number of references to follow, one after another
 
 
 def as_object(schema: Any) -> Schema:
-    """A schema as an object: `true` takes everything, `false` nothing; what is no schema at all says nothing."""
+    """Return a schema as an object. The schema `false` accepts nothing. `true` and invalid schemas accept
+    everything.
+    """
     if isinstance(schema, Mapping):
         return cast("Schema", schema)
     return NEVER_SCHEMA if schema is False else ANY_SCHEMA
 
 
 def get_mapping(schema: Schema, member: str = "properties") -> Mapping[str, Any]:
-    """A member that holds schemas by name."""
+    """Return a member that maps names to schemas."""
     value = schema.get(member)
     return cast("Schema", value) if isinstance(value, Mapping) else ANY_SCHEMA
 
 
 def get_list(schema: Schema, member: str) -> list[Any]:
-    """A member that is a list: of schemas, or of values."""
+    """Return a member that is a list of schemas or values."""
     value = schema.get(member)
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def get_required(schema: Schema) -> list[str]:
-    """The names of what must be there."""
+    """Return the names of the required properties."""
     return [name for name in get_list(schema, "required") if isinstance(name, str)]
 
 
 def get_types(schema: Schema) -> list[str]:
-    """The types it names, one or several."""
+    """Return the types in the `type` keyword of the schema."""
     type_value = schema.get("type")
     return [
         type_name
@@ -49,13 +51,13 @@ def get_types(schema: Schema) -> list[str]:
 
 
 def get_number(schema: Schema, member: str, default: int = 0) -> float:
-    """A member that is a number."""
+    """Return a member that is a number."""
     value = schema.get(member)
     return value if isinstance(value, int | float) else default
 
 
 def resolve_schema(schema: Any, root: Schema) -> Schema:
-    """A schema with its own reference followed within the document, and the parts of its `allOf` taken together."""
+    """Follow the reference of a schema within the document, and merge its `allOf`."""
     return _resolve(as_object(schema), root, _MAX_REFERENCE_STEPS)
 
 
@@ -73,7 +75,7 @@ def _resolve(schema: Schema, root: Schema, steps: int) -> Schema:
 
 
 def _look_up_reference(reference: str, root: Schema) -> Schema:
-    """What a reference within the document leads to; everything if it leads nowhere, or elsewhere."""
+    """Return the target of a local reference, or a schema that accepts everything if the target does not exist."""
     prefix, *segments = reference.split("/")
     if prefix != "#":
         return ANY_SCHEMA
@@ -86,7 +88,9 @@ def _look_up_reference(reference: str, root: Schema) -> Schema:
 
 
 def _merge(first: Schema, second: Schema) -> dict[str, Any]:
-    """Both at once: properties of both, required by either; what only one can say is said by the second."""
+    """Merge two schemas. The result has the properties of both, and requires the names that either requires. For other
+    keywords, the second schema wins.
+    """
     merged: dict[str, Any] = {**first, **second}
     for name in ("properties", "$defs"):
         if inner := {**get_mapping(first, name), **get_mapping(second, name)}:

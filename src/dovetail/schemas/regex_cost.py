@@ -1,13 +1,14 @@
-"""Estimate the worst cost of a regular expression per character, for a linear engine.
+"""Estimate the worst cost of a regular expression per character, for a regex engine with linear run time.
 
-Its time grows with the text only, but by as much as the pattern has places it can be in at once. That number is
-bounded here from the pattern's form; a pattern that is not understood counts as the worst one.
+The run time is proportional to the length of the text and to the number of states that the engine can be in at once.
+This module computes an upper bound of that number from the pattern. A pattern that it does not understand gets the
+worst value.
 """
 
 import re
 from typing import Final, NamedTuple
 
-MAX_STATES: Final = 10_000  # no pattern has more of them within the size it may have when compiled
+MAX_STATES: Final = 10_000  # no pattern within the size limit has more states
 
 _TOKEN: Final = re.compile(
     r"""(?P<simple>\\(?:[pP]\{\w+\}|u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[^pPuxbB0-9kQE])
@@ -19,14 +20,14 @@ _TOKEN: Final = re.compile(
 
 
 class _PatternCost(NamedTuple):
-    states: int  # that the engine can be in
-    concurrent_states: int  # of them, at one time, if it enters this at one point of the text
-    width: int | None  # in characters, if there is only one
-    is_anchored: bool = False  # to the beginning of the text
+    states: int  # number of states of the engine
+    concurrent_states: int  # number of states at one time, if a match of the part starts at only one position
+    width: int | None  # number of characters that the part matches, or None if it varies
+    is_anchored: bool = False  # whether the part matches only at the start of the text
 
 
 def count_concurrent_states(pattern: str) -> int:
-    """How many places of the pattern the engine may have to follow at the same time."""
+    """Return how many states of the pattern the engine may have to follow at the same time."""
     tokens: list[re.Match[str]] = []
     position = 0
     while position < len(pattern):
@@ -37,9 +38,9 @@ def count_concurrent_states(pattern: str) -> int:
         position = token.end()
     tokens.reverse()
     branches = _parse_branches(tokens)
-    if tokens:  # a parenthesis too many
+    if tokens:  # the pattern has an unmatched parenthesis
         return MAX_STATES
-    # Where nothing fixes it, the engine enters the pattern anew at each character.
+    # A match of an unanchored pattern can start at each character.
     return min(
         MAX_STATES, 1 + sum(branch.concurrent_states if branch.is_anchored else branch.states for branch in branches)
     )
@@ -60,7 +61,8 @@ def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     while tokens and not tokens[-1]["either"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
-        # As long as widths are known, the point in the text tells which atom it is at; after that it may be at any.
+        # As long as all widths are fixed, the position in the text determines the atom. After the first variable width,
+        # any atom is possible.
         concurrent_states = (
             max(concurrent_states, atom.concurrent_states)
             if width is not None
@@ -83,7 +85,7 @@ def _parse_atom(tokens: list[re.Match[str]]) -> _PatternCost:
         cost = _PatternCost(states, concurrent_states, widths.pop() if len(widths) == 1 else None)
     elif token["simple"]:
         state_count = 2 if token.group().startswith((".", "[^", "\\p", "\\P", "\\W", "\\D", "\\S")) else 1
-        cost = _PatternCost(state_count, state_count, 1)  # a class of most characters is followed byte by byte
+        cost = _PatternCost(state_count, state_count, 1)  # a class with most characters is matched byte by byte
     else:
         cost = _PatternCost(0, 0, 0)
     while tokens and tokens[-1]["repeat"]:

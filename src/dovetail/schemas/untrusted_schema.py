@@ -1,7 +1,7 @@
 """Analyse an untrusted JSON Schema: its keywords, its references and the cost of its parts.
 
-`read` keeps only what can change a verdict and turns every reference into a pointer of its own making, so that what was
-judged here is exactly what a validator compiles. Nothing is ever fetched.
+`read_schema` keeps only the keywords that affect validation, and replaces every reference by a pointer within the new
+schema. The validator therefore compiles exactly the analysed schema. This module never fetches a document.
 """
 
 from typing import Any, Final, cast
@@ -13,7 +13,7 @@ from dovetail.schemas.regex_cost import count_concurrent_states
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import encode
 
-# The keywords with schemas inside, by what they apply to: the value itself, or what it holds.
+# The keywords with subschemas, grouped by the values they apply to: the value itself, or its members and items.
 _SAME_VALUE_KEYWORDS: Final = {
     "not",
     "if",
@@ -38,67 +38,69 @@ _ASSERTION_KEYWORDS: Final = {
     "maxProperties", "minProperties", "required", "dependentRequired",
 }  # fmt: skip
 _MAX_ID_CHARS: Final = 1024
-_DYNAMIC_REFERENCES: Final = {"$dynamicRef", "$recursiveRef"}  # their target depends on the road to them
+# The target of these references depends on the path of evaluation.
+_DYNAMIC_REFERENCES: Final = {"$dynamicRef", "$recursiveRef"}
 _BRANCHING_KEYWORDS: Final = {"anyOf", "oneOf", "not", "if", "contains", "propertyNames"}
 
 DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
 DRAFT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
 DRAFT_2020: Final = "https://json-schema.org/draft/2020-12/schema"
 
-# Costs in units of ten nanoseconds of jsonschema-rs; docs/decisions/0021 has the measurements.
+# Costs are in units of ten nanoseconds of jsonschema-rs. docs/decisions/0021 has the measurements.
 _KEYWORD_COST: Final = 2
-_NAME_COST: Final = 2  # one required name
-_ENUM_VALUE_COST: Final = 20  # one value of an enum that is compared, not looked up
-_NUMBER_COST: Final = 250  # to compare or divide by a number that is not a small integer
-_FLOAT_COST: Final = 10  # to compare a number that is not a small integer with one that is
+_NAME_COST: Final = 2  # cost of one required name
+_ENUM_VALUE_COST: Final = 20  # cost of an enum value that must be compared, because it cannot be looked up
+_NUMBER_COST: Final = 250  # cost of comparing with, or dividing by, a number that is not a small integer
+_FLOAT_COST: Final = 10  # cost of comparing a small integer with any other number
 _LARGE_DIVISION_COST: Final = 100
-_EXTREME_COST: Final = 3000  # or one with many zeros, whose digits are all written out
-_UNEVALUATED_FACTOR: Final = 3  # how often unevaluated* evaluates its neighbours anew
+_EXTREME_COST: Final = 3000  # cost of a number with many zeros, which are all written out
+_UNEVALUATED_FACTOR: Final = 3  # how often unevaluatedItems and unevaluatedProperties evaluate their neighbours again
 
 
 class UnusableSchema(ValueError):
-    """This schema cannot be used safely, or not for this value; the text says why."""
+    """The schema cannot be used safely, or not for this value. The message explains why."""
 
 
 class SchemaLimits(Struct, frozen=True, kw_only=True):
-    """How much a schema and a value from a stranger may ask for."""
+    """Limits for untrusted schemas and values."""
 
-    max_bytes: int = 256 * KiB  # of the schema, encoded
-    max_depth: int = 64  # of the schema and of the value
+    max_bytes: int = 256 * KiB  # encoded size of the schema
+    max_depth: int = 64  # nesting depth of the schema and of the value
     max_schemas: int = 2000
-    max_values: int = 10_000  # inside enum and const
+    max_values: int = 10_000  # number of values in all enum and const keywords
     max_patterns: int = 32
-    max_pattern_chars: int = 1000  # characters
-    max_cost: int = 2_000_000  # of one check, in units of ten nanoseconds at worst
+    max_pattern_chars: int = 1000  # length of one pattern
+    max_cost: int = 2_000_000  # cost of one check, in units of at most ten nanoseconds
 
 
 class Subschema(Struct):
-    """One subschema: its keywords, what it leads to, and what applying it once costs."""
+    """One subschema, also called a part: its keywords, the subschemas it applies, and the cost of applying it once."""
 
-    rank: int = -1  # parts come after those that apply them to the same value
+    rank: int = -1  # position in an order in which each part comes after the parts that apply it to the same value
     assertions: dict[str, Any] = field(default_factory=dict[str, Any])
     children: dict[str, Any] = field(
         default_factory=dict[str, Any]
-    )  # keyword to part number, or a list or dict of them
-    same_value: list[int] = field(default_factory=list[int])  # applied to the same value
-    named_members: dict[str, int] = field(default_factory=dict[str, int])  # to the member of this name
-    positional_items: list[int] = field(default_factory=list[int])  # to the item at this place
-    every_member: list[int] = field(default_factory=list[int])  # to any member
+    )  # the subschemas of each keyword: a part number, or a list or dict of part numbers
+    same_value: list[int] = field(default_factory=list[int])  # parts applied to the same value
+    named_members: dict[str, int] = field(default_factory=dict[str, int])  # parts applied to a member, by its name
+    positional_items: list[int] = field(default_factory=list[int])  # parts applied to the items, by position
+    every_member: list[int] = field(default_factory=list[int])  # parts applied to every member
     every_item: list[int] = field(default_factory=list[int])
-    other_members: list[int] = field(default_factory=list[int])  # to those that are not named here
+    # Parts applied to members that are not in `named_members`.
+    other_members: list[int] = field(default_factory=list[int])
     other_items: list[int] = field(default_factory=list[int])
-    member_names: list[int] = field(default_factory=list[int])  # to the names themselves
+    member_names: list[int] = field(default_factory=list[int])  # parts applied to the names of members
     value_cost: int = _KEYWORD_COST
-    integer_cost: int = 0  # for a small one
-    number_cost: int = 0  # for any other number
+    integer_cost: int = 0  # cost for a small integer
+    number_cost: int = 0  # cost for any other number
     object_cost: int = 0
-    char_cost: int = 0  # for each character of a text
+    char_cost: int = 0  # cost per character of a text
     name_char_cost: int = 0
     unique_count: int = 0
 
 
 class SchemaPlan(Struct, frozen=True):
-    """A schema that may be compiled, and its parts; the first one is the schema itself."""
+    """A schema that is safe to compile, and its parts. The first part is the schema itself."""
 
     dialect: str
     schema: dict[str, Any]
@@ -108,7 +110,7 @@ class SchemaPlan(Struct, frozen=True):
 
 
 def read_schema(schema: Any, limits: SchemaLimits) -> SchemaPlan:
-    """The plan of a schema, or Unusable."""
+    """Analyse a schema and return its plan, or raise UnusableSchema."""
     if not isinstance(schema, dict):
         raise UnusableSchema("not a schema: it must be an object")
     _check_size(schema, limits)
@@ -136,13 +138,13 @@ def _list_children(value: Any) -> Any:
 
 
 class _SchemaReader:
-    """Reads one schema: first its names, then what can be reached from its root."""
+    """Reads one schema. It collects the names first, then reads all subschemas that the root can reach."""
 
     def __init__(self, schema: dict[str, Any], limits: SchemaLimits) -> None:
         self._root = schema
         self._limits = limits
         self._dialect = _read_dialect(schema)
-        self._allows_ref_siblings = self._dialect != DRAFT_7  # there a $ref hides everything beside it
+        self._allows_ref_siblings = self._dialect != DRAFT_7  # in draft 7, a $ref hides all keywords next to it
         self._documents: dict[str, dict[str, Any]] = {"": schema}
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
         self._parts: list[Subschema] = []
@@ -178,7 +180,7 @@ class _SchemaReader:
             has_branches=bool(self._seen_keywords & _BRANCHING_KEYWORDS),
         )
 
-    # Names: $id and $anchor, looked for where schemas are.
+    # The following methods collect and resolve names: $id and $anchor.
 
     def _collect_names(self, schema: Any, base: str) -> None:
         if not isinstance(schema, dict):
@@ -206,15 +208,15 @@ class _SchemaReader:
         ):
             return base
         if len(schema_id) > _MAX_ID_CHARS:
-            raise UnusableSchema(f"an $id of more than {_MAX_ID_CHARS} characters")
+            raise UnusableSchema(f"an $id has more than {_MAX_ID_CHARS} characters")
         return _join_reference(base, schema_id)[0]
 
     def _resolve_reference(self, ref: str, base: str) -> tuple[Any, str]:
-        """The schema a reference means, and the base of the references inside it."""
+        """Return the target of a reference, and the base URI for references inside the target."""
         document, fragment = _join_reference(base, ref)
         document_root = self._documents.get(document)
         if document_root is None:
-            raise UnusableSchema(f"refers elsewhere: {clip(ref)}")
+            raise UnusableSchema(f"reference to another document: {clip(ref)}")
         fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
             target: Any = self._anchors.get((document, fragment))
@@ -230,14 +232,12 @@ class _SchemaReader:
 
     def _check_target(self, target: Any, ref: str) -> Any:
         if not isinstance(target, dict | bool):
-            raise UnusableSchema(f"refers to what is not there: {clip(ref)}")
+            raise UnusableSchema(f"reference to a missing schema: {clip(ref)}")
         return target
-
-    # Parts.
 
     def _get_index(self, schema: Any, base: str) -> int:
         if not isinstance(schema, dict | bool):
-            raise UnusableSchema("not a schema: an object, true or false is expected where schemas are")
+            raise UnusableSchema("not a schema: a subschema must be an object, true or false")
         key = (id(schema), base)
         index = self._indexes.get(key)
         if index is None:
@@ -264,7 +264,7 @@ class _SchemaReader:
             elif keyword in _SAME_VALUE_KEYWORDS or keyword in _CHILD_KEYWORDS:
                 self._add_children(part, keyword, value, base)
             elif keyword in _DYNAMIC_REFERENCES:
-                raise UnusableSchema(f"refers by {keyword}, whose target is not fixed")
+                raise UnusableSchema(f"unsupported keyword {keyword}: its target is not fixed")
 
     def _add_reference(self, part: Subschema, ref: Any, base: str) -> None:
         if not isinstance(ref, str):
@@ -357,7 +357,7 @@ class _SchemaReader:
             raise UnusableSchema("not a schema: a pattern must be a text")
         if len(pattern) > self._limits.max_pattern_chars:
             raise UnusableSchema(
-                f"a pattern of more than {self._limits.max_pattern_chars} characters: {clip(pattern, 64)}"
+                f"a pattern has more than {self._limits.max_pattern_chars} characters: {clip(pattern, 64)}"
             )
         self._pattern_count += 1
         if self._pattern_count > self._limits.max_patterns:
@@ -365,7 +365,9 @@ class _SchemaReader:
         return 1 + count_concurrent_states(pattern)
 
     def _get_enum_cost(self, values: list[Any]) -> int:
-        """What it costs to find a value among these: only texts, and only small integers, are looked up at once."""
+        """Return the cost of finding a value in an enum. Texts and small integers take one lookup, other values one
+        comparison each.
+        """
         level: list[Any] = values
         cost = count = 0
         while level:
@@ -379,7 +381,7 @@ class _SchemaReader:
         return _KEYWORD_COST if is_uniform and len(values) > 1 else cost
 
     def _render(self, index: int, definitions_key: str) -> Any:
-        """The part as a schema; what is referred to stands once, under `home`."""
+        """Render a part as a schema. A part that is referenced is rendered once, under `definitions_key`."""
 
         def render_child(child_index: int) -> Any:
             return (
@@ -412,7 +414,7 @@ def _read_dialect(schema: dict[str, Any]) -> str:
         else None
     )
     if dialect not in (DRAFT_7, DRAFT_2019, DRAFT_2020):
-        raise UnusableSchema(f"an unknown dialect: {clip(str(declared))}")
+        raise UnusableSchema(f"unknown dialect: {clip(str(declared))}")
     return dialect
 
 
@@ -427,7 +429,7 @@ def _join_reference(base: str, ref: str) -> tuple[str, str]:
     try:
         address, fragment = urldefrag(urljoin(base, ref))
     except ValueError:
-        raise UnusableSchema(f"refers elsewhere: {clip(ref)}") from None
+        raise UnusableSchema(f"reference to another document: {clip(ref)}") from None
     return address, fragment
 
 
@@ -449,7 +451,9 @@ def _list_subschemas(keyword: str, value: Any) -> list[Any]:
 
 
 def _count_texts(keyword: str, value: Any) -> int:
-    """How many texts these are. Anything else must not get as far as the test for duplicates of the meta-schema."""
+    """Count the texts of a list. Reject other values, because the duplicate check of the meta-schema is slow for
+    them.
+    """
     if not isinstance(value, list) or not all(type(text) is str for text in value):
         raise UnusableSchema(f"not a schema: {keyword} must be a list of texts")
     return len(value)
@@ -466,12 +470,14 @@ def _is_small_integer(value: Any) -> bool:
 
 
 def is_extreme(value: float) -> bool:
-    """Whether a number has so many zeros that exact arithmetic is slow."""
+    """Return whether a number has so many zeros that exact arithmetic is slow."""
     return value != 0 and not 1e-30 < abs(value) < 1e30
 
 
 def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> None:
-    """Order parts so that each comes after all that apply it to the same value; a circle of them would never end."""
+    """Order the parts so that each part comes after all parts that apply it to the same value. Reject cycles, because
+    they would never end.
+    """
     parent_counts = [0] * len(parts)
     for part in parts:
         for index in part.same_value:
@@ -487,12 +493,12 @@ def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> No
             if not parent_counts[index]:
                 ready.append(index)
     if len(order) < len(parts):
-        raise UnusableSchema("refers to itself without an end")
+        raise UnusableSchema("endless reference of the schema to itself")
     _check_expanded_cost(parts, order, repeat_factor, max_cost)
 
 
 def _check_expanded_cost(parts: list[Subschema], order: list[Subschema], repeat_factor: int, max_cost: int) -> None:
-    """Refuse parts that lead to so many others that one value is too much; no reference is followed twice."""
+    """Reject parts that apply too many other parts to one value. The check follows each reference once."""
     costs = [0] * len(parts)
     indexes = {id(part): index for index, part in enumerate(parts)}
     for part in reversed(order):

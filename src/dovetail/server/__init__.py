@@ -1,1 +1,1 @@
-"""The framework: functions become tools, resources and prompts; no transport is known here."""
+"""The server framework: it turns functions into tools, resources and prompts. It does not depend on any transport."""

@@ -1,6 +1,7 @@
-"""Access: who may see and use a tool, a resource or a prompt. The same rule for lists and for calls.
+"""Access rules: who may see and use a tool, a resource or a prompt. Lists and calls apply the same rules.
 
-What a caller may not see does not exist for them. What they see but lack scopes for is refused with these scopes.
+For a caller who may not see an item, the item does not exist. If a caller sees an item but lacks scopes, the call fails
+with an error that lists the scopes.
 """
 
 import logging
@@ -18,48 +19,50 @@ log = logging.getLogger("dovetail")
 Predicate = Callable[[Principal | None], bool]
 
 _EMPTY_SET: Final = frozenset[str]()
-_MAX_CACHED_SCOPE_SETS: Final = 64  # told apart by their scopes, and remembered
+_MAX_CACHED_SCOPE_SETS: Final = 64  # maximum number of scope sets with a cached list of hidden items
 
 
 class AccessRule(Struct, frozen=True):
-    """The rule of one of them."""
+    """The scopes and the predicate that an item requires."""
 
     scopes: tuple[str, ...] = ()
     predicate: Predicate | None = None
 
 
 class AccessRules:
-    """The rules of one server; there are none where everything is for everyone."""
+    """The access rules of one server. Items without a rule are open to all callers."""
 
     def __init__(self, *, show_locked: bool) -> None:
         self._item_rules: dict[tuple[str, str], AccessRule] = {}
         self._tag_rules: list[tuple[frozenset[str], AccessRule]] = []
-        self._name_rules: dict[str, AccessRule] = {}  # whatever comes and goes under a name
+        self._name_rules: dict[str, AccessRule] = {}  # rules for current and later items, by name
         self._name_templates: dict[str, URITemplate] = {}
-        self._template_starts: tuple[str, ...] = ()  # of the patterns
-        # The names in `_named`, and the resources in `_rules`, by each key under which a rule finds them.
+        self._template_starts: tuple[str, ...] = ()  # the fixed text at the start of each `_name_templates` key
+        # The names in `_name_rules` and the resources in `_item_rules`, by each key of their URI.
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
-        self.has_unchecked_names = False  # whether nobody has looked yet if there is something of every name
-        self._show_locked = show_locked  # whether what takes more scopes is listed all the same
+        self.has_unchecked_names = False  # whether `warn_unused` has not checked all names yet
+        self._show_locked = show_locked  # whether callers see items for which they lack scopes
 
     def add(self, kind: str, name: str, rule: AccessRule) -> None:
-        """One more rule about a tool, a resource, a template or a prompt; all of them hold."""
+        """Add a rule for a tool, resource, template or prompt. If the item has several rules, all rules apply."""
         self._item_rules[kind, name] = _combine_rules(self._item_rules.get((kind, name)), rule)
         if kind == "resource":
             _add_to_index(self._resources_by_key, name)
 
     def add_for_tags(self, tags: Iterable[str], rule: AccessRule) -> None:
-        """A rule about whatever has one of these tags, now or later."""
+        """Add a rule for all current and later items with one of these tags."""
         self._tag_rules.append((frozenset(tags), rule))
 
     def add_for_name(self, name: str, rule: AccessRule) -> None:
-        """A rule about whatever has this name or URI, or fits this template, now or later, here or mounted."""
+        """Add a rule for all items with this name or URI, or with a URI that matches this template. The rule also
+        applies to later and mounted items.
+        """
         self._name_rules[name] = _combine_rules(self._name_rules.get(name), rule)
         self.has_unchecked_names = True
         _add_to_index(self._names_by_key, name)
         if "{" in name:
-            # Requests of other threads may be reading both.
+            # Replace both attributes instead of changing them, because requests in other threads may be reading them.
             name_templates = self._name_templates | {name: URITemplate(name)}
             self._template_starts = tuple(template.start for template in name_templates.values())
             self._name_templates = name_templates
@@ -67,7 +70,7 @@ class AccessRules:
     def warn_unused(
         self, server_name: str, item_names: Collection[str], may_exist_remotely: Callable[[str], bool]
     ) -> None:
-        """Say which names of rules nothing has, so that they protect nothing; of those elsewhere nobody knows."""
+        """Warn of rule names that match no item. Names that may exist on a remote server are skipped."""
         self.has_unchecked_names = False
         keys = frozenset(key for name in item_names for key in uri_readings(name))
         unused_names = [
@@ -77,30 +80,30 @@ class AccessRules:
             and not (self._matches_item(name, item_names) or may_exist_remotely(name))
         ]
         if unused_names:
-            from dovetail.server.parameters.argument_errors import format_names  # only the mistaken pay for it
+            from dovetail.server.parameters.argument_errors import format_names  # loaded only for the warning
 
             log.warning(
-                "%s has nothing called %s: what restrict says of it protects nothing",
+                "restrict(): %s has no tool, resource or prompt named %s. The rule has no effect",
                 server_name,
                 format_names(unused_names, item_names),
             )
 
     def _matches_item(self, name: str, item_names: Collection[str]) -> bool:
-        """Whether a name is a template of something there, or one of the addresses of a template that is there."""
+        """Return whether a name is a template that matches an item, or a URI that matches the template of an item."""
         template = self._name_templates.get(name)
         if template is not None:
             return any(template.match(item_name) is not None for item_name in item_names)
         return any(may_match_template(item_name, name) for item_name in item_names if "{" in item_name)
 
     def find_by_name(self, kind: str, name: str) -> AccessRule | None:
-        """Return the rule about something of this name, or of this URI in any spelling. None if there is none."""
+        """Return the rule for this name, or for this URI in any spelling. Return None if no rule applies."""
         combined: AccessRule | None = None
         for rule_name in self.find_rule_names(kind, name):
             combined = _combine_rules(combined, self._name_rules[rule_name])
         return combined
 
     def find_rule_names(self, kind: str, name: str) -> list[str]:
-        """Return the names, URIs and templates given to `add_named` that apply to something of this name or URI."""
+        """Return the names, URIs and templates passed to `add_for_name` that apply to this name or URI."""
         own_names = [name] if name in self._name_rules else []
         if not self._name_rules or not kind.startswith("resource"):
             return own_names
@@ -121,7 +124,9 @@ class AccessRules:
         return own_names + sorted(other_names - {name}) if other_names else own_names
 
     def find_by_uri(self, uri: str) -> AccessRule | None:
-        """Return the rule about whatever is read at a URI: by its name, and by those of the resources it may mean."""
+        """Return the rule for reading a URI. It combines the rules for the URI and for all resources that the URI may
+        refer to.
+        """
         combined = self.find_by_name("resource", uri)
         if not self._resources_by_key or self._resources_by_key.keys().isdisjoint(uri_readings(uri)):
             return combined
@@ -133,55 +138,57 @@ class AccessRules:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """Every scope a rule names, in order."""
+        """Return all scopes that rules require, in order."""
         rules = (*self._item_rules.values(), *(rule for _, rule in self._tag_rules), *self._name_rules.values())
         return tuple(dict.fromkeys(scope for rule in rules for scope in rule.scopes))
 
     @property
     def has_tag_rules(self) -> bool:
-        """Whether there are rules about tags."""
+        """Return whether any rule is for tags."""
         return bool(self._tag_rules)
 
     def find_by_tags(self, tags: Iterable[str]) -> AccessRule | None:
-        """The rule about something with these tags; None if there is none."""
+        """Return the rule for these tags, or None."""
         combined: AccessRule | None = None
         for rule_tags, rule in self._tag_rules:
             combined = combined if rule_tags.isdisjoint(tags) else _combine_rules(combined, rule)
         return combined
 
     def remove(self, kind: str, name: str) -> None:
-        """It is not there any more; what was said of its name stays said."""
+        """Remove the rule of an item. Rules for its name stay."""
         self._item_rules.pop((kind, name), None)
         if kind == "resource":
             _remove_from_index(self._resources_by_key, name)
 
     def has_rule(self, kind: str, name: str) -> bool:
-        """Whether not everyone may use it."""
+        """Return whether an item has a rule."""
         return (kind, name) in self._item_rules
 
     def check(self, kind: str, name: str, principal: Principal | None) -> bool:
-        """Whether it is there for this caller. Raises InsufficientScope if it would be, with more scopes."""
+        """Return whether an item exists for this caller. Raise InsufficientScope if the caller only lacks scopes."""
         rule = self._item_rules.get((kind, name))
         return rule is None or is_accessible(rule, name, principal)
 
     def is_uri_allowed(self, uri: str, principal: Principal | None) -> bool:
-        """Whether what is said of an address lets this caller by. Raises InsufficientScope if more scopes would."""
+        """Return whether the rules for a URI admit this caller. Raise InsufficientScope if the caller only lacks
+        scopes.
+        """
         rule = self.find_by_uri(uri)
         return rule is None or is_accessible(rule, uri, principal)
 
     def take_snapshot(self, kind: str, item_names: Iterable[str]) -> "VisibilitySnapshot | None":
-        """Who is shown which of these; None if no rule is about any of them."""
+        """Return a snapshot of who sees which of these items, or None if no rule applies to any item."""
         rules_by_name = {name: rule for name in item_names if (rule := self._item_rules.get((kind, name))) is not None}
         return (
             VisibilitySnapshot(self, rules_by_name, filter_by_scopes=not self._show_locked) if rules_by_name else None
         )
 
     def is_listed(self, kind: str, name: str, principal: Principal | None) -> bool:
-        """Whether it is listed for this caller."""
+        """Return whether an item is listed for this caller."""
         return self.is_listed_by_rule(self._item_rules.get((kind, name)), name, principal)
 
     def is_listed_by_rule(self, rule: AccessRule | None, name: str, principal: Principal | None) -> bool:
-        """Whether something with this rule is listed for this caller."""
+        """Return whether an item with this rule is listed for this caller."""
         if rule is None:
             return True
         granted = principal.scopes if principal is not None else frozenset[str]()
@@ -189,16 +196,15 @@ class AccessRules:
 
 
 class VisibilitySnapshot:
-    """Who is shown which of some things, as their rules were when it was made."""
+    """Which callers see which items, according to the rules at the time of the snapshot."""
 
     def __init__(
         self, access_rules: AccessRules, rules_by_name: Mapping[str, AccessRule], *, filter_by_scopes: bool
     ) -> None:
         self._access_rules = access_rules
         self._rules_by_name = rules_by_name
-        self._has_predicates = any(
-            rule.predicate is not None for rule in rules_by_name.values()
-        )  # by functions of the principal
+        # Predicates depend on the principal, so the result cannot be cached by scopes.
+        self._has_predicates = any(rule.predicate is not None for rule in rules_by_name.values())
         self._relevant_scopes = (
             frozenset(scope for rule in rules_by_name.values() for scope in rule.scopes)
             if filter_by_scopes
@@ -207,7 +213,7 @@ class VisibilitySnapshot:
         self._hidden_by_scopes: dict[frozenset[str], frozenset[str]] = {}
 
     def find_hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
-        """What tells this caller from those who are shown something else, and the names hidden from it."""
+        """Return a cache key that callers with the same view share, and the names hidden from this caller."""
         if self._has_predicates:
             hidden = self._compute_hidden(principal)
             return hidden, hidden
@@ -225,7 +231,9 @@ class VisibilitySnapshot:
 
 
 def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> bool:
-    """Whether something with this rule is there for this caller; InsufficientScope if only scopes are missing."""
+    """Return whether an item with this rule exists for this caller. Raise InsufficientScope if the caller only lacks
+    scopes.
+    """
     if not is_visible_to(rule, name, principal):
         return False
     granted = principal.scopes if principal is not None else frozenset[str]()
@@ -235,7 +243,9 @@ def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> b
 
 
 def _add_to_index(index: dict[str, frozenset[str]], uri: str) -> None:
-    """Add a URI under each of its keys. Requests of other threads may be reading the old values."""
+    """Add a URI under each of its keys. Replace the sets instead of changing them, because other threads may be reading
+    them.
+    """
     for key in rule_keys(uri):
         index[key] = index.get(key, _EMPTY_SET) | {uri}
 
@@ -259,24 +269,22 @@ def _combine_rules(first: AccessRule | None, second: AccessRule) -> AccessRule:
 
 
 def is_visible_to(rule: AccessRule, name: str, principal: Principal | None) -> bool:
-    """Whether this caller may know of something with this rule, whatever its scopes."""
+    """Return whether this caller may see an item with this rule, regardless of scopes."""
     if rule.predicate is None:
         return True
     try:
         return bool(rule.predicate(principal))
     except Exception as exc:
-        log.error(
-            "whether %s is visible could not be decided, so it is not: %s", name, type(exc).__name__, exc_info=exc
-        )
+        log.error("visible_to of %s failed, so the item is hidden: %s", name, type(exc).__name__, exc_info=exc)
         return False
 
 
 def build_access_rule(scopes: str | Iterable[str], visible_to: Any) -> AccessRule:
-    """The rule an author means."""
+    """Build a rule from the options of an item, after checking them."""
     unique_scopes = (scopes,) if isinstance(scopes, str) else tuple(dict.fromkeys(scopes))
     for scope in unique_scopes:
         if not SCOPE_PATTERN.fullmatch(scope):
-            raise ValueError(f"{scope!r} is not a scope: one word, without quotes or backslashes")
+            raise ValueError(f"invalid scope {scope!r}: a scope is one word without quotes or backslashes")
     if not (visible_to is None or callable(visible_to)):
         raise TypeError(
             f"visible_to must be a function that takes the principal and returns a bool, not {visible_to!r}"

@@ -1,4 +1,4 @@
-"""The ASGI application of one server: its endpoint behind its guard, with a fallback and a recorder if wanted."""
+"""The ASGI application of one server: its endpoint with authentication, plus an optional fallback app and recorder."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.protocol.exchange import Service
 from dovetail.server.server_options import is_authenticator
 from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.transports.http_server.http_request import OtherApps
 
 if TYPE_CHECKING:
     from dovetail.protocol.http_types import ASGIApp
@@ -20,8 +21,9 @@ def create_endpoint(
     list_scopes: Callable[[], tuple[str, ...]],
     on_start: Callable[[], Awaitable[None]] | None = None,
     on_stop: Callable[[], Awaitable[None]] | None = None,
+    other_apps: OtherApps | None = None,
 ) -> Endpoint:
-    """Create the endpoint of a service, which serves the callers that `auth` accepts."""
+    """Create the HTTP endpoint of a service. It serves only callers that `auth` accepts."""
     endpoint_options: dict[str, Any] = {name: value for name, value in options.items() if name != "fallback"}
     if is_authenticator(auth):
         endpoint_options["authenticate"] = auth
@@ -35,11 +37,11 @@ def create_endpoint(
             options.get("allowed_hosts", ()),
             list_scopes,
         )
-    return Endpoint(service, on_start=on_start, on_stop=on_stop, **endpoint_options)
+    return Endpoint(service, on_start=on_start, on_stop=on_stop, other_apps=other_apps, **endpoint_options)
 
 
 def create_asgi_app(service: Service, endpoint: Endpoint, fallback: "ASGIApp | None" = None) -> "ASGIApp":
-    """Create the application around an endpoint. It sends other paths to the fallback."""
+    """Create the application around an endpoint. The application passes requests for other paths to the fallback."""
     app: Any = endpoint
     if fallback is not None:
         from dovetail.transports.http_server.asgi import FallbackRouter

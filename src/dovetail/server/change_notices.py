@@ -1,41 +1,64 @@
-"""Who listens, and telling them: one place for list changes and resource updates, whatever the era of the listener.
+"""Change notices: the listeners of a server and the streams of `subscriptions/listen`, for both protocol eras.
 
-`publish` may be called from any task or thread. Each listener is reached on its own loop. A listener that is slow
-holds at most one notice per topic: two changes it has not yet heard of are one change.
+You can call `publish` from any task or thread. Each listener is called on its own event loop. If a slow listener has
+not yet received a change, a second change of the same kind is not queued again.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import contextvars
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
-from dovetail.protocol.exchange import ChangeListener
+from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
+from dovetail.protocol import subscription_filter as topics
+from dovetail.protocol.exchange import ChangeListener, IncomingExchange
 from dovetail.protocol.uri_key import uri_key
+from dovetail.wire import jsonrpc
+from dovetail.wire.codec import as_raw, encode
+from dovetail.wire.meta import SUBSCRIPTION_ID
+from dovetail.wire.subscriptions import SubscriptionFilter
 
 if TYPE_CHECKING:
     from dovetail.protocol.mountable import ChangeCallback
+
+log = logging.getLogger("dovetail")
+
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
 class Subscriptions:
     """The listeners of one server."""
 
     def __init__(self) -> None:
-        self._listeners: dict[ChangeListener, asyncio.AbstractEventLoop] = {}
+        self._listeners_by_loop: dict[asyncio.AbstractEventLoop, dict[ChangeListener, None]] = {}
         self._callbacks: list[ChangeCallback] = []
 
     def __len__(self) -> int:
-        return len(self._listeners)
+        return sum(map(len, tuple(self._listeners_by_loop.values())))
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Add a listener, to be reached on the running loop; call what is returned to remove it."""
-        self._listeners[listener] = asyncio.get_running_loop()
+        """Add a listener, which is called on the current event loop. Call the returned function to remove the
+        listener.
+        """
+        loop = asyncio.get_running_loop()
+        listeners = self._listeners_by_loop.get(loop)
+        if listeners is None:
+            for other_loop in tuple(self._listeners_by_loop):
+                if other_loop.is_closed():
+                    self._listeners_by_loop.pop(other_loop, None)
+            listeners = self._listeners_by_loop[loop] = {}
+        listeners[listener] = None
 
         def stop() -> None:
-            self._listeners.pop(listener, None)
+            listeners.pop(listener, None)
 
         return stop
 
     def add_callback(self, callback: "ChangeCallback") -> Callable[[], None]:
-        """Have a function called at every change, at once and in the thread that tells it; call the result to stop."""
+        """Call a function at every change, immediately and in the publisher's thread. Call the returned function to
+        remove the callback.
+        """
         self._callbacks.append(callback)
 
         def stop() -> None:
@@ -45,60 +68,93 @@ class Subscriptions:
         return stop
 
     def has_listener_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether any listener lives on this event loop."""
-        return loop in self._listeners.values()
+        """Return whether a listener was added on this event loop."""
+        return bool(self._listeners_by_loop.get(loop))
 
     def is_wanted(self, method: str, uri: str | None) -> bool:
-        """Whether anybody listens to this."""
-        return any(listener.is_subscribed(method, uri) for listener in tuple(self._listeners))
+        """Return whether any listener is subscribed to this change."""
+        key = None if uri is None else uri_key(uri)
+        return any(
+            listener.is_subscribed(method, key)
+            for listeners in tuple(self._listeners_by_loop.values())
+            for listener in tuple(listeners)
+        )
 
     def publish(self, method: str, uri: str | None = None) -> None:
-        """Tell everyone who wants to know. All spellings of a URI are one topic for a listener, under its key."""
+        """Deliver a change to every subscribed listener. Listeners get the key of a URI, which is the same for all its
+        spellings.
+
+        Each event loop runs one callback, which delivers the change to all listeners of that loop. The callback runs in
+        an empty context, not in the publisher's.
+        """
         for callback in tuple(self._callbacks):
             callback(method, uri)
-        if uri is not None:
-            uri = uri_key(uri)
-        for listener, loop in tuple(self._listeners.items()):
+        key = None if uri is None else uri_key(uri)
+        for loop, listeners in tuple(self._listeners_by_loop.items()):
             try:
-                loop.call_soon_threadsafe(self._deliver, listener, method, uri)
+                loop.call_soon_threadsafe(_deliver, listeners, method, key, context=contextvars.Context())
             except RuntimeError:
-                self._listeners.pop(listener, None)  # its loop is closed
-
-    def _deliver(self, listener: ChangeListener, method: str, uri: str | None) -> None:
-        if listener in self._listeners and listener.is_subscribed(method, uri):
-            listener.deliver(method, uri)
+                self._listeners_by_loop.pop(loop, None)  # the event loop is closed
 
 
-class ChangeQueue:
-    """A listener that is awaited: what came in since it last looked, each topic once, in order of arrival."""
+def _deliver(listeners: dict[ChangeListener, None], method: str, key: str | None) -> None:
+    for listener in tuple(listeners):
+        try:
+            if listener in listeners and listener.is_subscribed(method, key):
+                listener.deliver(method, key)
+        except Exception as exc:  # the other listeners must still get the change
+            log.error("could not deliver %s to a listener", method, exc_info=exc)
 
-    def __init__(self, matches: Callable[[str, str | None], bool]) -> None:
-        self._matches = matches
+
+class ChangeStream:
+    """The change notices of one `subscriptions/listen`. While the client does not read, each change is queued once.
+
+    If a notice can be written without waiting, it is written directly. A task for each of thousands of streams would
+    cost more than the writes.
+    """
+
+    __slots__ = ("_acknowledged_filter", "_exchange", "_list_methods", "_meta", "_pending", "_uris_by_key", "_worker")
+
+    def __init__(
+        self, exchange: IncomingExchange, subscription_filter: SubscriptionFilter, starter: EagerTaskStarter
+    ) -> None:
+        self._exchange = exchange
+        self._list_methods = topics.get_list_methods(subscription_filter)
+        self._uris_by_key = topics.group_spellings(subscription_filter.resource_subscriptions or ())
+        self._meta = as_raw(encode({SUBSCRIPTION_ID: exchange.id}))
         self._pending: dict[tuple[str, str | None], None] = {}
-        self._changed_event = asyncio.Event()
-        self._is_closed = False
+        # None after the acknowledgement is sent.
+        self._acknowledged_filter: SubscriptionFilter | None = subscription_filter
+        self._worker = EagerWorker(self._send_pending, starter)
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Whether a change is for it."""
-        return self._matches(method, uri)
+        """Return whether the client subscribed to this change."""
+        return uri in self._uris_by_key if method == topics.RESOURCE_UPDATED else method in self._list_methods
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Take one change."""
+        """Send a change, or queue it if earlier changes are not sent yet."""
         self._pending[method, uri] = None
-        self._changed_event.set()
+        self._worker.wake()
 
     def close(self) -> None:
-        """Let the one who waits go."""
-        self._is_closed = True
-        self._changed_event.set()
+        """End the stream after all queued changes are sent."""
+        self._worker.close()
 
-    async def take(self) -> list[tuple[str, str | None]] | None:
-        """Wait for changes; None when the box is closed and empty."""
-        while not self._pending:
-            if self._is_closed:
-                return None
-            self._changed_event.clear()
-            await self._changed_event.wait()
-        changes = list(self._pending)
-        self._pending.clear()
-        return changes
+    def run(self) -> Coroutine[Any, Any, None]:
+        """Acknowledge the filter, then send changes until `close`."""
+        return self._worker.run()
+
+    async def _send_pending(self) -> None:
+        if self._acknowledged_filter is not None:
+            await self._send(ACKNOWLEDGED, notifications=self._acknowledged_filter)
+            self._acknowledged_filter = None
+        while self._pending:
+            changes, self._pending = self._pending, {}
+            for method, key in changes:
+                for uri in topics.find_subscribed_uris(self._uris_by_key, key):
+                    await (self._send(method) if uri is None else self._send(method, uri=uri))
+
+    async def _send(self, method: str, **params: Any) -> None:
+        emit = self._exchange.emit
+        if emit is not None:
+            await emit(jsonrpc.encode_notification(method, {"_meta": self._meta, **params}))

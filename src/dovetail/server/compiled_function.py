@@ -1,13 +1,13 @@
-"""Binding: a function of the author's as its signature and its runner, with everything it uses and nothing else.
+"""Compile a function of the author into its signature and its runner, with only the features that it uses.
 
-Decided at registration, so a function without dependencies, limits or streams is called as if there were none; and what
-no function uses is not even loaded.
+Functions are compiled at registration. A function without dependencies, limits or streams has no overhead for these
+features, and unused features are not imported.
 """
 
 import inspect
 import sys
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from dovetail.server.context import Context
 from dovetail.server.invocation import AwaitingRunner, ErrorExposingRunner, LimitedRunner, Runner, may_return_coroutine
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 _DEPENDENCIES_MODULE: Final = "dovetail.server.dependencies"
 
 
+class RunOptions(TypedDict, total=False):
+    """Options for running the function of a tool, a resource or a prompt."""
+
+    timeout: float | None
+    max_concurrency: int | None
+    run_in_thread: bool
+    expose_errors: Collection[type[Exception]]
+
+
 def compile_function(
     function: Callable[..., Any],
     *,
@@ -30,10 +39,11 @@ def compile_function(
     run_in_thread: bool = True,
     expose_errors: Collection[type[Exception]] = (),
 ) -> "tuple[Signature | CustomSchemaSignature, Runner]":
-    """How a call's arguments reach the function, and how it is run; with a schema of the author's, they are one dict.
+    """Return the signature, which binds the arguments of a call, and the runner. If `schema` is set, the function gets
+    the arguments as one dict.
 
     Raises:
-        TypeError: a parameter can be filled neither from JSON nor by a dependency.
+        TypeError: the value of a parameter can come neither from JSON nor from a dependency.
     """
     plan = _build_plan(function)
     runner = _build_runner(function, plan, timeout, run_in_thread)
@@ -64,7 +74,7 @@ def compile_function(
 
 def _build_plan(function: Callable[..., Any]) -> "DependencyPlan | None":
     if _DEPENDENCIES_MODULE not in sys.modules:
-        return None  # nobody has got hold of a Depends yet
+        return None  # no function can depend on anything if Depends is not imported
     from dovetail.server.dependencies import DependencyPlan
 
     plan = DependencyPlan(function)

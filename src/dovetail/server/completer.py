@@ -1,4 +1,4 @@
-"""Argument completion: a function per argument, or for free from the choices an annotation names."""
+"""Argument completion: from a function per argument, or from the choices in an annotation."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,17 +24,17 @@ class Completer:
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
         if not 1 <= len(positional) <= 2:
-            raise TypeError(f"{function!r}: a completion takes (value) or (value, arguments)")
+            raise TypeError(f"{function!r}: a completion function must take (value) or (value, arguments)")
         self.takes_arguments = len(positional) == 2
         self.runner = Runner(function)
 
     def build_arguments(self, value: str, other_arguments: dict[str, str]) -> tuple[Any, ...]:
-        """What to call the function with."""
+        """Return the arguments for the function."""
         return (value, other_arguments) if self.takes_arguments else (value,)
 
 
 def build_completion(result: Completion | Sequence[str] | None) -> Completion:
-    """What a completer returned, cut to what one answer may hold."""
+    """Convert the return value of a completer, limited to the allowed number of values."""
     if isinstance(result, Completion):
         values, total, has_more = result.values, result.total, result.has_more
     else:
@@ -46,7 +46,9 @@ def build_completion(result: Completion | Sequence[str] | None) -> Completion:
 
 
 def find_matching(choices: Sequence[str], value: str) -> list[str]:
-    """The choices that begin with what was typed, or, failing that, contain it."""
+    """Return the choices that start with the typed text. If no choice starts with it, return the choices that
+    contain it.
+    """
     folded = value.casefold()
     prefix_matches = [choice for choice in choices if choice.casefold().startswith(folded)]
     return prefix_matches or [choice for choice in choices if folded in choice.casefold()]

@@ -1,7 +1,7 @@
-"""Context: what a function of the author's receives when it names a parameter of this type.
+"""Context: the object that a function gets for a parameter annotated with `Context`.
 
-It speaks to the caller (progress, log messages, questions) and tells about the call. Nothing in it depends on the
-era or the transport.
+The context sends progress, log messages and input requests to the caller, and has information about the call. It works
+the same for every protocol version and transport.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from dovetail.errors import InsufficientScope, MissingClientCapability
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.principal import Principal
 from dovetail.server.input_requests import AnyInputRequest, Elicit, ElicitURL, InputRequests, ListRoots, Sample
 from dovetail.wire.codec import convert, to_plain
@@ -27,7 +27,8 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    State = TypeVarWithDefault("State", default=Any)  # so that a plain `Context` is complete to a type checker
+    # With a default, type checkers accept `Context` without a type argument.
+    State = TypeVarWithDefault("State", default=Any)
 else:
     State = TypeVar("State")
 
@@ -38,7 +39,7 @@ class Headers(Mapping[str, str]):
     __slots__ = ("_raw",)
 
     def __init__(self, raw: Mapping[bytes, bytes]) -> None:
-        self._raw = raw  # names in lower case
+        self._raw = raw  # header names in lower case, with their values
 
     def __getitem__(self, name: str) -> str:
         return self._raw[name.lower().encode()].decode("latin-1")
@@ -51,63 +52,67 @@ class Headers(Mapping[str, str]):
 
 
 class Context(Generic[State]):
-    """The call being served, and the caller's ear. `Context[State]` says what the lifespan yields."""
+    """The current call and its caller. In `Context[State]`, `State` is the type that the lifespan yields."""
 
     __slots__ = ("_exchange", "_input_requests", "_last_progress", "_logger", "lifespan")
 
-    def __init__(self, exchange: Exchange, input_requests: InputRequests, logger: str, lifespan: State, /) -> None:
-        self._exchange = exchange
-        self.lifespan: State = lifespan  # what the server's lifespan yielded
-        self._input_requests = input_requests
-        self._logger = logger
+    def __init__(
+        self, _exchange: IncomingExchange, _input_requests: InputRequests, _logger: str, _lifespan: State, /
+    ) -> None:
+        self._exchange = _exchange
+        self.lifespan: State = _lifespan  # the value that the server's lifespan yielded
+        self._input_requests = _input_requests
+        self._logger = _logger
         self._last_progress: float | None = None
 
     @property
     def request_id(self) -> RequestId:
-        """The JSON-RPC id of the request."""
+        """Return the JSON-RPC id of the request."""
         return self._exchange.id
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What middleware handed on for this request, by the names it gave; empty where it handed on nothing."""
+        """Return the values that middleware set for this request, by name."""
         return self._exchange.extra
 
     @property
     def protocol_version(self) -> str:
-        """The protocol version of the client."""
+        """Return the protocol version of the client."""
         return self._exchange.caller.protocol_version
 
     @property
     def principal(self) -> Principal | None:
-        """Who the caller proved to be, with the scopes and claims that came with it; None where nobody asked."""
+        """Return the authenticated caller with its scopes and claims, or None if the server does not authenticate."""
         return self._exchange.caller.principal
 
     @property
     def client_info(self) -> Implementation | None:
-        """What the client calls itself. Nobody checked it."""
+        """Return the name and version that the client sent. They are not verified."""
         return self._exchange.caller.client_info
 
     @property
     def client_capabilities(self) -> ClientCapabilities:
-        """What the client declared it can do."""
+        """Return the capabilities that the client declared."""
         return self._exchange.caller.client_capabilities
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The request's `_meta`."""
+        """Return the `_meta` of the request."""
         return self._exchange.meta
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The HTTP headers of the request, in any spelling of their names; empty on other transports."""
+        """Return the HTTP headers of the request. Names are case-insensitive. Other transports have no headers."""
         return Headers(self._exchange.headers or {})
 
     def wait(self, awaited: Coroutine[Any, Any, T]) -> T:
-        """What a plain function writes for `await`: `ctx.wait(ctx.progress(1))`. It runs in a thread and cannot await.
+        """Run a coroutine from a plain function and return its result: `ctx.wait(ctx.progress(1))`.
+
+        Plain functions run in a thread and cannot use `await`.
 
         Raises:
-            RuntimeError: there is an event loop here already, as in a function with `run_in_thread=False`.
-            concurrent.futures.CancelledError: the call has been stopped.
+            RuntimeError: an event loop runs in this thread, for example with `run_in_thread=False`.
+            concurrent.futures.CancelledError: the call was stopped.
         """
         try:
             asyncio.get_running_loop()
@@ -116,10 +121,10 @@ class Context(Generic[State]):
                 self._wait_within_call(awaited), self._exchange.task.get_loop()
             ).result()
         awaited.close()
-        raise RuntimeError("Context.wait is for plain functions, in threads: here, write `await`")
+        raise RuntimeError("Context.wait() must be called from a plain function in a thread. Use `await` here")
 
     async def _wait_within_call(self, awaited: Coroutine[Any, Any, T]) -> T:
-        """Waits no longer than the call lasts."""
+        """Await a coroutine, but cancel it when the call ends."""
         if self._exchange.task.done():
             awaited.close()
             raise asyncio.CancelledError
@@ -135,7 +140,12 @@ class Context(Generic[State]):
             self._exchange.task.remove_done_callback(cancel_waiting)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell how far the work is. Goes nowhere if the caller did not ask; a value that does not rise is left out."""
+        """Report progress, if the caller asked for it. A value that does not increase is not sent.
+
+        Args:
+            total: The value of `progress` when the work is done, if you know it.
+            message: A short description of the current step.
+        """
         token = self._exchange.progress_token
         if token is None:
             if self.protocol_version != DRAFT:
@@ -149,7 +159,11 @@ class Context(Generic[State]):
         await self._exchange.notify("notifications/progress", params)
 
     async def log(self, level: LoggingLevel, data: object, logger: str | None = None) -> None:
-        """Send a log message, if the caller wants messages of this level."""
+        """Send a log message, if the caller wants messages of this level.
+
+        Args:
+            logger: The name of the logger in the message. Defaults to the name of the server.
+        """
         min_severity = self._exchange.caller.log_level
         if min_severity is None or get_severity(level) < min_severity:
             return
@@ -179,6 +193,9 @@ class Context(Generic[State]):
     async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any:
         """Ask the user to fill in a form, and return its value.
 
+        Args:
+            key: Identifies the question when the function runs again. Pass one if the order of questions can change.
+
         Raises:
             ElicitationDeclined: the user declined.
             ElicitationCancelled: the user closed the form.
@@ -187,7 +204,12 @@ class Context(Generic[State]):
         return await self._request_input(Elicit(message, form), key)
 
     async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> None:
-        """Ask the user to visit a page; returns when they agreed to, which is not yet when they are done there."""
+        """Ask the user to open a page, and return when the user agrees. The user may not have finished on that page
+        yet.
+
+        Args:
+            key: Identifies the question when the function runs again. Pass one if the order of questions can change.
+        """
         await self._request_input(ElicitURL(message, url), key)
 
     async def sample(
@@ -204,7 +226,11 @@ class Context(Generic[State]):
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> CreateMessageResult:
-        """Let the client's model complete a message."""
+        """Ask the client's model to complete a message, and return its result.
+
+        Args:
+            key: Identifies the question when the function runs again. Pass one if the order of questions can change.
+        """
         request = Sample(
             messages,
             max_tokens=max_tokens,
@@ -219,11 +245,15 @@ class Context(Generic[State]):
         return await self._request_input(request, key)
 
     async def list_roots(self, *, key: str | None = None) -> list[Root]:
-        """The directories and files the client lets the server work in."""
+        """Return the directories and files in which the client lets the server work.
+
+        Args:
+            key: Identifies the question when the function runs again. Pass one if the order of questions can change.
+        """
         return await self._request_input(ListRoots(), key)
 
     async def request_inputs(self, **requests: AnyInputRequest) -> dict[str, Any]:
-        """Send several input requests in one round, and return the values by the same names."""
+        """Send several input requests in one round, and return the answers by the same names."""
         return await self._input_requests.ask(requests)
 
     async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:
@@ -231,30 +261,36 @@ class Context(Generic[State]):
         return (await self._input_requests.ask({key: request}))[key]
 
     @overload
-    async def once(self, key: str, function: Callable[[], Any], into: type[T]) -> T: ...
+    async def once(self, key: str, function: Callable[[], object], into: type[T]) -> T: ...
     @overload
-    async def once(self, key: str, function: Callable[[], Any], into: Any = None) -> Any: ...
-    async def once(self, key: str, function: Callable[[], Any], into: Any = None) -> Any:
+    async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any: ...
+    async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any:
         """Run a step with side effects once, even if the tool runs again for more input.
 
-        The value must be JSON. The client keeps it, sealed, until the call is complete. Later rounds return it as plain
-        JSON, or as `into` if you pass a type.
+        The value must be JSON. The client keeps the value, encrypted, until the call is complete. In later rounds this
+        method returns the stored value as plain JSON, or as `into` if you pass a type.
+
+        Args:
+            into: The type to convert the stored value to. None returns plain JSON.
         """
         return await self._input_requests.once(key, function, into)
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        """The client's responses to the requests of an `InputRequired`, by key, as they were sent."""
+        """Return the client's raw responses to the requests of an `InputRequired`, by key."""
         return self._input_requests.round_state.input_responses
 
     @property
     def request_state(self) -> str | None:
-        """The `request_state` of the `InputRequired` in the previous round."""
+        """Return the `request_state` of the `InputRequired` in the previous round."""
         return self._input_requests.round_state.author_state
 
-    def require_capabilities(self, **capabilities: Any) -> None:
-        """Refuse the call unless the client declared these, such as `require_capabilities(sampling={"tools": {}})`."""
-        required = {name: {} if value is True else value for name, value in capabilities.items()}
+    def require_capabilities(self, **capabilities: bool | Mapping[str, object]) -> None:
+        """Raise MissingClientCapability unless the client declared these capabilities.
+
+        For example, `ctx.require_capabilities(sampling={"tools": {}})` requires sampling with tools.
+        """
+        required: dict[str, Any] = {name: {} if value is True else value for name, value in capabilities.items()}
         declared = to_plain(self.client_capabilities)
         if declared.get("elicitation") == {}:
             declared["elicitation"] = {"form": {}}  # spec: elicitation#capabilities
@@ -264,13 +300,22 @@ class Context(Generic[State]):
             raise MissingClientCapability(missing)
 
     def require_scopes(self, *scopes: str) -> None:
-        """Refuse the call unless the caller's token has these; over HTTP a client is asked to get them, all at once."""
+        """Raise InsufficientScope unless the caller's token has these scopes.
+
+        Over HTTP, the response lists all missing scopes, so that the client can request them at once.
+        """
         granted = self.principal.scopes if self.principal is not None else frozenset[str]()
         if not granted.issuperset(scopes):
             raise InsufficientScope(scopes)
 
     async def close_sse_stream(self, retry_ms: int = 1000) -> None:
-        """Let go of the HTTP connection; the client fetches the rest later. Does nothing where that is not possible."""
+        """Close the HTTP connection during the call. The client gets the remaining messages when it reconnects.
+
+        If the client cannot resume the stream, this method does nothing.
+
+        Args:
+            retry_ms: Milliseconds after which the client should connect again.
+        """
         if self._exchange.close_stream is not None:
             await self._exchange.close_stream(retry_ms)
 

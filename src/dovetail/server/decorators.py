@@ -1,7 +1,7 @@
-"""Marks: what functions and methods are to be once they are added to a server, written where they are defined.
+"""Decorators that mark functions and methods as tools, resources or prompts where they are defined.
 
-`tool`, `resource` and `prompt` only note; the function stays what it was. `offered` finds what a module, a class or an
-object has to offer.
+`tool`, `resource` and `prompt` do not change the function. `find_registrations` returns the marked functions of a
+module, a class or an object.
 """
 
 import inspect
@@ -17,7 +17,7 @@ _REGISTRATIONS_ATTRIBUTE: Final = "__dovetail__"
 
 
 class Registration(NamedTuple):
-    """One thing a function is to be: tool, resource or prompt, under a URI if it is a resource."""
+    """The kind and the options with which a function is registered. Only a resource has a URI."""
 
     kind: str
     uri: str
@@ -29,7 +29,11 @@ def tool(function: F, /) -> F: ...
 @overload
 def tool(called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function or method as a tool for `Server.add`; spellings and options as for `@app.tool`."""
+    """Mark a function or method as a tool for `Server.include`. Options are those of `Server.tool`.
+
+    Args:
+        function: The function, or a name for the tool. Defaults to the name of the function.
+    """
     return _make_decorator("tool", function, options)
 
 
@@ -38,14 +42,23 @@ def prompt(function: F, /) -> F: ...
 @overload
 def prompt(called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
 def prompt(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function or method as a prompt for `Server.add`; spellings and options as for `@app.prompt`."""
+    """Mark a function or method as a prompt for `Server.include`. Options are those of `Server.prompt`.
+
+    Args:
+        function: The function, or a name for the prompt. Defaults to the name of the function.
+    """
     return _make_decorator("prompt", function, options)
 
 
 def resource(uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-    """Mark a function or method as a resource or a template for `Server.add`; options as for `@app.resource`."""
-    if callable(uri):  # `@resource`, without its URI
-        raise TypeError('a resource needs its URI: @resource("city://list")')
+    """Mark a function or method as a resource or a template for `Server.include`. Options are those of
+    `Server.resource`.
+
+    Args:
+        uri: The URI, or a template such as `city://{name}`.
+    """
+    if callable(uri):  # the decorator was used without a URI
+        raise TypeError('@resource needs a URI. Write @resource("city://list")')
 
     def decorate(function: F) -> F:
         return _register(function, Registration("resource", uri, dict(options)))
@@ -54,10 +67,12 @@ def resource(uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F
 
 
 def find_registrations(source: Any) -> Iterator[tuple[str, Callable[..., Any], Registration]]:
-    """Each function a module, class or object offers, with its name; all public ones as tools if none is marked.
+    """Yield the marked functions of a module, class or object, with their names.
+
+    If no function is marked, yield all public functions as tools.
 
     Raises:
-        TypeError: there is none, or a class is given whose methods need an object.
+        TypeError: the source has no function, or the source is a class and its methods need an instance.
     """
     functions = [
         (name, function)
@@ -70,7 +85,7 @@ def find_registrations(source: Any) -> Iterator[tuple[str, Callable[..., Any], R
         for registration in getattr(function, _REGISTRATIONS_ATTRIBUTE, ())
     ]
     if not functions:
-        raise TypeError(f"{source!r} has no public functions to offer")
+        raise TypeError(f"{source!r} has no public functions to include")
     yield from registrations or [(name, function, Registration("tool", "", {})) for name, function in functions]
 
 
@@ -88,7 +103,7 @@ def _list_functions(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _list_methods(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """In the order of their definition, the methods of parents first; properties are not touched."""
+    """Yield methods in the order of their definition, inherited methods first. Properties are not evaluated."""
     classes = [
         class_type
         for class_type in (source if isinstance(source, type) else type(source)).__mro__
@@ -99,7 +114,7 @@ def _list_methods(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
         attribute = inspect.getattr_static(source, name, None)
         if isinstance(attribute, (staticmethod, classmethod)) or inspect.isfunction(attribute):
             if isinstance(source, type) and inspect.isfunction(attribute) and not name.startswith("_"):
-                raise TypeError(f"{source.__qualname__}.{name} needs an object: add one, not its class")
+                raise TypeError(f"{source.__qualname__}.{name} needs an instance. Include an object, not its class")
             yield name, getattr(source, name)
 
 
@@ -117,6 +132,6 @@ def _make_decorator(kind: str, function: Any, options: dict[str, Any]) -> Any:
 
 def _register(function: F, registration: Registration) -> F:
     check_options(registration.kind, registration.options)
-    target: Any = getattr(function, "__func__", function)  # under a staticmethod or classmethod
+    target: Any = getattr(function, "__func__", function)  # unwrap a staticmethod or classmethod
     setattr(target, _REGISTRATIONS_ATTRIBUTE, (*getattr(target, _REGISTRATIONS_ATTRIBUTE, ()), registration))
     return function

@@ -1,7 +1,7 @@
-"""Injection: parameters filled by functions of the author's, `db: Annotated[Database, Depends(open_db)]`.
+"""Dependency injection: functions that provide the values of parameters, `db: Annotated[Database, Depends(open_db)]`.
 
-What depends on what is worked out at registration, in the order in which it will be needed. In a call each function
-runs once, generators are cleaned up when the call is over, and the model sees none of it.
+The order of the dependencies is computed at registration. In a call each function runs once, and generators are closed
+when the call ends. The model does not see these parameters.
 """
 
 import contextlib
@@ -15,22 +15,26 @@ from typing import Annotated, Any, NamedTuple
 from dovetail.errors import ServerBusy
 from dovetail.server.context import Context
 from dovetail.server.invocation import Runner
-from dovetail.server.parameters.annotations import is_subclass_of, list_alternatives
 from dovetail.server.parameters.signature import describe_location, resolve_hints
+from dovetail.server.parameters.type_hints import is_subclass_of, list_alternatives
 from dovetail.server.thread_pool import ThreadPool
 
 
 class Depends:
-    """Fills a parameter with what a function returns or yields: `Annotated[T, Depends(function)]`.
+    """Provides the value of a parameter from a function: `Annotated[T, Depends(function)]`.
 
-    The function may be plain or async, or a generator, whose code after `yield` runs when the call is over. It may take
-    the Context, parameters of the tool by their names, and dependencies. It runs once in a call, even if several
-    functions depend on it, unless `use_cache` is False.
+    The function can be plain or async. It can also be a generator, whose code after `yield` runs when the call ends.
+    Its parameters can be the Context, parameters of the tool with the same name, and other dependencies. It runs once
+    per call, even if several functions depend on it, unless `use_cache` is False.
+
+    Args:
+        dependency: The function that returns or yields the value.
+        use_cache: False runs the function once for each parameter that depends on it.
     """
 
     __slots__ = ("dependency", "use_cache")
 
-    def __init__(self, dependency: Callable[..., Any], *, use_cache: bool = True) -> None:
+    def __init__(self, dependency: Callable[..., object], *, use_cache: bool = True) -> None:
         self.dependency = dependency
         self.use_cache = use_cache
 
@@ -41,15 +45,20 @@ _OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 @contextlib.contextmanager
-def override(dependency: Any, replacement: Callable[..., Any]) -> Generator[None]:
-    """Have another function fill what depends on one, in every server of this process, as long as the context lasts.
+def override(dependency: object, replacement: Callable[..., object]) -> Generator[None]:
+    """Replace a dependency in all servers of this process while the context is open.
 
-    dependency: the function a Depends was given, the Depends, or `Annotated[T, Depends(function)]`. What stands in may
-    be anything `Depends` takes; the other one and what only it depends on are not run. A function that nothing depends
-    on is replaced in vain: what will depend on what is not known here.
+    The replaced function and its dependencies do not run. If no function depends on the replaced function, nothing
+    changes.
+
+    Args:
+        dependency: The function passed to `Depends`, the `Depends` itself, or `Annotated[T, Depends(function)]`.
+        replacement: Any function that `Depends` accepts.
     """
     dependency = _get_overridden_function(dependency)
-    _check_callable(replacement, f"override takes a function that returns the value: write lambda: {replacement!r}")
+    _check_callable(
+        replacement, f"replacement must be a function that returns the value. Write lambda: {replacement!r}"
+    )
     previous = _OVERRIDES.get(dependency)
     _OVERRIDES[dependency] = replacement
     try:
@@ -62,23 +71,23 @@ def override(dependency: Any, replacement: Callable[..., Any]) -> Generator[None
 
 
 def _get_overridden_function(target: Any) -> Callable[..., Any]:
-    """The function to be replaced."""
+    """Return the function to replace."""
     annotation = target.__value__ if type(target).__name__ == "TypeAliasType" else target
     notes: tuple[Any, ...] = annotation.__metadata__ if typing.get_origin(annotation) is Annotated else (annotation,)
     for note in notes:
         if isinstance(note, Depends):
             return note.dependency
-    _check_callable(annotation, f"override takes the function a Depends was given, not {target!r}")
+    _check_callable(annotation, f"override() needs the function that was passed to Depends, not {target!r}")
     return annotation
 
 
 def _check_callable(value: Any, message: str) -> None:
-    if not callable(value) or typing.get_origin(value) is not None:  # aliases of types can be called, too
+    if not callable(value) or typing.get_origin(value) is not None:  # a type alias is callable, but not a function
         raise TypeError(message)
 
 
 class _Step(NamedTuple):
-    """One function to run: where its parameters come from."""
+    """One function to run, and the sources of its parameters."""
 
     key: object
     call: Callable[..., Any]
@@ -88,7 +97,7 @@ class _Step(NamedTuple):
 
 
 class DependencyPlan:
-    """All that has to run before a function, in order, and which of its parameters that fills."""
+    """The dependencies of a function in the order in which they run, and the parameters that they fill."""
 
     def __init__(self, function: Callable[..., Any], overrides: Overrides | None = None) -> None:
         self._function = function
@@ -104,19 +113,19 @@ class DependencyPlan:
         self._signature = inspect.signature(function) if self._used_arguments else None
 
     def check(self, parameter_names: Collection[str]) -> None:
-        """Refuse functions that want what nobody can give them; TypeError."""
+        """Raise TypeError if a dependency has a parameter without a source."""
         self._parameter_names = parameter_names
         for step in self._steps.values():
             for name in step.arguments:
                 if name not in parameter_names:
                     raise TypeError(
-                        f"{self._where}: parameter `{name}` of the dependency {describe_location(step.call)} cannot be "
-                        "filled: annotate it with Context or Depends, name it like a parameter of the function, or "
-                        "give it a default"
+                        f"{self._where}: parameter `{name}` of the dependency {describe_location(step.call)} has no "
+                        "source. Annotate it with Context or Depends, give it the name of a parameter of the "
+                        "function, or give it a default"
                     )
 
     def apply_overrides(self) -> "DependencyPlan":
-        """This plan, or one with those dependencies replaced that are replaced now."""
+        """Return this plan, or a new plan with the current overrides."""
         if not _OVERRIDES:
             return self
         plan = DependencyPlan(self._function, _OVERRIDES)
@@ -161,7 +170,7 @@ class DependencyPlan:
         thread_pool: ThreadPool,
         origin: str | None,
     ) -> dict[str, Any]:
-        """The values of the parameters; what has to be cleaned up is left on the stack."""
+        """Run the dependencies and return the values of the parameters. Generators stay open on the stack."""
         arguments = get_arguments() if self._used_arguments else {}
         values: dict[object, Any] = {}
         for key, step in self._steps.items():
@@ -173,12 +182,12 @@ class DependencyPlan:
         return {name: values[key] for name, key in self.filled_parameters.items()}
 
     def bind_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-        """The arguments of a call by the names of the parameters."""
+        """Return the arguments of a call by parameter name."""
         return {} if self._signature is None else self._signature.bind_partial(*args, **kwargs).arguments
 
 
 class DependencyRunner(Runner):
-    """Runs a function after all it depends on; the first argument is the context."""
+    """Runs a function after its dependencies. The first argument is the context."""
 
     __slots__ = ("_inner", "_plan")
 
@@ -212,16 +221,16 @@ def _find_dependencies(function: Callable[..., Any], where: str) -> dict[str, De
         notes: list[Any] = [*hint.__metadata__] if typing.get_origin(hint) is Annotated else []
         depends_notes = [note for note in (*notes, parameter.default) if isinstance(note, Depends)]
         if depends_notes and _is_variadic(parameter):
-            raise TypeError(f"{where}: parameter `{parameter.name}`: Depends fills one parameter, not many")
+            raise TypeError(f"{where}: Depends cannot fill the variadic parameter `{parameter.name}`")
         if depends_notes:
             dependencies[parameter.name] = depends_notes[0]
         elif Depends in notes:
-            raise TypeError(f"{where}: parameter `{parameter.name}`: Depends needs its function: Depends(function)")
+            raise TypeError(f"{where}: parameter `{parameter.name}`: Depends needs a function. Write Depends(function)")
     return dependencies
 
 
 def _resolve_hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    # A class is called like its __init__.
+    # Calling a class takes the parameters of its __init__.
     return resolve_hints(function.__init__ if isinstance(function, type) else function, Context, where)
 
 
@@ -254,16 +263,18 @@ async def _resolve_value(
 
 
 class _ThreadedManager:
-    """A generator's beginning in a thread, which may go on when the call is over: then its rest follows at once."""
+    """Runs a generator in threads. If the call ends before the generator has yielded, the starting thread also closes
+    the generator.
+    """
 
     def __init__(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         self._manager = manager
         self._lock = threading.Lock()
         self._is_entered = False
-        self._exit_args: tuple[Any, ...] | None = None  # the exception of the call, if it is over
+        self._exit_args: tuple[Any, ...] | None = None  # set when the call has ended
 
     def enter(self) -> Any:
-        """Run it up to its value."""
+        """Run the generator up to its `yield` and return the value."""
         value = self._manager.__enter__()
         with self._lock:
             self._is_entered = True
@@ -273,7 +284,7 @@ class _ThreadedManager:
         return value
 
     def leave(self, *exc: Any) -> None:
-        """Run the rest of it, now or when it has begun."""
+        """Run the code after `yield`. If `enter` is still running, it runs that code when it is done."""
         with self._lock:
             self._exit_args = exc
             is_entered = self._is_entered
@@ -281,7 +292,7 @@ class _ThreadedManager:
             self._manager.__exit__(*exc)
 
 
-# What a generator does about an exception of the call cannot make the call succeed: it has no result then.
+# A generator cannot suppress an exception of the call, because the call would then have no result.
 
 
 def _make_exit_callback(leave: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[bool]]:
@@ -299,7 +310,7 @@ def _make_threaded_exit_callback(
         try:
             await thread_pool.run(leave, exc, {}, origin)
         except ServerBusy:
-            leave(*exc)  # better late on the loop than never
+            leave(*exc)  # no thread is free, so the event loop runs the cleanup
         return False
 
     return on_exit

@@ -1,57 +1,44 @@
-"""Dispatcher: finds and runs the work for an exchange. The `Service` that transports see of a server.
+"""Dispatcher: finds and runs the handler of each exchange. Transports use it as the `Service` of a server.
 
-Exchange in, result out, without any transport. A request looks up and runs, because registration has compiled
-everything. No author's function can end the server or disturb another call: whatever it raises is contained here.
+The dispatcher does not depend on a transport. It applies middleware, limits and deadlines, and holds the state of each
+event loop. `item_handlers` handles requests for tools, resources and prompts. An exception in an author's function
+cannot stop the server or affect another call: the dispatcher catches all exceptions that the handlers do not.
 """
 
 import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from dovetail.error_context import clip
 from dovetail.errors import (
     InsufficientScope,
     InvalidParams,
     MethodNotFound,
-    PromptNotFound,
     ProtocolError,
     RemoteError,
     ResourceNotFound,
     ServerBusy,
     ToolError,
-    ToolNotFound,
 )
 from dovetail.protocol import subscription_filter as topics
-from dovetail.protocol.exchange import ChangeListener, Exchange, convert_params
-from dovetail.protocol.headers import check_param_headers
+from dovetail.protocol.exchange import ChangeListener, IncomingExchange, convert_params
 from dovetail.protocol.limits import CallerBusy, ServerLimits
-from dovetail.protocol.middleware import CallNext, Middleware, compose_middleware, reads_results, validate_middleware
+from dovetail.protocol.middleware import Handler, Middleware, compose_middleware, reads_results, validate_middleware
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS
 from dovetail.protocol.principal import Principal, get_remaining_seconds
-from dovetail.protocol.request_state import Sealer
-from dovetail.server.change_notices import ChangeQueue
-from dovetail.server.completer import build_completion, find_matching
-from dovetail.server.context import Context
+from dovetail.protocol.request_state import RequestStateSealer
+from dovetail.server.change_notices import ChangeStream
 from dovetail.server.exception_mask import mask_exception, unwrap_group
-from dovetail.server.input_requests import InputRequests, InputRequired, InputRoundEnded
-from dovetail.server.invocation import Runner
-from dovetail.server.item_options import CacheHint
+from dovetail.server.item_handlers import ItemHandlers
 from dovetail.server.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure
-from dovetail.server.parameters.signature import InvalidArguments
 from dovetail.server.registry import Registry
-from dovetail.server.results import build_failure_result, check_read_result, to_prompt_messages, to_resource_contents
 from dovetail.server.thread_pool import ThreadPool
-from dovetail.server.tool import build_error_result
 from dovetail.server.visibility import Visibility
 from dovetail.wire.base import Result, replace
-from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.meta import SUBSCRIPTION_ID
-from dovetail.wire.prompts import GetPromptResult
-from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.subscriptions import ListenParams, ListenResult, SubscriptionFilter
 
@@ -65,11 +52,10 @@ if TYPE_CHECKING:
     from dovetail.server.mounts.mounted_servers import MountedServers
     from dovetail.server.mounts.name_map import NameMap
 
-RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"  # the recording file of every server and client
+RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"  # names the recording file of all servers and clients
 
-_SWEEP_INTERVAL_S: Final = 0.5  # how often running calls are looked at, seconds
-_MAX_TIMER_TIMEOUT_S: Final = 2.0  # a tool's own limit under this has a timer of its own
-_LARGE_MESSAGE_BYTES: Final = 64 * 1024  # bytes of a message worth counting
+_SWEEP_INTERVAL_S: Final = 0.5  # seconds between two checks for overdue calls
+_LARGE_MESSAGE_BYTES: Final = 64 * 1024  # messages larger than this count toward `max_inflight_bytes`
 _ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
     "tools/call": ("tool", "name"),
     "resources/read": ("resource", "uri"),
@@ -78,7 +64,9 @@ _ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
 
 
 class Dispatcher:
-    """The requests of one server: handlers, middleware, running calls, limits, and the state of each event loop."""
+    """Handles the requests of one server: handlers, middleware, running calls, limits, and the state of each event
+    loop.
+    """
 
     def __init__(
         self,
@@ -100,42 +88,53 @@ class Dispatcher:
         self.instructions = instructions
         self.protocol_versions = protocol_versions
         self.limits = limits
-        self.mounts: MountedServers | None = None  # once something is mounted
+        self.mounts: MountedServers | None = None  # None until the first call of `mount`
         self._max_calls = limits.max_calls
         self._max_calls_per_principal = limits.max_calls_per_principal
         self._call_timeout = limits.call_timeout
         self._debug = debug
         self._recording = recording
         self._open_recorder: Recorder | None = None
-        self._sealer = Sealer(secret_keys)
         self._has_secret_keys = bool(secret_keys)
         self._thread_pool = ThreadPool(limits)
         self._state_by_loop: dict[asyncio.AbstractEventLoop, LoopState] = {}
-        self._last_state: LoopState | None = None  # one of them, the last that was looked up
+        self._last_state: LoopState | None = None  # the most recently used value of `_state_by_loop`
         self._lifespan = lifespan
+        self._items = items = ItemHandlers(
+            registry,
+            visibility,
+            server_name=implementation.name,
+            limits=limits,
+            thread_pool=self._thread_pool,
+            sealer=RequestStateSealer(secret_keys),
+            get_lifespan_value=None if lifespan is None else self._get_lifespan_value,
+            debug=debug,
+        )
         self._middleware: list[Middleware] = []
-        self._handlers: dict[str, CallNext] = {
+        # True if middleware or the result store needs decoded results.
+        self.inspects_results = registry.result_store is not None
+        self._handlers: dict[str, Handler] = {
             "server/discover": self._discover,
             "tools/list": visibility.list_tools,
-            "tools/call": self._call_tool if registry.result_store is None else self._call_and_store,
+            "tools/call": items.call_tool if registry.result_store is None else items.call_and_store,
             "resources/list": visibility.list_resources,
             "resources/templates/list": visibility.list_templates,
-            "resources/read": self._read_resource,
+            "resources/read": items.read_resource,
             "prompts/list": visibility.list_prompts,
-            "prompts/get": self._get_prompt,
-            "completion/complete": self._complete,
+            "prompts/get": items.get_prompt,
+            "completion/complete": items.complete,
             "subscriptions/listen": self._listen,
         }
-        self._wrapped_handlers: dict[str, CallNext] = self._handlers
+        self._wrapped_handlers: dict[str, Handler] = self._handlers
 
     @property
     def name(self) -> str:
-        """The name of the server."""
+        """Return the name of the server."""
         return self.implementation.name
 
     @property
     def recorder(self) -> "Recorder | None":
-        """The function that records every message, if `recording=` or DOVETAIL_RECORDING names a file."""
+        """Return the function that records all messages, if `recording=` or DOVETAIL_RECORDING names a file."""
         path = self._recording or os.environ.get(RECORDING_VARIABLE)
         if path and self._open_recorder is None:
             from dovetail.recording.trace import RecordingWriter
@@ -145,18 +144,14 @@ class Dispatcher:
 
     @property
     def stores_large_results(self) -> bool:
-        """Whether this server, or one of this process that is mounted on it, stores large results."""
+        """Return whether this server, or a mounted server of this process, stores large results."""
         mounted_servers = self.mounts.list_local_servers() if self.mounts is not None else ()
         return self.registry.result_store is not None or any(server.stores_large_results for server in mounted_servers)
 
-    @property
-    def inspects_results(self) -> bool:
-        """Whether results are read here, by middleware or for their size."""
-        return self.registry.result_store is not None or any(reads_results(function) for function in self._middleware)
-
     def add_middleware(self, function: Middleware) -> None:
-        """Wrap every request in a function, inside those that were added before."""
+        """Wrap all requests in a function. Middleware that was added earlier wraps this function."""
         self._middleware.append(validate_middleware(function))
+        self.inspects_results = self.inspects_results or reads_results(function)
         if callable(getattr(function, "on_change", None)):
             self.registry.subscriptions.add_callback(cast("Any", function).on_change)
         self._wrap_handlers()
@@ -174,29 +169,30 @@ class Dispatcher:
         from dovetail.server.mounts.mounted_servers import MountedServers
 
         if isinstance(target, LocalServer) and contains_server(target.server, self):
-            raise ValueError(f"{target.name} cannot be mounted on {self.name}, which is part of it")
+            raise ValueError(f"cannot mount {target.name} on {self.name}: a server cannot contain itself")
         if self.mounts is None:
             self.mounts = self.registry.mounted_names = MountedServers(self, self._handlers)
             self._handlers = self.mounts.handlers
             self._wrap_handlers()
         if isinstance(target, LocalServer):
-            target.server.use_sealer(self._sealer)  # so that any worker of this server opens what another sealed
+            # With the same keys, all workers of this server can open the request state.
+            target.server.use_sealer(self._items.sealer)
         if access_rule is not None:
             self.registry.ensure_access_rules()
         return self.mounts.add(target, name_map, access_rule)
 
-    def use_sealer(self, sealer: Sealer) -> None:
-        """Seal request state with the keys of another server, unless this one has its own."""
+    def use_sealer(self, sealer: RequestStateSealer) -> None:
+        """Seal request state with the keys of another server, unless this server has secret keys."""
         if not self._has_secret_keys:
-            self._sealer = sealer
+            self._items.sealer = sealer
 
     def list_used_scopes(self) -> tuple[str, ...]:
-        """Return every scope that an item needs, those of mounted servers of this process included."""
+        """Return all scopes that items require, including those of mounted servers of this process."""
         own_scopes = self.registry.access_rules.scopes if self.registry.access_rules is not None else ()
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
-    async def dispatch(self, exchange: Exchange) -> Result | bytes:
-        """Return the result of an exchange that another server, which has this one mounted, handles."""
+    async def dispatch(self, exchange: IncomingExchange) -> Result | bytes:
+        """Return the result of an exchange that was forwarded by the server on which this server is mounted."""
         if not self._middleware:
             return await self._wrapped_handlers[exchange.method](exchange)
         previous_check, exchange.check = exchange.check, self._check_exchange
@@ -205,12 +201,12 @@ class Dispatcher:
         finally:
             exchange.check = previous_check
 
-    async def _check_exchange(self, exchange: Exchange) -> None:
+    async def _check_exchange(self, exchange: IncomingExchange) -> None:
         kind, field = _ITEM_FIELD_BY_METHOD[exchange.method]
         await self.check_access(kind, exchange.params[field], exchange)
 
-    async def check_access(self, kind: "ItemKind", name: str, exchange: Exchange) -> None:
-        """Raise as a request for this item would if the caller may not use it."""
+    async def check_access(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:
+        """Raise the error that a request for this item would raise. Do nothing if the caller may use the item."""
         principal = exchange.caller.principal
         if self.mounts is not None and not self.visibility.has_item(kind, name, principal):
             await self.mounts.resolver.check_access(kind, name, exchange)
@@ -223,14 +219,14 @@ class Dispatcher:
             raise NOT_FOUND_ERRORS[kind](name)
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of this server and of what is mounted on it."""
+        """Return the capabilities of this server and its mounted servers."""
         own_capabilities = self.registry.capabilities()
         return own_capabilities if self.mounts is None else self.mounts.capabilities(own_capabilities)
 
-    # Start and stop
+    # Methods that start and stop the server
 
     async def start(self, user: object = None) -> None:
-        """Open the lifespan in the running event loop, for a user or for the server itself."""
+        """Open the lifespan in the running event loop. Without `user`, the server itself counts as the user."""
         state = self._get_state()
         while state.is_closing:
             await state.closed_event.wait()
@@ -247,14 +243,18 @@ class Dispatcher:
             raise
 
     def _get_lifespan_run(self, state: LoopState, lifespan: Lifespan) -> LifespanRun:
-        """The lifespan of this event loop, begun if it is not open."""
+        """Return the lifespan run of this event loop. Start a new run if none is open or starting."""
         run = state.lifespan_run
         if run is None or not (run.is_open or run.is_starting):
             run = state.lifespan_run = LifespanRun(lifespan, self.name)
         return run
 
+    def _get_lifespan_value(self) -> Any:
+        run = self._get_state().lifespan_run
+        return None if run is None else run.value
+
     async def _open_lifespan_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
-        """Open the lifespan for a request to a server that was not started. It stays open until `stop`."""
+        """Open the lifespan for a request to a server that was not started. The lifespan stays open until `stop`."""
         run = self._get_lifespan_run(state, lifespan)
         try:
             await run.wait_until_ready()
@@ -265,7 +265,9 @@ class Dispatcher:
         state.users.add(self)
 
     async def stop(self, user: object = None) -> None:
-        """End what runs in this event loop. With a `user`, only if no other user and no other caller is left."""
+        """Stop the server in this event loop. If `user` is passed, stop the server only if it has no other user or
+        caller.
+        """
         if user is None:
             await self._close_state(self._get_state())
         elif (state := self._state_by_loop.get(asyncio.get_running_loop())) is not None:
@@ -280,7 +282,8 @@ class Dispatcher:
         if any(
             exchange.verdict is None for exchange in state.running_exchanges
         ) or self.registry.subscriptions.has_listener_on(state.loop):
-            state.users.add(self)  # callers that did not start the server still need it, and their end is not reported
+            # Other callers still use the server, and no event reports when the last caller leaves.
+            state.users.add(self)
         else:
             await self._close_state(state)
 
@@ -290,8 +293,8 @@ class Dispatcher:
             return
         state.is_closing = True
         try:
-            for queue in tuple(state.change_queues):
-                queue.close()
+            for stream in tuple(state.change_streams):
+                stream.close()
             await _wait_for_calls(state, self.limits.drain_timeout)
             for exchange in tuple(state.running_exchanges):
                 if exchange.task is not asyncio.current_task():
@@ -309,7 +312,9 @@ class Dispatcher:
             state.closed_event.set()
 
     def stats(self, endpoints: "Iterable[EndpointStats]") -> "ServerStats":
-        """Return what is open or running now, here and at the HTTP endpoints of this server."""
+        """Return counts of running calls, open questions, subscriptions and threads, and of the sessions and streams of
+        the HTTP endpoints.
+        """
         from dovetail.protocol.stats import ServerStats
 
         states = tuple(self._state_by_loop.values())
@@ -319,7 +324,7 @@ class Dispatcher:
             open_questions=sum(
                 len(call.questions or ()) for state in states for call in tuple(state.running_exchanges)
             ),
-            subscriptions=sum(len(state.change_queues) for state in states),
+            subscriptions=sum(len(state.change_streams) for state in states),
             busy_threads=self._thread_pool.busy,
             sessions=sum(endpoint.sessions for endpoint in endpoints),
             streams=sum(endpoint.streams for endpoint in endpoints),
@@ -328,7 +333,7 @@ class Dispatcher:
         )
 
     def _get_state(self) -> LoopState:
-        """The state of the running event loop."""
+        """Return the state of the running event loop."""
         loop = asyncio.get_running_loop()
         state = self._last_state
         return state if state is not None and state.loop is loop else self._find_or_create_state(loop)
@@ -343,10 +348,10 @@ class Dispatcher:
         self._last_state = state
         return state
 
-    # Exchanges
+    # Methods that handle exchanges
 
-    async def handle(self, exchange: Exchange) -> Result | bytes:
-        """Return the result of one exchange. Raises only ProtocolError."""
+    async def handle(self, exchange: IncomingExchange) -> Result | bytes:
+        """Return the result of one exchange. Raise only ProtocolError."""
         handler = self._wrapped_handlers.get(exchange.method)
         if handler is None:
             raise MethodNotFound(exchange.method)
@@ -357,8 +362,10 @@ class Dispatcher:
         if state.is_closing:
             raise ServerBusy("The server is shutting down")
         if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
-            await self._open_lifespan_for_request(state, self._lifespan)  # what is mounted is started when it is used
-            if state.is_closing:  # `stop` was called meanwhile, and does not wait for this request
+            # A mounted server is started by its first request.
+            await self._open_lifespan_for_request(state, self._lifespan)
+            # If `stop` was called during the `await` above, `stop` does not wait for this request.
+            if state.is_closing:
                 raise ServerBusy("The server is shutting down")
         if exchange.method == "subscriptions/listen":
             return await self._handle_subscription(exchange, handler, state)
@@ -366,7 +373,7 @@ class Dispatcher:
         if (len(running_exchanges) >= self._max_calls and self._is_full(running_exchanges)) or (
             exchange.size > _LARGE_MESSAGE_BYTES and self._is_overloaded(exchange, running_exchanges)
         ):
-            raise ServerBusy("Too many calls are at work")
+            raise ServerBusy("Too many calls are running")
         origin = exchange.origin
         if origin is not None:
             if state.calls_by_origin[origin] >= self._max_calls_per_principal:
@@ -394,12 +401,15 @@ class Dispatcher:
             raise self._mask_exception(exchange, exc, exchange.method) from None
         finally:
             running_exchanges.discard(exchange)
-            exchange.emit = None  # what the author left running has lost its ear. spec: progress#implementation-notes
+            # Tasks that run longer than the call cannot send messages. spec: progress#implementation-notes
+            exchange.emit = None
             if origin is not None:
                 _release_share(state.calls_by_origin, origin)
 
-    async def _handle_subscription(self, exchange: Exchange, handler: CallNext, state: LoopState) -> Result:
-        """A subscription lives as long as its listener: it is not a call at work, and has a share of its own."""
+    async def _handle_subscription(self, exchange: IncomingExchange, handler: Handler, state: LoopState) -> Result:
+        """Handle a subscription. It is not a running call, because it lasts as long as its stream. Subscriptions have a
+        separate limit.
+        """
         if exchange.origin is not None:
             if state.subscriptions_by_origin[exchange.origin] >= self.limits.max_subscriptions_per_principal:
                 raise _make_share_error(self.limits.max_subscriptions_per_principal)
@@ -414,13 +424,15 @@ class Dispatcher:
             if exchange.origin is not None:
                 _release_share(state.subscriptions_by_origin, exchange.origin)
 
-    def _is_full(self, running_exchanges: set[Exchange]) -> bool:
-        """Whether there is no room for one more call. Those that wait for a user have as much room as the others."""
+    def _is_full(self, running_exchanges: set[IncomingExchange]) -> bool:
+        """Return whether too many calls are running. Up to `max_calls` calls that wait for a user are not counted."""
         waiting_count = sum(1 for exchange in running_exchanges if exchange.questions)
         return len(running_exchanges) - min(waiting_count, self.limits.max_calls) >= self.limits.max_calls
 
     def _check_share(self, origin: str, state: LoopState) -> None:
-        """Raise Busy if there is no room for one more call of this caller, those that wait for a user apart."""
+        """Raise CallerBusy if too many calls of this caller are running. Up to `max_calls_per_principal` calls that
+        wait for a user are not counted.
+        """
         limit = self.limits.max_calls_per_principal
         waiting_count = sum(
             1 for exchange in state.running_exchanges if exchange.questions and exchange.origin == origin
@@ -428,8 +440,8 @@ class Dispatcher:
         if state.calls_by_origin[origin] - min(waiting_count, limit) >= limit:
             raise _make_share_error(limit)
 
-    def _is_overloaded(self, exchange: Exchange, running_exchanges: set[Exchange]) -> bool:
-        """Whether one more large message would be too much; small ones are never held up by large ones."""
+    def _is_overloaded(self, exchange: IncomingExchange, running_exchanges: set[IncomingExchange]) -> bool:
+        """Return whether the large messages of all running calls, this one included, exceed `max_inflight_bytes`."""
         large_bytes = sum(
             running_exchange.size
             for running_exchange in running_exchanges
@@ -437,135 +449,22 @@ class Dispatcher:
         )
         return large_bytes > 0 and large_bytes + exchange.size > self.limits.max_inflight_bytes
 
-    # Tools
+    # Methods for discovery and subscriptions
 
-    async def _call_tool(self, exchange: Exchange) -> Result:
-        params = exchange.params
-        name, arguments = params.get("name"), params.get("arguments")
-        registry = self.registry
-        tool = registry.tools.get(name) if type(name) is str else None
-        if tool is None or (
-            registry.access_rules is not None and not self.visibility.is_available(exchange, "tool", tool.name)
-        ):
-            raise ToolNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
-        if arguments is None:
-            arguments = {}
-        elif type(arguments) is not dict:
-            raise InvalidParams("Invalid params: arguments must be an object")
-        if tool.headers and exchange.headers is not None and exchange.caller.is_stateless:
-            check_param_headers(tool.headers, arguments, exchange.headers)
-        exchange.wraps = tool.wraps
-        try:
-            return tool.output.to_result(await self._run_function(exchange, tool.runner, tool.signature, arguments))
-        except ProtocolError:
-            raise
-        except BaseException as exc:
-            exchange.exception = error = unwrap_group(exc)
-            if isinstance(error, ProtocolError):
-                raise error from None
-            if isinstance(error, (ToolError, RemoteError)):
-                return build_failure_result(error)
-            return build_error_result(self._mask_exception(exchange, exc, f"tool {tool.name}").message)
-
-    async def _call_and_store(self, exchange: Exchange) -> Result:
-        """A call whose result may be too large to travel."""
-        result = await self._call_tool(exchange)
-        tool = self.registry.tools.get(exchange.params["name"])
-        has_output_schema = tool is None or tool.output.schema is not None
-        return self.store_large_parts(result, exchange, has_output_schema=has_output_schema)
-
-    def store_large_parts(self, result: Result, exchange: Exchange, *, has_output_schema: bool) -> Result:
-        """Return the result of a mounted tool, with links in place of large parts if this server stores them."""
-        store = self.registry.result_store
-        if store is None:
-            return result
-        return store.store_large_parts(result, exchange.caller.principal, has_output_schema=has_output_schema)
-
-    def _run_function(
-        self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]
-    ) -> Awaitable[Any]:
-        """Bind and call; what is to be awaited is the author's own coroutine, unless it may ask something."""
-        params = exchange.params
-        if signature.context is not None or "requestState" in params or "inputResponses" in params:
-            return self._run_with_context(exchange, runner, signature, arguments)
-        args, kwargs = signature.bind(arguments, None)
-        if runner.timeout is not None:
-            exchange.deadline = _now() + runner.timeout
-            if runner.timeout < _MAX_TIMER_TIMEOUT_S:
-                return _run_until_deadline(exchange, runner(args, kwargs, self._thread_pool, exchange.origin))
-        return runner(args, kwargs, self._thread_pool, exchange.origin)
-
-    async def _run_with_context(
-        self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]
-    ) -> Any:
-        """Bind, call, and turn a question without an answer into the result that asks it."""
-        input_requests = InputRequests(exchange, self._sealer, self.limits.request_state_ttl, self._debug)
-        lifespan_run = self._get_state().lifespan_run if self._lifespan is not None else None
-        context = Context(exchange, input_requests, self.name, None if lifespan_run is None else lifespan_run.value)
-        while True:
-            input_requests.begin_round()
-            args, kwargs = signature.bind(arguments, context)
-            if runner.timeout is not None:
-                exchange.deadline = _now() + runner.timeout
-            try:
-                awaitable = runner(args, kwargs, self._thread_pool, exchange.origin)
-                value = await (
-                    _run_until_deadline(exchange, awaitable)
-                    if (runner.timeout or _MAX_TIMER_TIMEOUT_S) < _MAX_TIMER_TIMEOUT_S
-                    else awaitable
-                )
-            except InputRoundEnded:
-                return input_requests.build_required_result()
-            except BaseExceptionGroup as group:
-                if group.split(InputRoundEnded)[1] is not None:
-                    raise
-                return input_requests.build_required_result()  # asked side by side, in a task group
-            if input_requests.has_unanswered:
-                raise RuntimeError(
-                    "a question was asked, but an `except:` or `except BaseException:` kept it from the client"
-                )
-            if not isinstance(value, InputRequired):
-                self._check_unreached_requests(input_requests)
-                return value
-            if exchange.caller.is_stateless:
-                return input_requests.build_explicit_result(value)
-            await input_requests.ask_explicit(value)
-
-    def _check_unreached_requests(self, input_requests: InputRequests) -> None:
-        if self._debug and (unreached_keys := input_requests.list_unreached_keys()):
-            raise RuntimeError(
-                f"the questions {', '.join(unreached_keys)} were asked in an earlier round but not in the last one: a "
-                "function that asks runs again from the top in each round and must ask the same questions"
-            )
-
-    # Resources
-
-    async def _read_resource(self, exchange: Exchange) -> Result:
-        self.visibility.check_supported(exchange, "resources", self.registry.resources or self.registry.templates)
-        uri = exchange.params.get("uri")
-        if type(uri) is not str:
-            raise InvalidParams("Invalid params: uri must be a string")
-        if len(uri) > self.limits.max_uri_bytes:
-            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.max_uri_bytes} characters")
-        resource, variables = self.visibility.find_resource(uri, exchange.caller.principal)
-        try:
-            value = await self._run_function(exchange, resource.runner, resource.signature, variables)
-        except InvalidArguments:
-            raise ResourceNotFound(uri) from None  # a variable of another kind names nothing
-        if isinstance(value, Result):
-            result = check_read_result(value) if isinstance(value, ReadResourceResult) else value
-        else:
-            contents = to_resource_contents(value, uri, resource.declaration.mime_type)
-            result = ReadResourceResult(contents=contents)
-        if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
-            cache_hint = resource.cache_hint or self.visibility.get_cache_hint("resources/read")
-            if self.registry.access_rules is not None and self.visibility.is_restricted(resource, uri, variables):
-                cache_hint = CacheHint(cache_hint.ttl_ms)  # what is not for everyone is not to be shared
-            result = replace(result, ttl_ms=cache_hint.ttl_ms, cache_scope=cache_hint.scope)
-        return result
+    async def _discover(self, exchange: IncomingExchange) -> Result:
+        cache_hint = self.visibility.get_cache_hint(exchange.method)
+        return DiscoverResult(
+            supported_versions=[revision for revision in reversed(self.protocol_versions) if revision != DRAFT],
+            capabilities=self.capabilities(),
+            instructions=self.instructions,
+            ttl_ms=cache_hint.ttl_ms,
+            cache_scope=cache_hint.scope,
+        )
 
     def can_subscribe(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether a handshake session may subscribe to a resource. InsufficientScope as for reading it."""
+        """Return whether a handshake session may subscribe to a resource. Raise InsufficientScope if the caller only
+        lacks scopes.
+        """
         is_allowed = self.can_receive_updates(uri, principal)
         if not is_allowed:
             self.visibility.check_scopes("resource", uri, principal)
@@ -574,13 +473,13 @@ class Dispatcher:
         return is_allowed
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Deliver change notices to a listener. Call the returned function to stop."""
+        """Deliver change notices to a listener. Call the returned function to remove the listener."""
         return self.registry.subscriptions.subscribe(listener)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Return whether this caller may receive updates of a resource.
 
-        Without access rules, every caller may receive those of a resource that does not exist yet.
+        Without access rules, every caller may subscribe to a resource that does not exist yet.
         """
         try:
             if self.registry.access_rules is not None or self.mounts is not None:
@@ -595,95 +494,30 @@ class Dispatcher:
             return False
         return True
 
-    # Prompts
-
-    async def _get_prompt(self, exchange: Exchange) -> Result:
-        self.visibility.check_supported(exchange, "prompts", self.registry.prompts)
-        name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
-        prompt = self.registry.prompts.get(name) if type(name) is str else None
-        if prompt is None or not self.visibility.is_available(exchange, "prompt", prompt.declaration.name):
-            raise PromptNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
-        if arguments is not None and type(arguments) is not dict:
-            raise InvalidParams("Invalid params: arguments must be an object")
-        value = await self._run_function(exchange, prompt.runner, prompt.signature, arguments or {})
-        if isinstance(value, Result) and not isinstance(value, GetPromptResult):
-            return value
+    async def _listen(self, exchange: IncomingExchange) -> Result:
+        state = self._get_state()
+        stream = ChangeStream(exchange, self._grant_filter(exchange), state.starter)
+        stop = self.registry.subscriptions.subscribe(stream)
+        state.change_streams.add(stream)
+        expiry_timer = _call_at_expiry(exchange.caller.principal, stream.close)
         try:
-            messages = to_prompt_messages(value)
-        except (TypeError, ValueError) as exc:
-            raise TypeError(f"{prompt.signature.where}: {exc}") from exc
-        if isinstance(messages, GetPromptResult):
-            return messages
-        return GetPromptResult(messages=messages, description=prompt.declaration.description)
+            await stream.run()
+        finally:
+            stop()
+            state.change_streams.discard(stream)
+            if expiry_timer is not None:
+                expiry_timer.cancel()
+        return ListenResult(meta={SUBSCRIPTION_ID: exchange.id})
 
-    # Completion
-
-    async def _complete(self, exchange: Exchange) -> Result:
-        if not self.registry.has_completions():
-            raise MethodNotFound(exchange.method)
-        params = convert_params(exchange, CompleteParams)
-        ref_name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
-        item: Any = (self.registry.prompts if isinstance(params.ref, PromptReference) else self.registry.templates).get(
-            ref_name
-        )
-        kind = "prompt" if isinstance(params.ref, PromptReference) else "resource template"
-        if item is None or not self.visibility.is_available(exchange, kind, ref_name):
-            raise InvalidParams(f"Invalid params: nothing is called {clip(ref_name)}")
-        argument, value = params.argument.name, params.argument.value
-        if argument not in item.signature.parameters:
-            raise InvalidParams(f"Invalid params: {clip(ref_name)} has no argument {clip(argument)}")
-        completer = self.registry.completers.get((ref_name, argument))
-        if completer is None:
-            values: Any = find_matching(item.signature.choices.get(argument, ()), value)
-        else:
-            other_arguments = (params.context.arguments if params.context else None) or {}
-            args = completer.build_arguments(value, other_arguments)
-            values = await completer.runner(args, {}, self._thread_pool, exchange.origin)
-        return CompleteResult(completion=build_completion(values))
-
-    async def _discover(self, exchange: Exchange) -> Result:
-        cache_hint = self.visibility.get_cache_hint(exchange.method)
-        return DiscoverResult(
-            supported_versions=[revision for revision in reversed(self.protocol_versions) if revision != DRAFT],
-            capabilities=self.capabilities(),
-            instructions=self.instructions,
-            ttl_ms=cache_hint.ttl_ms,
-            cache_scope=cache_hint.scope,
-        )
-
-    # Listening
-
-    async def _listen(self, exchange: Exchange) -> Result:
+    def _grant_filter(self, exchange: IncomingExchange) -> SubscriptionFilter:
+        """Return the part of the requested filter that this server can offer to this caller."""
         requested_filter = convert_params(exchange, ListenParams).notifications
         if any(len(uri) > self.limits.max_uri_bytes for uri in requested_filter.resource_subscriptions or ()):
             raise InvalidParams(f"Invalid params: uri is longer than {self.limits.max_uri_bytes} characters")
         capabilities = self.capabilities()
         if capabilities.tools is None and capabilities.prompts is None and capabilities.resources is None:
             raise MethodNotFound(exchange.method)
-        granted_filter = self._restrict_filter(
-            topics.restrict_filter(requested_filter, capabilities), exchange.caller.principal
-        )
-        meta = {SUBSCRIPTION_ID: exchange.id}
-        spellings = topics.group_spellings(granted_filter.resource_subscriptions or ())
-        queue = ChangeQueue(topics.create_matcher(granted_filter))
-        stop = self.registry.subscriptions.subscribe(queue)
-        change_queues = self._get_state().change_queues
-        change_queues.add(queue)
-        expiry_timer = _call_at_expiry(exchange.caller.principal, queue.close)
-        try:
-            await exchange.notify(
-                "notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": granted_filter}
-            )
-            while (changes := await queue.take()) is not None:
-                for method, changed_key in changes:
-                    for uri in topics.find_subscribed_uris(spellings, changed_key):
-                        await exchange.notify(method, {"_meta": meta} | ({} if uri is None else {"uri": uri}))
-        finally:
-            stop()
-            change_queues.discard(queue)
-            if expiry_timer is not None:
-                expiry_timer.cancel()
-        return ListenResult(meta=meta)
+        return self._restrict_filter(topics.restrict_filter(requested_filter, capabilities), exchange.caller.principal)
 
     def _restrict_filter(
         self, subscription_filter: SubscriptionFilter, principal: Principal | None
@@ -696,13 +530,13 @@ class Dispatcher:
             resource_subscriptions=[uri for uri in uris if self.can_receive_updates(uri, principal)],
         )
 
-    # Containment
+    # Methods for timeouts and masked exceptions
 
     def _get_sweep_interval(self) -> float:
         return min(_SWEEP_INTERVAL_S, self.limits.call_timeout / 4)
 
     def _sweep_overdue(self, state: LoopState) -> None:
-        """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
+        """Stop overdue calls. One periodic check of all calls is cheaper than a timer for each call."""
         loop, running_exchanges = state.loop, state.running_exchanges
         now = loop.time()
         for exchange in tuple(running_exchanges):
@@ -717,7 +551,7 @@ class Dispatcher:
         else:
             state.is_sweeping = False
 
-    def _mask_exception(self, exchange: Exchange, exc: BaseException, operation: str) -> ProtocolError:
+    def _mask_exception(self, exchange: IncomingExchange, exc: BaseException, operation: str) -> ProtocolError:
         return mask_exception(exchange, exc, operation, server=self.name, debug=self._debug)
 
 
@@ -728,33 +562,13 @@ async def _wait_for_calls(state: LoopState, timeout: float) -> None:
 
 
 def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -> asyncio.TimerHandle | None:
-    """Call back when the credentials of the caller end."""
+    """Schedule a callback for the time when the caller's credentials expire."""
     remaining_seconds = get_remaining_seconds(principal, time.time())
     return None if remaining_seconds is None else asyncio.get_running_loop().call_later(remaining_seconds, callback)
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def _run_until_deadline(exchange: Exchange, awaitable: Awaitable[Any]) -> Any:
-    """Do the work, stopped at its deadline and not at the next sweep."""
-    deadline = exchange.deadline
-    assert deadline is not None
-    timer = asyncio.get_running_loop().call_at(deadline, _expire_exchange, exchange, deadline)
-    try:
-        return await awaitable
-    finally:
-        timer.cancel()
-
-
-def _expire_exchange(exchange: Exchange, deadline: float) -> None:
-    if exchange.deadline == deadline and not exchange.questions:  # else the sweep sees to what is left
-        exchange.end("timeout")
-
-
 def _make_share_error(limit: int) -> ServerBusy:
-    return CallerBusy(f"More than {limit} of your requests are at work")
+    return CallerBusy(f"More than {limit} of your requests are running")
 
 
 def _release_share(counter: Counter[str], origin: str) -> None:

@@ -1,4 +1,4 @@
-"""Faults: what an exception nobody meant for the caller becomes, and what the log says of it."""
+"""Convert unexpected exceptions to errors without details, and write the details to the log."""
 
 import asyncio
 import logging
@@ -9,27 +9,29 @@ from typing import Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import ConnectionLost, InternalError, ProtocolError, ServerBusy
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 
 log = logging.getLogger("dovetail")
 
-_MAX_TRACEBACK_CHARS: Final = 8192  # characters of a traceback in the log
+_MAX_TRACEBACK_CHARS: Final = 8192  # maximum length of a traceback in the log
 _MAX_PART_CHARS: Final = 512
 
 _ERROR_BY_END_REASON: Final[dict[str, Callable[[], ProtocolError]]] = {
-    "timeout": lambda: InternalError("The call took too long and was stopped"),
-    "unanswered": lambda: InternalError("The question to the user was not answered in time and the call was stopped"),
-    "shutdown": lambda: ServerBusy("The server is shutting down; the call was stopped, perhaps after it had an effect"),
+    "timeout": lambda: InternalError("The call timed out and was stopped"),
+    "unanswered": lambda: InternalError("The user did not answer in time and the call was stopped"),
+    "shutdown": lambda: ServerBusy("The server is shutting down and stopped the call. The call may have had an effect"),
 }
 
 
 def mask_exception(
-    exchange: Exchange, exc: BaseException, operation: str, *, server: str, debug: bool
+    exchange: IncomingExchange, exc: BaseException, operation: str, *, server: str, debug: bool
 ) -> ProtocolError:
-    """The error to answer with; genuine cancellation is raised again, everything else is logged and masked."""
+    """Return the error to send for an exception. If the task was cancelled, raise the exception again. Other exceptions
+    are logged and masked.
+    """
     task = _get_current_task()
     if isinstance(exc, GeneratorExit) and task is not exchange.task:
-        raise exc  # its loop is gone, and nobody waits for an answer
+        raise exc  # the event loop has ended, so no client waits
     if isinstance(exc, asyncio.CancelledError):
         if task is not None and exchange.verdict in _ERROR_BY_END_REASON:
             task.uncancel()
@@ -37,16 +39,16 @@ def mask_exception(
         if task is not None and task.cancelling():
             raise exc
     if isinstance(exc, ConnectionLost):
-        return InternalError("The client left before it answered")
+        return InternalError("The client disconnected before it answered")
     reference = os.urandom(4).hex()
     log.error("%s failed [%s]\n%s", clip(operation), reference, format_traceback(exc))
     if debug:
         return InternalError(f"{operation} failed: {type(exc).__name__}: {clip(str(exc), 1024)} [{reference}]")
-    return InternalError(f"{operation} failed; the log of {server} has the details under {reference}")
+    return InternalError(f"{operation} failed. The log of {server} has the details under {reference}")
 
 
 def unwrap_group(exc: BaseException) -> BaseException:
-    """What a task group of one failed task raised, without the group around it."""
+    """Return the only exception of a group, or `exc` itself if it is not a group with one exception."""
     while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     return exc
@@ -60,8 +62,10 @@ def _get_current_task() -> asyncio.Task[Any] | None:
 
 
 def format_traceback(exc: BaseException) -> str:
-    """A traceback fit for a log: bounded, no control characters, and no line that could pose as a record of its own."""
-    # A part is a frame or the words of an exception, which may be the caller's.
+    """Format a traceback for the log: limited in length, without control characters, and indented so that no line looks
+    like a separate log record.
+    """
+    # Each part is a frame or the message of an exception. A message may contain text from the caller.
     parts = [
         part if len(part) <= _MAX_PART_CHARS else part[:_MAX_PART_CHARS] + "…\n"
         for part in traceback.format_exception(exc, limit=30)

@@ -1,11 +1,11 @@
-"""Asking the client: questions, and answers across rounds.
+"""Input requests: questions to the client, and their answers across rounds.
 
-One primitive serves both eras. Where the peer can be asked directly, a question is a request. Where it cannot, the
-answer is already here (sent with the retry, or sealed in requestState) or InputNeeded ends the round: the client is
-told what is needed and the function runs again from the top when it comes back with it.
+The same functions serve both protocol eras. If the server can send requests to the client, a question is a request.
+Otherwise the client sends the answer with a retry, or the answer is sealed in requestState. If an answer is missing,
+InputRoundEnded ends the round: the client gets a result that lists the questions, and the function runs again from the
+top when the client sends the answers.
 
-So the rule for authors: before the first unanswered question, do nothing you would not do twice; `Context.once`
-remembers a value across rounds for those who must.
+The code before an unanswered question can therefore run several times. `Context.once` runs a step only once.
 """
 
 import asyncio
@@ -16,8 +16,14 @@ from typing import Any, TypeAlias
 from dovetail.error_context import clip
 from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InvalidParams, MissingClientCapability
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Ask, Exchange
-from dovetail.protocol.request_state import RequestState, Sealer, compute_binding, create_empty_state, hash_request
+from dovetail.protocol.exchange import Ask, IncomingExchange
+from dovetail.protocol.request_state import (
+    RequestState,
+    RequestStateSealer,
+    compute_binding,
+    create_empty_state,
+    hash_request,
+)
 from dovetail.server.thread_pool import current_slot
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import SamplingContent, TextContent
@@ -38,21 +44,34 @@ INPUT_REQUIRED = "input_required"
 
 
 class InputRoundEnded(BaseException):
-    """Ends a round in which a question has no answer yet. Not an Exception: no author should catch it by accident."""
+    """Raised to end a round in which a question has no answer yet. It is not an Exception, so that authors do not
+    catch it by accident.
+    """
 
 
 class Elicit:
-    """A form for the user: a type with flat fields, a single primitive type, or a JSON Schema."""
+    """A form for the user: a type with flat fields, a single primitive type, or a JSON Schema.
+
+    Args:
+        message: The question, as the user reads it.
+        form: A type with flat fields, a primitive type, or a JSON Schema.
+    """
 
     def __init__(self, message: str, form: Any) -> None:
-        from dovetail.server.parameters.elicitation_form import compile_form  # only servers that ask pay for it
+        # Imported only by servers that ask questions.
+        from dovetail.server.parameters.elicitation_form import compile_form
 
         self.message = message
         self.form = compile_form(form)
 
 
 class ElicitURL:
-    """A page that the user is asked to open, for data that must not pass through the client."""
+    """A page that the user should open, for data that must not pass through the client.
+
+    Args:
+        message: Why the user should open the page.
+        url: The URL of the page.
+    """
 
     def __init__(self, message: str, url: str) -> None:
         self.message = message
@@ -60,7 +79,19 @@ class ElicitURL:
 
 
 class Sample:
-    """A message for the client's model to complete."""
+    """A message for the client's model to complete.
+
+    Args:
+        messages: A text, a content block, or the messages of a conversation.
+        max_tokens: The maximum number of tokens in the response.
+        system_prompt: The system prompt. The client may change or ignore it.
+        temperature: Randomness of the response. None leaves it to the client.
+        stop_sequences: Texts at which the model stops.
+        model_preferences: Which model the client should choose.
+        tools: Tools that the model may call. The client must support this.
+        tool_choice: Whether the model may, must or must not call a tool.
+        metadata: Values for the model provider. Their meaning depends on the provider.
+    """
 
     def __init__(
         self,
@@ -87,14 +118,14 @@ class Sample:
 
 
 class ListRoots:
-    """The directories and files that the client lets the server work in."""
+    """A request for the directories and files in which the client lets the server work."""
 
 
 AnyInputRequest: TypeAlias = Elicit | ElicitURL | Sample | ListRoots
 
 
 def build_input_request(request: AnyInputRequest) -> InputRequest:
-    """Return an input request as it is sent."""
+    """Convert an input request to the form that is sent."""
     match request:
         case Elicit():
             params = {"mode": "form", "message": request.message, "requestedSchema": request.form.schema}
@@ -110,10 +141,10 @@ def build_input_request(request: AnyInputRequest) -> InputRequest:
 
 
 def find_missing_capabilities(request: AnyInputRequest, declared: ClientCapabilities) -> dict[str, Any]:
-    """Return the capabilities that a client must declare for an input request, and does not."""
+    """Return the capabilities that an input request needs and the client did not declare."""
     match request:
         case Elicit():
-            # An empty declaration means forms. spec: elicitation#capabilities
+            # An empty elicitation capability means that the client supports forms. spec: elicitation#capabilities
             elicitation = declared.elicitation
             is_supported = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
             return {} if is_supported else {"elicitation": {"form": {}}}
@@ -129,12 +160,12 @@ def find_missing_capabilities(request: AnyInputRequest, declared: ClientCapabili
 
 
 def read_input_response(request: AnyInputRequest, response: Any) -> Any:
-    """Return the value that the author's function gets for a response.
+    """Convert a response of the client to the value for the author's function.
 
     Raises:
         ElicitationDeclined: the user declined.
         ElicitationCancelled: the user cancelled.
-        InvalidParams: the response does not fit the request.
+        InvalidParams: the response does not match the request.
     """
     match request:
         case Elicit():
@@ -143,7 +174,7 @@ def read_input_response(request: AnyInputRequest, response: Any) -> Any:
                 return request.form.read(result.content)
             except ValueError as exc:
                 raise InvalidParams(
-                    f"Invalid params: the answer does not fit the form: {clip(str(exc), 512)}"
+                    f"Invalid params: the answer does not match the form: {clip(str(exc), 512)}"
                 ) from None
         case ElicitURL():
             _read_accepted(response)
@@ -155,11 +186,16 @@ def read_input_response(request: AnyInputRequest, response: Any) -> Any:
 
 
 class InputRequired:
-    """Returned by a function that drives the rounds itself: what it needs, and what it wants to be told again."""
+    """The input that a function needs from the client. Return it from a function that manages its rounds itself.
+
+    Args:
+        requests: Input requests by key. `ctx.input_responses` has the responses in the next round.
+        request_state: A text that `ctx.request_state` has in the next round. The client cannot read or change it.
+    """
 
     def __init__(self, requests: Mapping[str, AnyInputRequest] | None = None, request_state: str | None = None) -> None:
         if not requests and request_state is None:
-            raise ValueError("InputRequired needs requests, a state, or both")
+            raise ValueError("InputRequired needs requests, request_state, or both")
         self.requests = dict(requests or {})
         self.request_state = request_state
 
@@ -167,7 +203,7 @@ class InputRequired:
 class InputRequests:
     """The questions and answers of one exchange."""
 
-    def __init__(self, exchange: Exchange, sealer: Sealer, state_ttl: float, debug: bool) -> None:
+    def __init__(self, exchange: IncomingExchange, sealer: RequestStateSealer, state_ttl: float, debug: bool) -> None:
         self._exchange = exchange
         self._sealer = sealer
         self._state_ttl = state_ttl
@@ -175,7 +211,7 @@ class InputRequests:
         self._state_binding: bytes | None = None
         self._request_count = 0
         self._reached_keys: set[str] = set()
-        self._used_keys: set[str] = set()  # keys of this run
+        self._used_keys: set[str] = set()  # keys that were used in the current round
         self._unanswered: dict[str, AnyInputRequest] = {}
         self.round_state = self._restore_state()
 
@@ -203,20 +239,24 @@ class InputRequests:
         return self._state_binding
 
     def begin_round(self) -> None:
-        """The function runs, perhaps again, from the top."""
+        """Reset the keys, because the function now runs from the top."""
         self._request_count = 0
         self._used_keys.clear()
 
     def next_key(self) -> str:
-        """A key for a question its author did not name: its place in the order of asking."""
+        """Return the key of a question without a key. The key depends on the order of the questions."""
         self._request_count += 1
         return f"q{self._request_count}"
 
     async def ask(self, requests: Mapping[str, AnyInputRequest]) -> dict[str, Any]:
-        """Answers to all of them, asked together; ends the round where the peer cannot be asked directly."""
+        """Ask all questions at once and return the answers. End the round if an answer is missing and the server cannot
+        send requests to the client.
+        """
         for key in requests:
             if key in self._used_keys:
-                raise RuntimeError(f"two questions of one call have the key {key!r}: give each its own, or none")
+                raise RuntimeError(
+                    f"duplicate key {key!r}: each question of a call needs a different key. Pass another key= or none"
+                )
             self._used_keys.add(key)
         self._check_capabilities(requests.values())
         if self._exchange.ask is not None:
@@ -242,10 +282,10 @@ class InputRequests:
         if previous_digest is not None and previous_digest != request_digest:
             if self._debug:
                 raise RuntimeError(
-                    f"question {key!r} is not the one asked in an earlier round: a function that asks runs again "
-                    "from the top in each round and must ask the same questions in the same order"
+                    f"question {key!r} differs from the question in an earlier round. The function runs again from "
+                    "the top in each round and must ask the same questions in the same order"
                 )
-            self.round_state.input_responses.pop(key, None)  # an answer to another question
+            self.round_state.input_responses.pop(key, None)  # the stored response belongs to a different question
         self.round_state.request_digests[key] = request_digest
         return key in self.round_state.input_responses
 
@@ -259,7 +299,7 @@ class InputRequests:
             raise MissingClientCapability(required)
 
     async def _ask_directly(self, requests: Mapping[str, AnyInputRequest], ask: Ask) -> dict[str, Any]:
-        """What the client answers to each, unread; when one fails, the others are withdrawn."""
+        """Return the raw response to each question. If one request fails, cancel the others."""
         revision = self._exchange.caller.protocol_version
         input_requests = [build_input_request(request) for request in requests.values()]
         outgoing = [
@@ -268,7 +308,7 @@ class InputRequests:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._exchange.pause(asked_at)
-        slot = current_slot.get()  # of a plain function, which waits for the answer in its thread
+        slot = current_slot.get()  # set only for a plain function, which waits in a thread
         is_lent = slot is not None and slot.lend()
         tasks = [loop.create_task(ask(method, params)) for method, params in outgoing]
         try:
@@ -276,13 +316,16 @@ class InputRequests:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)  # they are withdrawn before anything else is said
+            # Wait until the cancellations are sent, so that no other message precedes them.
+            await asyncio.wait(tasks)
             if slot is not None and is_lent:
                 slot.take_back()
             self._exchange.resume(asked_at, loop.time())
 
     async def once(self, key: str, function: Callable[[], Any], into: Any) -> Any:
-        """The function's value, made in the first round that gets here and remembered in all later ones."""
+        """Return the value of a function. The function runs in the first round that reaches this step. Later rounds use
+        the stored value.
+        """
         stored_values = self.round_state.once_values
         if key not in stored_values:
             value = function()
@@ -292,11 +335,11 @@ class InputRequests:
         return stored_values[key] if into is None else convert(stored_values[key], into, label=f"value of step {key}")
 
     def build_required_result(self) -> InputRequiredResult:
-        """The result that ends a round: every question asked in vain, and the sealed memory."""
+        """Build the result that ends a round. It has the unanswered questions and the sealed state."""
         return self._build_result(self._unanswered)
 
     def build_explicit_result(self, input_required: InputRequired) -> InputRequiredResult:
-        """The result of an author who drives the rounds."""
+        """Build the result for an `InputRequired` that the author's function returned."""
         self._check_capabilities(input_required.requests.values())
         self.round_state.author_state = input_required.request_state
         return self._build_result(input_required.requests)
@@ -309,7 +352,9 @@ class InputRequests:
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
-        """Handshake eras: ask what an author's InputRequired wants, so that the function can run again with it."""
+        """Send the requests of an `InputRequired` to a handshake client, so that the function can run again with the
+        responses.
+        """
         self._check_capabilities(input_required.requests.values())
         self.round_state.author_state = input_required.request_state
         if input_required.requests:
@@ -319,19 +364,21 @@ class InputRequests:
 
     @property
     def has_unanswered(self) -> bool:
-        """Whether a question without an answer ended nothing: someone caught what should have ended the round."""
+        """Return whether a question has no answer. After the function has returned, True means that it caught
+        InputRoundEnded.
+        """
         return bool(self._unanswered)
 
     def list_unreached_keys(self) -> list[str]:
-        """Questions answered in an earlier round that this one, now complete, never came to."""
+        """Return the keys of earlier questions that the function did not ask in the last round."""
         return [key for key in self.round_state.request_digests if key not in self._reached_keys]
 
 
 def _make_unreachable_error(requests: Iterable[AnyInputRequest]) -> MissingClientCapability:
-    """A handshake client without a session, or that takes no event stream, cannot be sent a question."""
+    """Create the error for a handshake client without a session or an event stream, which cannot receive questions."""
     required: dict[str, Any] = {build_input_request(request).method.partition("/")[0]: {} for request in requests}
     return MissingClientCapability(
-        required, "This client cannot be asked: there is no session, or no event stream, to ask it on"
+        required, "This client cannot receive questions, because it has no session or no event stream"
     )
 
 

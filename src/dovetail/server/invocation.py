@@ -1,6 +1,7 @@
-"""Runner: how a function of the author's is called, whatever it is: a coroutine, a plain function, a method.
+"""Runners: how to call a function of the author, which can be a coroutine function, a plain function or a generator.
 
-Coroutine functions run in the request's own task; plain ones in a thread, unless registered with `run_in_thread=False`.
+Coroutine functions run in the task of the request. Plain functions run in a thread, unless registered with
+`run_in_thread=False`.
 """
 
 import asyncio
@@ -16,17 +17,17 @@ from weakref import WeakKeyDictionary
 from dovetail.errors import MCPError, ServerBusy, ToolError
 from dovetail.server.context import Context
 from dovetail.server.parameters import docstrings
-from dovetail.server.parameters.annotations import UNION_ORIGINS
+from dovetail.server.parameters.type_hints import UNION_ORIGINS
 from dovetail.server.thread_pool import ThreadPool
 from dovetail.wire.content import TextContent
 
 
 class Runner:
-    """One function, and how to call it."""
+    """Runs one function."""
 
     __slots__ = ("function", "is_async", "run_in_thread", "timeout")
 
-    takes_context = False  # whether the first argument is the context, for the runner itself
+    takes_context = False  # whether the runner needs the context as its first argument
 
     def __init__(
         self, function: Callable[..., Any], *, timeout: float | None = None, run_in_thread: bool = True
@@ -41,7 +42,9 @@ class Runner:
     def __call__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
-        """Its value, to be awaited. Not a coroutine itself: that would be one more between caller and author."""
+        """Return an awaitable for the value. This method is not a coroutine function, because an extra coroutine would
+        slow down each call.
+        """
         if self.is_async:
             return self.function(*args, **kwargs)
         if self.run_in_thread:
@@ -53,7 +56,7 @@ class Runner:
 
 
 class AwaitingRunner(Runner):
-    """Runs a plain function that stands around a coroutine function, as decorators do, and awaits what it gives."""
+    """Runs a plain function that wraps a coroutine function, as decorators do, and awaits its result."""
 
     __slots__ = ()
 
@@ -68,7 +71,9 @@ class AwaitingRunner(Runner):
 
 
 class LimitedRunner(Runner):
-    """Runs a function a few times at once; further calls wait for their turn, within their time."""
+    """Limits how many calls of a function run at once. Further calls wait, and the waiting time counts toward their
+    timeout.
+    """
 
     __slots__ = ("_inner", "_max_concurrency", "_semaphores", "takes_context")
 
@@ -95,7 +100,7 @@ class LimitedRunner(Runner):
 
 
 class ErrorExposingRunner(Runner):
-    """Runs a function some of whose exceptions are meant for the caller: their text is told instead of masked."""
+    """Runs a function. The text of certain exceptions is sent to the caller instead of being masked."""
 
     __slots__ = ("_exposed_types", "_inner", "takes_context")
 
@@ -118,7 +123,7 @@ class ErrorExposingRunner(Runner):
         try:
             return await self._inner(args, kwargs, thread_pool, origin)
         except MCPError:
-            raise  # speaks for itself
+            raise  # an MCPError already has a message for the caller
         except self._exposed_types as exc:
             raise ToolError(str(exc) or type(exc).__name__) from exc
 
@@ -131,22 +136,24 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def may_return_coroutine(function: Callable[..., Any]) -> bool:
-    """Whether a plain function says that it stands for a coroutine function."""
+    """Return whether a plain function wraps a coroutine function."""
     return not _is_async(function) and _is_async(inspect.unwrap(_unwrap_partial(function)))
 
 
 def get_description(function: Callable[..., Any]) -> str | None:
-    """The function's own words about itself, without those about its parameters."""
+    """Return the description in the docstring, without the part about parameters."""
     return docstrings.parse(inspect.getdoc(_unwrap_partial(function))).text or None
 
 
 def get_function_name(function: Callable[..., Any], default: str | None = None) -> str:
-    """The function's own name; if it has none, the other one, or TypeError where there is no other."""
+    """Return the name of a function, or the default if the function has no name. Raise TypeError if both are
+    missing.
+    """
     name: str | None = getattr(function, "__name__", None)
-    if name is None or not name.isidentifier():  # such as <lambda>
+    if name is None or not name.isidentifier():  # a lambda, for example, has no usable name
         name = default
     if name is None:
-        raise TypeError(f"a {type(function).__name__} without a name of its own needs name=")
+        raise TypeError(f"cannot derive a name from this {type(function).__name__}. Pass name=")
     return name
 
 
@@ -160,7 +167,13 @@ _EXHAUSTED: Final = object()
 
 
 class Progress:
-    """Yielded by a tool: how far the work is."""
+    """A progress report that a tool yields.
+
+    Args:
+        progress: How much is done. It must increase with each report.
+        total: The value of `progress` when the work is done, if you know it.
+        message: A short description of the current step.
+    """
 
     __slots__ = ("message", "progress", "total")
 
@@ -171,7 +184,7 @@ class Progress:
 
 
 class StreamingRunner(Runner):
-    """Runs a generator function; its value is the list of what was yielded. The first argument is the context."""
+    """Runs a generator function. Its value is the list of yielded parts. The first argument is the context."""
 
     __slots__ = ()
 
@@ -197,7 +210,7 @@ class StreamingRunner(Runner):
         async with contextlib.aclosing(stream):
             async for part in stream:
                 if isinstance(part, Progress):
-                    counts_parts = False  # from here on the numbers are the author's
+                    counts_parts = False  # the function reports progress itself
                     await context.progress(part.progress, part.total, part.message)
                     continue
                 parts.append(part)
@@ -209,7 +222,9 @@ class StreamingRunner(Runner):
 async def _iterate_in_threads(
     source: Generator[Any], thread_pool: ThreadPool, origin: str | None
 ) -> AsyncGenerator[Any]:
-    """A plain generator, each step in a thread, and so is its end, if it is left before."""
+    """Iterate over a plain generator. Each step runs in a thread. If the iteration ends early, a thread closes the
+    generator.
+    """
     steps = _GeneratorSteps(source)
     try:
         while (part := await thread_pool.run(steps.next, (), {}, origin)) is not _EXHAUSTED:
@@ -223,11 +238,13 @@ async def _close_in_thread(source: Generator[Any], thread_pool: ThreadPool, orig
     try:
         await thread_pool.run(source.close, (), {}, origin)
     except ServerBusy:
-        source.close()  # better late on the loop than never
+        source.close()  # no thread is free, so the event loop runs the cleanup
 
 
 class _GeneratorSteps:
-    """A generator that may be left in the middle of a step: then the thread that is at it closes it."""
+    """The steps of a generator. If the iteration is abandoned during a step, the thread of that step closes the
+    generator.
+    """
 
     def __init__(self, source: Generator[Any]) -> None:
         self._source = source
@@ -236,7 +253,7 @@ class _GeneratorSteps:
         self._is_abandoned = False
 
     def next(self) -> Any:
-        """One step."""
+        """Run one step."""
         with self._lock:
             if self._is_abandoned:
                 return _EXHAUSTED
@@ -251,14 +268,14 @@ class _GeneratorSteps:
                 self._source.close()
 
     def abandon(self) -> bool:
-        """No more steps; whether nobody is at one, so that it can be closed here."""
+        """Prevent further steps. Return True if no step is running, so that the caller can close the generator."""
         with self._lock:
             self._is_abandoned = True
             return not self._running
 
 
 def get_collected_type(annotation: Any) -> Any:
-    """The annotation of what a generator comes to: a list of its parts, without the progress among them."""
+    """Return the type of a generator's collected value: a list of its parts, without Progress."""
     arguments = typing.get_args(annotation)
     part = arguments[0] if arguments else Any
     members = typing.get_args(part) if typing.get_origin(part) in UNION_ORIGINS else (part,)
@@ -266,7 +283,7 @@ def get_collected_type(annotation: Any) -> Any:
     if not part_types or Any in part_types:
         return list[Any]
     if part_types == [str]:
-        return list[str | TextContent]  # texts in pieces, not a list of values
+        return list[str | TextContent]  # strings are parts of a text, not a list of values
     union = part_types[0]
     for part_type in part_types[1:]:
         union = union | part_type

@@ -1,4 +1,4 @@
-"""Options: everything that can be said about a tool, a resource or a prompt where it is registered."""
+"""The options with which tools, resources and prompts are registered."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -12,15 +12,16 @@ from dovetail.wire.tools import ToolAnnotations
 
 log = logging.getLogger("dovetail")
 
-_MAX_TOOL_NAME_CHARS: Final = 128  # characters of a tool's name
+_MAX_TOOL_NAME_CHARS: Final = 128  # the specification's maximum for the name of a tool
 TAGS_META_KEY: Final = "dovetail/tags"
 VERSION_META_KEY: Final = "dovetail/version"
 
 
 class CacheHint(Struct, frozen=True):
-    """How long a client may keep a result, and whether it may share it. spec: caching#cacheable-model"""
+    """How long a client may cache a result, and whether different users may share it. spec: caching#cacheable-model"""
 
-    ttl_ms: int = 0
+    ttl_ms: int = 0  # milliseconds that the result stays fresh. 0 disables caching
+    # "private" allows only the same user to reuse the result. "public" allows any user.
     scope: Literal["public", "private"] = "private"
 
     def __post_init__(self) -> None:
@@ -31,43 +32,45 @@ class CacheHint(Struct, frozen=True):
 
 
 class PromptOptions(TypedDict, total=False):
-    """What `@app.prompt` takes."""
+    """The options of `Server.prompt`."""
 
-    name: str | None
-    title: str | None
-    description: str | None
-    icons: list[Icon] | None
-    tags: Collection[str]
-    version: str | None
-    meta: dict[str, Any] | None
-    timeout: float | timedelta | None
-    max_concurrency: int | None
-    run_in_thread: bool
+    name: str | None  # the name. Defaults to the name of the function
+    title: str | None  # a display name
+    description: str | None  # the purpose of the item. Defaults to the docstring
+    icons: list[Icon] | None  # icons that hosts may show
+    tags: Collection[str]  # tags for `enable`, `disable`, `restrict` and `mount`
+    version: str | None  # the version, listed in `_meta`
+    meta: dict[str, Any] | None  # more values for `_meta`
+    timeout: float | timedelta | None  # maximum duration of a call in seconds. Defaults to `ServerLimits.call_timeout`
+    max_concurrency: int | None  # maximum number of calls that run at the same time. None means no limit
+    run_in_thread: bool  # True by default. False runs a plain function in the event loop
+    # Exceptions whose text is sent to the caller. The text of other exceptions is masked.
     expose_errors: type[Exception] | Collection[type[Exception]]
-    scopes: Collection[str]
+    scopes: Collection[str]  # scopes that a caller needs. All scopes are required
+    # A function that takes the principal and returns whether the principal may see and use the item.
     visible_to: Callable[[Principal | None], bool] | None
-    enabled: bool
+    enabled: bool  # True by default. False hides the item until `enable`
 
 
 class ToolOptions(PromptOptions, total=False):
-    """What `@app.tool` takes."""
+    """The options of `Server.tool`."""
 
-    annotations: ToolAnnotations | Mapping[str, Any] | None
-    read_only: bool | None
-    destructive: bool | None
-    idempotent: bool | None
-    open_world: bool | None
-    input_schema: dict[str, Any] | None
-    output_schema: dict[str, Any] | None
+    annotations: ToolAnnotations | Mapping[str, Any] | None  # all behaviour hints of the tool in one object
+    read_only: bool | None  # whether the tool changes nothing
+    destructive: bool | None  # whether the tool may delete or overwrite something
+    idempotent: bool | None  # whether a second call with the same arguments has no further effect
+    open_world: bool | None  # whether the tool uses external systems, such as the web
+    input_schema: dict[str, Any] | None  # JSON Schema of the arguments. Built from the signature by default
+    output_schema: dict[str, Any] | None  # JSON Schema of the result. None omits the schema
 
 
 class ResourceOptions(PromptOptions, total=False):
-    """What `@app.resource` takes; a template has no size."""
+    """The options of `Server.resource`. A template has no size."""
 
-    mime_type: str | None
-    size: int | None
-    annotations: Annotations | None
-    cache_hint: CacheHint | None
+    mime_type: str | None  # the MIME type of the contents
+    size: int | None  # the size of the contents in bytes, or None if unknown
+    annotations: Annotations | None  # annotations such as audience and priority
+    cache_hint: CacheHint | None  # how long clients may cache the contents
 
 
 _OPTIONS_BY_KIND: Final[dict[str, Any]] = {"tool": ToolOptions, "prompt": PromptOptions, "resource": ResourceOptions}
@@ -78,9 +81,9 @@ _NO_CACHE_OPTION_HINT: Final = (
 _HINT_BY_OPTION: Final = {(kind, "cache_hint"): _NO_CACHE_OPTION_HINT for kind in ("tool", "prompt")}
 
 
-_TEXT_TYPE: Final = (str, "a text")
+_TEXT_TYPE: Final = (str, "a string")
 _FLAG_TYPE: Final = (bool, "True or False")
-_SCHEMA_TYPE: Final = (dict, "a dict, as JSON Schema has it")
+_SCHEMA_TYPE: Final = (dict, "a dict with a JSON Schema")
 _EXPECTED_TYPES: Final[dict[str, tuple[Any, str]]] = {
     "name": _TEXT_TYPE,
     "title": _TEXT_TYPE,
@@ -89,8 +92,8 @@ _EXPECTED_TYPES: Final[dict[str, tuple[Any, str]]] = {
     "mime_type": _TEXT_TYPE,
     "meta": (Mapping, "a dict"),
     "timeout": ((int, float, timedelta), "a number of seconds"),
-    "max_concurrency": (int, "a whole number"),
-    "size": (int, "a whole number"),
+    "max_concurrency": (int, "an integer"),
+    "size": (int, "an integer"),
     "cache_hint": (CacheHint, "a CacheHint(...)"),
     "run_in_thread": _FLAG_TYPE,
     "enabled": _FLAG_TYPE,
@@ -104,14 +107,14 @@ _EXPECTED_TYPES: Final[dict[str, tuple[Any, str]]] = {
 
 
 def check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a tool, a resource or a prompt, each in its one form.
+    """Check the options of a tool, a resource or a prompt, and return them with normalized values.
 
     Raises:
-        TypeError: one of them is none, and the text has the one that may have been meant; or it is of another kind.
+        TypeError: an option is unknown or has the wrong type. The message suggests a similar option.
     """
     allowed = _OPTIONS_BY_KIND[kind].__annotations__
     if unknown := [name for name in options if name not in allowed]:
-        from dovetail.server.parameters.argument_errors import format_names  # only the mistaken pay for it
+        from dovetail.server.parameters.argument_errors import format_names  # imported only for the error
 
         hint = _HINT_BY_OPTION.get((kind, unknown[0]), "")
         raise TypeError(f"a {kind} has no option {format_names(unknown, allowed)}{hint}")
@@ -128,42 +131,43 @@ def check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_icons(icons: Any) -> None:
-    """TypeError unless they are icons, or not given."""
+    """Raise TypeError unless the value is a list of icons or None."""
     check_type("icons=", icons, (list, tuple), "a list of Icon(...)")
     for icon in icons or ():
         check_type("icons=", icon if icon is not None else "None", Icon, "a list of Icon(...)")
 
 
 def warn_tool_name(name: str) -> None:
-    """Warn of a tool's name that clients may refuse. spec: tools#tool-names"""
+    """Warn if clients may reject the name of a tool. spec: tools#tool-names"""
     folded = name.translate({ord(char): "a" for char in "_-."})
     if len(name) > _MAX_TOOL_NAME_CHARS or not (folded.isascii() and folded.isalnum()):
         log.warning(
-            "the tool name %r may be refused by clients: letters, digits, _, - and ., at most %d in all",
+            "clients may reject the tool name %r. Use only letters, digits, _, - and ., and at most %d characters",
             name,
             _MAX_TOOL_NAME_CHARS,
         )
 
 
 def check_type(option: str, value: Any, type_: type | tuple[type, ...], expected: str) -> None:
-    """TypeError unless a value is of this kind, or not given."""
+    """Raise TypeError unless a value has the expected type or is None."""
     if value is not None and (not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool)):
         raise TypeError(f"{option} must be {expected}, not {value!r}")
 
 
 def build_meta(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:
-    """The `_meta` of a declaration: the author's, with tags and version where there are any."""
+    """Build the `_meta` of a declaration from the author's values, the tags and the version."""
     if isinstance(tags, str):
-        raise TypeError(f"tags are several: write tags=[{tags!r}]")
+        raise TypeError(f"tags must be a list: use tags=[{tags!r}]")
     item_meta = {TAGS_META_KEY: sorted(tags)} if tags else {}
     item_meta |= {VERSION_META_KEY: version} if version is not None else {}
     return item_meta | dict(meta or {}) or None
 
 
 def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations | None:
-    """What a tool does to the world, by the short keywords or by a whole ToolAnnotations; they may not disagree.
+    """Build the annotations of a tool from a ToolAnnotations and the keyword flags. Raise ValueError if a flag
+    contradicts the ToolAnnotations.
 
-    A mapping has the names of the specification: `{"readOnlyHint": True}`.
+    A mapping uses the names of the specification: `{"readOnlyHint": True}`.
     """
     annotations = _to_tool_annotations(annotations)
     hint_values: dict[str, Any] = {f"{name}_hint": value for name, value in flags.items() if value is not None}
@@ -171,7 +175,7 @@ def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations
         return ToolAnnotations(**hint_values) if hint_values else None
     for name, value in hint_values.items():
         if getattr(annotations, name) not in (None, value):
-            raise ValueError(f"{name.removesuffix('_hint')}={value} and annotations say different things")
+            raise ValueError(f"{name.removesuffix('_hint')}={value} contradicts annotations=")
     existing = {name: getattr(annotations, name) for name in annotations.__struct_fields__}
     return ToolAnnotations(**existing | hint_values)
 
@@ -180,7 +184,7 @@ def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
     if annotations is None or isinstance(annotations, ToolAnnotations):
         return annotations
     if not isinstance(annotations, Mapping):
-        raise TypeError(f"annotations= takes ToolAnnotations, or a dict of them, not {annotations!r}")
+        raise TypeError(f"annotations= must be ToolAnnotations or a dict, not {annotations!r}")
     values = cast("Mapping[str, Any]", annotations)
     field_by_wire_name = dict(
         zip(ToolAnnotations.__struct_encode_fields__, ToolAnnotations.__struct_fields__, strict=True)
@@ -189,7 +193,7 @@ def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
         from dovetail.server.parameters.argument_errors import format_names
 
         raise TypeError(
-            f"annotations= has no {format_names(unknown, field_by_wire_name)}; "
-            f"the specification has {', '.join(field_by_wire_name)}"
+            f"unknown name in annotations=: {format_names(unknown, field_by_wire_name)}. Use some of "
+            f"{', '.join(field_by_wire_name)}"
         )
     return ToolAnnotations(**{field_by_wire_name[name]: value for name, value in values.items()})

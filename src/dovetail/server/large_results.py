@@ -1,7 +1,7 @@
 """Large results: parts of a result that are too large to send stay on the server, and the result links to them.
 
-Enabled by `Server(large_results=LargeResults())`. The parts are kept in the memory of this process for a while, under
-keys that cannot be guessed. Only the principal that made the call can read them.
+`Server(large_results=LargeResults())` enables this feature. The parts are kept in the memory of this process for a
+limited time, under keys that cannot be guessed. Only the principal that made the call can read the parts.
 """
 
 import secrets
@@ -32,13 +32,13 @@ class LargeResults(Struct, frozen=True, kw_only=True):
 
     max_text_chars: int = 50_000  # longer texts stay on the server
     max_base64_chars: int = 1_000_000  # larger images, audio and files stay on the server
-    preview_chars: int = 1_000  # beginning of a stored text that is sent with the link
-    ttl: float = 900.0  # seconds
-    max_stored_chars: int = 64_000_000  # beyond this in total, the oldest parts are removed
+    preview_chars: int = 1_000  # characters of a stored text that are sent with the link
+    ttl: float = 900.0  # seconds until a stored part expires
+    max_stored_chars: int = 64_000_000  # maximum size of all stored parts. The oldest parts are removed first
 
 
 class StoredResult(Struct, frozen=True):
-    """One block that was kept back."""
+    """One stored content block."""
 
     expires_at: float
     chars: int
@@ -47,7 +47,7 @@ class StoredResult(Struct, frozen=True):
 
 
 class ResultStore:
-    """What is kept."""
+    """The stored blocks of one server."""
 
     def __init__(self, settings: LargeResults) -> None:
         self._settings = settings
@@ -55,9 +55,10 @@ class ResultStore:
         self._total_chars = 0
 
     def store_large_parts(self, result: Result, owner: Principal | None, *, has_output_schema: bool) -> Result:
-        """The same result, with large blocks kept back for its owner.
+        """Return the result with its large blocks replaced by links. Only the owner can read the blocks.
 
-        A published schema is kept: the structured value travels whole, and only its text becomes a link.
+        If the tool has an output schema, the structured content is still sent in full, and only the text becomes a
+        link.
         """
         if not isinstance(result, CallToolResult) or result.is_error:
             return result
@@ -69,7 +70,9 @@ class ResultStore:
         )
 
     def fetch(self, key: str, ctx: Context) -> ResourceContents:
-        """What was kept under a key; ResourceNotFound when its time is over, and for everyone but its owner."""
+        """Return the stored block of a key. Raise ResourceNotFound if the block has expired or belongs to another
+        caller.
+        """
         self._evict()
         entry = self._entries.get(key)
         if entry is None or entry.owner != ctx.principal:

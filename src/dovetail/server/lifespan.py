@@ -1,4 +1,6 @@
-"""Life: a server's lifespan, entered and left in one task of its own, as context managers expect."""
+"""The lifespan of a server. One task enters and leaves the context manager, because some context managers require the
+same task.
+"""
 
 import asyncio
 import contextlib
@@ -14,27 +16,29 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.errors import InternalError, ServerBusy
 from dovetail.server.exception_mask import format_traceback
 
 if TYPE_CHECKING:
-    from dovetail.protocol.exchange import Exchange
-    from dovetail.server.change_notices import ChangeQueue
+    from dovetail.protocol.exchange import IncomingExchange
+    from dovetail.server.change_notices import ChangeStream
 
 log = logging.getLogger("dovetail")
 
-Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
+Lifespan = Callable[..., AbstractAsyncContextManager[object]]
 
 
 _START_FAILURE_ATTRIBUTE: Final = "_dovetail_start_failure"
-_MASKED_MESSAGE: Final = "The server could not start; its log says why"
+_MASKED_MESSAGE: Final = "The server could not start. See its log for the reason"
 _YIELD_PROBLEMS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
-_CONTEXTMANAGER_CODE: Final = cast("Any", contextmanager)(lambda: iter(())).__code__  # of all that it decorates
+# contextlib decorators return functions that share one code object, so the code object identifies the decorator.
+_CONTEXTMANAGER_CODE: Final = cast("Any", contextmanager)(lambda: iter(())).__code__
 _ASYNCCONTEXTMANAGER_CODE: Final = cast("Any", asynccontextmanager)(lambda: iter(())).__code__
 
 
 def _is_sync_manager(function: Any) -> bool:
-    """Whether it makes a context manager that is entered without waiting."""
+    """Return whether a function creates a synchronous context manager."""
     return inspect.isgeneratorfunction(function) or getattr(function, "__code__", None) is _CONTEXTMANAGER_CODE
 
 
@@ -42,18 +46,18 @@ _UNSUPPORTED_CHECKS: Final = (inspect.isasyncgenfunction, inspect.iscoroutinefun
 
 
 def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
-    """What was given as a lifespan, as a function of nothing; one with a parameter is given the server.
+    """Convert the `lifespan=` option to a function without parameters. A lifespan function with one parameter gets the
+    server.
 
     Raises:
-        TypeError: it can be no lifespan.
+        TypeError: the value is not a valid lifespan.
     """
     if lifespan is None:
         return None
     if not callable(lifespan) or any(is_unsupported(lifespan) for is_unsupported in _UNSUPPORTED_CHECKS):
         raise TypeError(
-            f"lifespan= takes a function that makes an asynchronous context manager, not {lifespan!r}: "
-            f"decorate it with "
-            "contextlib.asynccontextmanager, and do not call it"
+            f"lifespan= must be a function that returns an async context manager, not {lifespan!r}. Decorate "
+            "the function with contextlib.asynccontextmanager and do not call it"
         )
     if getattr(lifespan, "__code__", None) is _ASYNCCONTEXTMANAGER_CODE and inspect.iscoroutinefunction(
         inspect.unwrap(lifespan)
@@ -61,7 +65,7 @@ def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
         raise TypeError(f"the lifespan {_describe_lifespan(lifespan)} must yield exactly once, but it has no yield")
     try:
         signature = inspect.signature(lifespan)
-    except ValueError:  # of something built in
+    except ValueError:  # some built-in functions have no signature
         return cast("Lifespan", lifespan)
     for arguments in ((), (server,)):
         try:
@@ -69,7 +73,7 @@ def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
         except TypeError:
             continue
         return cast("Lifespan", functools.partial(lifespan, *arguments) if arguments else lifespan)
-    raise TypeError("a lifespan takes nothing, or the server")
+    raise TypeError("a lifespan must take no argument, or one for the server")
 
 
 class LifespanRun:
@@ -78,7 +82,7 @@ class LifespanRun:
     def __init__(self, lifespan: Lifespan, name: str) -> None:
         self.value: Any = None
         self.is_open = False
-        self.failure: BaseException | None = None  # raised before it was open
+        self.failure: BaseException | None = None  # the exception that the startup raised, or None
         self._name = name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
@@ -90,22 +94,22 @@ class LifespanRun:
             manager = lifespan()
             if not hasattr(type(manager), "__aenter__"):
                 raise TypeError(
-                    f"lifespan= must return an async context manager, "
-                    f"but {_describe_lifespan(lifespan)} returned {manager!r}: "
-                    "decorate it with contextlib.asynccontextmanager"
+                    f"lifespan= must return an async context manager, but {_describe_lifespan(lifespan)} returned "
+                    f"{manager!r}. Decorate it with contextlib.asynccontextmanager"
                 )
             async with manager as self.value:
                 self.is_open = True
                 self._ready.set_result(None)
                 await self._exit_event.wait()
-        except asyncio.CancelledError as exc:  # the event loop ends, or the server stops before it has started
+        except asyncio.CancelledError as exc:
+            # The event loop ends, or the server stops before the lifespan has started.
             if not self._ready.done():
                 self.failure = exc
             raise
         except BaseException as exc:
             exc = _explain_yield_error(exc, lifespan)
             if self.is_open:
-                log.error("the lifespan of %s failed at its end\n%s", self._name, format_traceback(exc))
+                log.error("the lifespan of %s failed during shutdown\n%s", self._name, format_traceback(exc))
             else:
                 self.failure = exc
                 setattr(exc, _START_FAILURE_ATTRIBUTE, _StartFailure(exc))
@@ -116,11 +120,11 @@ class LifespanRun:
 
     @property
     def is_starting(self) -> bool:
-        """Whether it is on its way to be open."""
+        """Return whether the lifespan has not started yet."""
         return not self._ready.done()
 
     async def wait_until_ready(self) -> None:
-        """Wait until it has started. Raise what the author's function raised if it could not."""
+        """Wait until the lifespan has started. If the startup failed, raise the exception of the author's function."""
         await asyncio.shield(self._ready)
         if isinstance(self.failure, asyncio.CancelledError):
             raise ServerBusy("The server is shutting down")
@@ -128,19 +132,19 @@ class LifespanRun:
             raise _trim_traceback(self.failure)
 
     def end(self) -> None:
-        """Have it end, without waiting for that."""
+        """Signal the lifespan to end, without waiting."""
         self._exit_event.set()
         if not self._ready.done():
             self._task.cancel()
 
     async def close(self) -> None:
-        """End it and wait for its clean-up."""
+        """End the lifespan and wait for its cleanup."""
         self.end()
         await asyncio.wait([self._task])
 
 
 class _StartFailure:
-    """The mark on an exception that a lifespan raised at its start."""
+    """Marks an exception that a lifespan raised during startup."""
 
     __slots__ = ("is_logged", "traceback")
 
@@ -150,32 +154,34 @@ class _StartFailure:
 
 
 def log_start_failure(name: str, exc: BaseException) -> InternalError:
-    """Log what a lifespan raised at its start, once. Return the error for callers, which does not say why."""
+    """Log the exception of a lifespan that could not start. Log each exception once. Return an error without the
+    reason, for callers.
+    """
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     if failure is None or not failure.is_logged:
-        log.error("the lifespan of %s failed at its start\n%s", name, format_traceback(_trim_traceback(exc)))
+        log.error("the lifespan of %s failed during startup\n%s", name, format_traceback(_trim_traceback(exc)))
     if failure is not None:
         failure.is_logged = True
     return InternalError(_MASKED_MESSAGE)
 
 
 def print_failure(exc: BaseException) -> bool:
-    """Print the author's part of a traceback, and return True, if a lifespan raised this at its start."""
+    """Print the author's part of the traceback and return True if a lifespan raised the exception during startup."""
     if not hasattr(exc, _START_FAILURE_ATTRIBUTE):
         return False
-    # One write: several workers that fail at once share a terminal.
+    # Use a single write, because several failing workers may share a terminal.
     sys.stderr.write("".join(traceback.format_exception(_trim_traceback(exc))))
     return True
 
 
 def _trim_traceback(exc: BaseException) -> BaseException:
-    """Return the exception with the author's part of its traceback, if a lifespan raised it at its start."""
+    """Return the exception. If a lifespan raised it during startup, keep only the author's part of its traceback."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     return exc if failure is None else exc.with_traceback(failure.traceback)
 
 
 def _get_author_traceback(exc: BaseException) -> TracebackType | None:
-    """The traceback without our frame and those of contextlib at its beginning."""
+    """Return the traceback without the leading frames of this module and contextlib."""
     frame = exc.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
         frame = frame.tb_next
@@ -183,7 +189,7 @@ def _get_author_traceback(exc: BaseException) -> TracebackType | None:
 
 
 def _explain_yield_error(exc: BaseException, lifespan: Lifespan) -> BaseException:
-    """Return the exception, or a clear one if contextlib complains that a function does not yield exactly once."""
+    """Return the exception, or a clearer exception if the lifespan function does not yield exactly once."""
     problem = _YIELD_PROBLEMS.get(str(exc)) if isinstance(exc, RuntimeError) else None
     if problem is None:
         return exc
@@ -199,29 +205,31 @@ def _describe_lifespan(lifespan: Any) -> str:
 
 
 class LoopState:
-    """The part of a server's state that belongs to one event loop, from the first use there until the server stops."""
+    """The state of a server in one event loop, from the first use of the server in that loop until it stops."""
 
     __slots__ = (
         "calls_by_origin",
-        "change_queues",
+        "change_streams",
         "closed_event",
         "is_closing",
         "is_sweeping",
         "lifespan_run",
         "loop",
         "running_exchanges",
+        "starter",
         "subscriptions_by_origin",
         "users",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.running_exchanges: set[Exchange] = set()
-        self.calls_by_origin: Counter[str] = Counter()  # running calls by caller
+        self.running_exchanges: set[IncomingExchange] = set()
+        self.calls_by_origin: Counter[str] = Counter()  # number of running calls by caller
         self.subscriptions_by_origin: Counter[str] = Counter()
-        self.change_queues: set[ChangeQueue] = set()
+        self.change_streams: set[ChangeStream] = set()
+        self.starter = EagerTaskStarter()  # starts the tasks that send change notices
         self.is_sweeping = False
-        self.users: set[object] = set()  # who has started the server here and not stopped it
+        self.users: set[object] = set()  # users that have started the server and not stopped it
         self.lifespan_run: LifespanRun | None = None
         self.is_closing = False
         self.closed_event = asyncio.Event()

@@ -1,6 +1,6 @@
-"""Lint: what hosts and models may stumble over in a server's tools, and what the tools cost in tokens.
+"""Lint: find problems that hosts and models may have with a server's tools, and estimate the tokens of the tools.
 
-Quiet unless asked, and nothing is refused.
+This module only reports problems. A tool with problems is still registered.
 """
 
 import inspect
@@ -18,26 +18,27 @@ from dovetail.wire.codec import encode
 
 log = logging.getLogger("dovetail")
 
-_BYTES_PER_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
+# Estimated for English and JSON. Each model provider counts tokens differently.
+_BYTES_PER_TOKEN: Final = 4
 
 
 class LintIssue(Struct, frozen=True):
-    """A problem with a tool. `rule` is a schema profile, "protocol", or "description" for a missing description."""
+    """A problem with a tool."""
 
-    rule: str
-    message: str
+    rule: str  # a schema profile, "protocol" or "description"
+    message: str  # a description of the problem
 
 
 class LintReport(Struct, frozen=True):
-    """What there is to say about one tool; `tokens` is an estimate of what its definition takes of a conversation."""
+    """The problems of one tool."""
 
-    name: str
-    tokens: int
-    issues: list[LintIssue]
+    name: str  # the name of the tool
+    tokens: int  # an estimate of the tokens in the definition
+    issues: list[LintIssue]  # all problems of the tool
 
 
 def log_issues(tool: Tool) -> None:
-    """Log what there is to say about a tool that is being registered, if there is anything."""
+    """Log the problems of a tool at registration."""
     tool_report = lint_tool(tool)
     if tool_report.issues:
         texts = "; ".join(f"{issue.rule}: {issue.message}" for issue in tool_report.issues)
@@ -45,15 +46,15 @@ def log_issues(tool: Tool) -> None:
 
 
 def lint_tool(tool: Tool, profiles: Sequence[str] = ()) -> LintReport:
-    """A tool held against some rule sets; if none is named, against those a published schema meets."""
+    """Check a tool against some profiles. The default profiles are those of hosts that pass schemas on unchanged."""
     tool_report = lint_declaration(tool.declaration, profiles or UNMODIFIED_RULE_SETS)
     return LintReport(tool_report.name, tool_report.tokens, [*tool_report.issues, *_check_docstring(tool)])
 
 
 def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintReport:
-    """A tool as it is published, of whatever server, held against some rule sets."""
+    """Check the published definition of a tool against some profiles. The tool may belong to any server."""
     if unknown := [profile for profile in profiles if profile not in PROVIDER_RULES]:
-        raise ValueError(f"no rule set is called {', '.join(unknown)}; there are {', '.join(PROVIDER_RULES)}")
+        raise ValueError(f"unknown profile {', '.join(unknown)}. Choose from {', '.join(PROVIDER_RULES)}")
     published = {
         "name": declaration.name,
         "description": declaration.description or "",

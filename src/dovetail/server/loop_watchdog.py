@@ -1,7 +1,6 @@
-"""Watchdog: a thread that looks at the event loop from outside.
+"""Watchdog: a thread that monitors the event loop.
 
-It reports a loop that does not turn, with the stack that holds it up, and ends the process when a stop that was asked
-for does not come about in time, whatever blocks it.
+The watchdog logs the stack of a blocked loop. It also ends the process if the server does not stop in time.
 """
 
 import asyncio
@@ -20,11 +19,12 @@ _HANG_UP_GRACE_S = 0.5
 
 
 class LoopWatchdog:
-    """Watches the loop it is started on.
+    """Watches the event loop in which `start` was called.
 
-    interval: seconds between two checks.
-    blocked_after: seconds without a turn of the loop after which it is reported.
-    report_every: seconds between two reports.
+    Args:
+        interval: Seconds between two checks.
+        blocked_after: Seconds without progress of the loop before a report.
+        report_every: Seconds between two reports.
     """
 
     def __init__(self, *, interval: float = 0.25, blocked_after: float = 1.0, report_every: float = 10.0) -> None:
@@ -49,11 +49,13 @@ class LoopWatchdog:
 
     @property
     def last_turn(self) -> float:
-        """When the loop last turned, in the time of `time.monotonic`."""
+        """Return when the loop last made progress, as a value of `time.monotonic`."""
         return self._last_tick_at
 
     def start(self, input_fd: int | None = None) -> None:
-        """Watch the running loop; `source` is a descriptor whose hang-up means nobody needs us any more."""
+        """Watch the running loop. If `input_fd` hangs up while the loop is blocked, end the process, because the
+        client is gone.
+        """
         self._loop = asyncio.get_running_loop()
         self._input_fd = input_fd
         self._loop_thread_id = threading.get_ident()
@@ -65,7 +67,7 @@ class LoopWatchdog:
         self._stopped.set()
 
     def exit_within(self, seconds: float, exit_code: int) -> None:
-        """Whatever happens, the process ends within this time. Safe to call from a signal."""
+        """End the process within this time, even if the loop is blocked. Safe to call from a signal handler."""
         exit_at = time.monotonic() + seconds
         if self._exit_at is None or exit_at < self._exit_at:
             self._exit_at, self._exit_code = exit_at, exit_code
@@ -91,7 +93,7 @@ class LoopWatchdog:
         self._last_report_at = now
         frame = sys._current_frames().get(self._loop_thread_id)  # pyright: ignore[reportPrivateUsage]
         stack = "".join(traceback.format_stack(frame, limit=12)) if frame is not None else "(no stack)"
-        log.error("the event loop has been blocked for %.1f s; it is at\n%s", now - self._last_tick_at, stack[-4096:])
+        log.error("the event loop has been blocked for %.1f seconds at\n%s", now - self._last_tick_at, stack[-4096:])
 
 
 def hung_up(descriptor: int) -> bool:

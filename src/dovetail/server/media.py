@@ -1,6 +1,6 @@
-"""Media: pictures, sounds and files as content, from bytes, from paths, and from the objects of well-known libraries.
+"""Media: images, audio and files as content, from bytes, from paths, and from objects of well-known libraries.
 
-Those libraries are told by the names of their modules and never imported here.
+Objects of these libraries are recognized by module name. The libraries are never imported here.
 """
 
 import base64
@@ -8,7 +8,7 @@ import io
 import os
 from typing import Any, Final
 
-from dovetail.server.parameters.annotations import is_path_type
+from dovetail.server.parameters.type_hints import is_path_type
 from dovetail.wire.content import (
     Annotations,
     AudioContent,
@@ -47,7 +47,14 @@ _TEXT_MIME_TYPES: Final = (
 
 
 class Image:
-    """A picture, from its bytes or from a file; what kind it is shows in the file's name or in the first bytes."""
+    """An image, from bytes or from a file. Its type is detected from the file name or the first bytes.
+
+    Args:
+        source: The bytes, or the path of a file.
+        mime_type: The MIME type. Defaults to the detected type.
+        annotations: Annotations of the content block, such as its audience.
+        meta: The `_meta` of the content block.
+    """
 
     def __init__(
         self,
@@ -64,7 +71,14 @@ class Image:
 
 
 class Audio:
-    """A sound, from its bytes or from a file; what kind it is shows in the file's name or in the first bytes."""
+    """Audio, from bytes or from a file. Its type is detected from the file name or the first bytes.
+
+    Args:
+        source: The bytes, or the path of a file.
+        mime_type: The MIME type. Defaults to the detected type.
+        annotations: Annotations of the content block, such as its audience.
+        meta: The `_meta` of the content block.
+    """
 
     def __init__(
         self,
@@ -81,7 +95,16 @@ class Audio:
 
 
 class File:
-    """Any file, included whole, from its bytes or from a path. Only its name is told, not where it lay."""
+    """A file with its full contents, from bytes or from a path. Clients see its name, but not its directory.
+
+    Args:
+        source: The bytes, or the path of a file.
+        name: The name that clients see. Defaults to the name of the file.
+        mime_type: The MIME type. Defaults to the detected type.
+        uri: The URI of the embedded resource. Defaults to a `file:` URI with the name.
+        annotations: Annotations of the content block, such as its audience.
+        meta: The `_meta` of the content block.
+    """
 
     def __init__(
         self,
@@ -102,7 +125,7 @@ class File:
 
 
 def build_block(media: "Image | Audio | File") -> ContentBlock:
-    """Return an image, a sound or a file as a content block."""
+    """Convert an image, audio or a file to a content block."""
     if isinstance(media, File):
         contents = build_file_contents(media, media.uri)
         return EmbeddedResource(resource=contents, annotations=media.annotations, meta=media.meta)
@@ -113,7 +136,7 @@ def build_block(media: "Image | Audio | File") -> ContentBlock:
 
 
 def build_file_contents(file: File, uri: str, mime_type: str | None = None) -> ResourceContents:
-    """Return a file as the contents of a resource, as text if its media type is textual."""
+    """Convert a file to resource contents. The contents are text if the MIME type is textual."""
     content_type = mime_type or file.mime_type
     text = _decode_text(file.data, content_type)
     if text is not None:
@@ -125,7 +148,7 @@ MEDIA_TYPES: Final = (Image, Audio, File)
 
 
 def is_media_type(type_: Any) -> bool:
-    """Whether an annotation names something this module makes content of."""
+    """Return whether values of a type can be converted to media content."""
     if not isinstance(type_, type):
         return False
     return (
@@ -138,7 +161,7 @@ def is_media_type(type_: Any) -> bool:
 
 
 def to_media(value: Any) -> Image | Audio | File | None:
-    """A value as one of the three, if it is a path, bytes, or an object of a library that draws."""
+    """Convert a path, bytes, or an image or plot of a known library. Return None for other values."""
     if isinstance(value, MEDIA_TYPES):
         return value
     if isinstance(value, BYTES_TYPES):
@@ -157,7 +180,8 @@ def to_media(value: Any) -> Image | Audio | File | None:
 
 
 def _file_uri(name: str) -> str:
-    from pathlib import PurePath  # these two bring twenty modules, and few servers make files
+    # These imports are slow, and few servers need them.
+    from pathlib import PurePath
     from urllib.parse import quote
 
     return "file:///" + quote(PurePath(name).name)
@@ -184,7 +208,7 @@ def _read_source(source: Source) -> tuple[bytes, str]:
 def _require_mime_type(data: bytes, name: str, family: str) -> str:
     mime_type = _guess_mime_type(data, name)
     if mime_type is None or not mime_type.startswith(family):
-        raise ValueError(f"the data does not show what kind of {family}… it is: say mime_type=")
+        raise ValueError(f"cannot detect an {family}* MIME type from the data. Pass mime_type=")
     return mime_type
 
 
@@ -193,7 +217,7 @@ def _guess_mime_type(data: bytes, name: str) -> str | None:
     if data.startswith(b"RIFF"):
         mime_type = _RIFF_MIME_TYPES.get(data[8:12])
     if mime_type is None and name:
-        import mimetypes  # only those who have files with names pay for it
+        import mimetypes  # imported only for files with a name
 
         mime_type = mimetypes.guess_type(name)[0]
     return mime_type

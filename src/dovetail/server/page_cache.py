@@ -1,6 +1,6 @@
-"""Pages: lists as bytes, encoded once and kept until the list changes.
+"""Encoded pages of lists. A page is cached until the list changes.
 
-A cursor names the item its page ended with, so items that come and go elsewhere do not shift it.
+A cursor identifies the last item of its page, so other items can be added or removed without shifting the next page.
 """
 
 import base64
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.server.item_options import CacheHint
 from dovetail.wire.base import PaginatedParams, Result
 from dovetail.wire.codec import convert, encode
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 
 ResultFactory = Callable[..., Result]
 
-_MAX_CACHE_BYTES = 16 * 2**20  # bytes of encoded pages; what is over makes room, the oldest first
-_KEY_OVERHEAD_BYTES = 1024  # bytes a page's key may take
+# Total size of the cached pages. The oldest pages are removed first.
+_MAX_CACHE_BYTES = 16 * 2**20
+_KEY_OVERHEAD_BYTES = 1024  # estimated memory for the cache key of one page
 
 
 class CachedPages:
-    """What was made of one state of the registry and its rules; another state has another."""
+    """The pages and snapshots of one state of the registry and its rules."""
 
     def __init__(self) -> None:
-        self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}  # by kind: who is shown which
+        self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}  # which callers see which items, by kind
         self.pages: dict[Hashable, bytes] = {}
         self._total_bytes = 0
         self._lock = Lock()
 
     def put(self, key: Hashable, page: bytes) -> None:
-        """Keep a page, within bounds; a single one however large."""
+        """Cache a page. If the cache is too large, remove the oldest pages, but never the last one."""
         with self._lock:
             if key not in self.pages:
                 self.pages[key] = page
@@ -52,16 +53,17 @@ class PageCache:
             raise ValueError("page_size must be at least 1")
         self._page_size = page_size
         self._max_cursor_bytes = max_cursor_bytes
-        self.current = CachedPages()  # whoever makes a page takes this first, then looks at the registry
+        # Read `current` before the registry, so that a page with old items is never cached after a change.
+        self.current = CachedPages()
 
     def clear(self) -> None:
-        """A list is another now."""
+        """Drop all pages, because a list has changed."""
         self.current = CachedPages()
 
     def get_page(
         self,
         cached_pages: CachedPages,
-        exchange: Exchange,
+        exchange: IncomingExchange,
         items: Mapping[str, Any],
         field: str,
         result_type: ResultFactory,
@@ -69,7 +71,9 @@ class PageCache:
         variant: Hashable = None,
         hidden: Collection[str] = (),
     ) -> bytes:
-        """The page an exchange asks for, in the words of its revision; `seen` tells apart from whom what is hidden."""
+        """Return the requested page, encoded for the client's protocol version. Callers with the same `variant` see the
+        same items.
+        """
         cursor = convert(exchange.params, PaginatedParams).cursor
         key = (exchange.method, cursor, exchange.caller.protocol_version, variant)
         page = cached_pages.pages.get(key)
@@ -84,13 +88,13 @@ class PageCache:
 
     def build_uncached_page(
         self,
-        exchange: Exchange,
+        exchange: IncomingExchange,
         items: Mapping[str, Any],
         field: str,
         result_type: ResultFactory,
         cache_hint: CacheHint,
     ) -> Result:
-        """The page an exchange asks for of a list that is put together for it."""
+        """Return the requested page of a list that was built for one exchange."""
         cursor = convert(exchange.params, PaginatedParams).cursor
         return self._build_page(exchange.method, cursor, items, field, result_type, cache_hint)
 
@@ -113,7 +117,7 @@ class PageCache:
         )
 
     def _find_start(self, method: str, cursor: str | None, names: list[str]) -> int:
-        """Where a page starts: after the item its cursor names. spec: pagination#error-handling"""
+        """Return the index after the item that the cursor identifies. spec: pagination#error-handling"""
         if cursor is None:
             return 0
         if len(cursor) <= self._max_cursor_bytes:
@@ -121,11 +125,11 @@ class PageCache:
                 raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
             except (binascii.Error, ValueError):
                 raw = b""
-            if base64.urlsafe_b64encode(raw).decode("ascii") == cursor:  # the one spelling that was given out
+            if base64.urlsafe_b64encode(raw).decode("ascii") == cursor:  # accept only the canonical encoding
                 for index, name in enumerate(names):
                     if encode([method, name]) == raw:
                         return index + 1
-        raise InvalidParams("Invalid params: cursor")
+        raise InvalidParams("Invalid params: unknown cursor")
 
 
 def _encode_cursor(method: str, last_name: str) -> str:

@@ -1,9 +1,9 @@
-"""Prompt: a function compiled at registration that gives messages; its parameters are the prompt's arguments."""
+"""Prompt: a function that returns messages, compiled at registration. Its parameters are the prompt's arguments."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Unpack
 
-from dovetail.server.compiled_function import compile_function
+from dovetail.server.compiled_function import RunOptions, compile_function
 from dovetail.server.invocation import get_description, get_function_name
 from dovetail.server.item_options import build_meta
 from dovetail.wire import prompts as wire
@@ -12,7 +12,7 @@ from dovetail.wire.content import Icon
 
 
 class Prompt:
-    """One prompt, ready to run."""
+    """One compiled prompt."""
 
     __slots__ = ("declaration", "enabled", "runner", "signature", "tags", "version")
 
@@ -27,21 +27,11 @@ class Prompt:
         tags: Collection[str] = (),
         version: str | None = None,
         meta: dict[str, Any] | None = None,
-        timeout: float | None = None,
-        max_concurrency: int | None = None,
-        run_in_thread: bool = True,
-        expose_errors: Collection[type[Exception]] = (),
         enabled: bool = True,
+        **run_options: Unpack[RunOptions],
     ) -> None:
-        # Prompt arguments are strings on the wire: they are read as what the annotation says.
-        self.signature, self.runner = compile_function(
-            function,
-            lax=True,
-            timeout=timeout,
-            max_concurrency=max_concurrency,
-            run_in_thread=run_in_thread,
-            expose_errors=expose_errors,
-        )
+        # Prompt arguments are strings on the wire. `lax` converts them to the annotated types.
+        self.signature, self.runner = compile_function(function, lax=True, **run_options)
         self.declaration = wire.Prompt(
             name=name or get_function_name(function),
             title=title,
@@ -68,7 +58,7 @@ class Prompt:
 
 
 def _describe_argument(schema: dict[str, Any]) -> str | None:
-    """What is said of an argument; how to write one that is no text but a list, say."""
+    """Return the description of an argument. A list or object gets a note about its JSON format."""
     description: str | None = schema.get("description")
     type_names = {alternative.get("type") for alternative in schema.get("anyOf", [schema])}
     if type_names.isdisjoint(("array", "object")) or "string" in type_names:

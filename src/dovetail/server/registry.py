@@ -1,6 +1,6 @@
 """Registry: the items of one server. Tools, resources, templates, prompts and completers, with their access rules.
 
-Everything registered is compiled on the spot, so that a mistake shows where it was made. Knows nothing of requests.
+Items are compiled at registration, so that errors show where the mistake is. The registry does not handle requests.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import is_valid_key
 
-if TYPE_CHECKING:  # what few servers use is loaded by those who do
+if TYPE_CHECKING:  # for type checkers only, because few servers need these modules
     from dovetail.protocol.mountable import ItemKind
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
@@ -42,14 +42,16 @@ _LIST_BY_KIND: Final = {"tool": "tools", "resource": "resources", "resource temp
 
 
 class MountedNames(Protocol):
-    """The names of what is mounted on a server."""
+    """The names of the items mounted on a server."""
 
     def list_names(self) -> list[str] | None:
-        """Return the names and URIs of all mounted items, or None if a remote server has some of them."""
+        """Return the names and URIs of all mounted items, or None if some are on a remote server."""
         ...
 
     def may_have_item(self, name: str) -> bool:
-        """Return whether a mounted server has a name or URI. A remote server may have any that fits its prefix."""
+        """Return whether a mounted server may have a name or URI. A remote server may have any name that begins with
+        its prefix.
+        """
         ...
 
 
@@ -67,31 +69,31 @@ class Registry:
         lint: bool,
         show_locked: bool,
     ) -> None:
-        self.subscriptions = Subscriptions()  # those who receive change notices
-        self.mounted_names: MountedNames | None = None  # once something is mounted
+        self.subscriptions = Subscriptions()  # the receivers of change notifications
+        self.mounted_names: MountedNames | None = None  # None until the first mount
         self._server_name = name
-        self._lock = RLock()  # one thread at a time changes what is offered; nobody waits to read it
+        self._lock = RLock()  # protects changes of the items. Reading needs no lock
         self._page_cache = page_cache
         self.declared_capabilities = _check_capabilities(capabilities)
-        # The enabled items. A change replaces the dict, so that a request keeps the one it has read.
+        # The enabled items. A change replaces the dict, so that running requests keep the old one.
         self.tools: dict[str, Tool] = {}
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, ResourceTemplate] = {}
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
         self.prompts: dict[str, Prompt] = {}
-        # All items in the order of registration, disabled ones too.
+        # All items in the order of registration, including disabled items.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_BY_KIND}
-        # Mounted items with one of these are not offered.
+        # Mounted items with one of these tags are not listed and cannot be called.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
         self.completers: dict[tuple[str, str], Completer] = {}
         self._profile: SchemaProfile | None = _check_profile(schema_profile)
         self._is_lint_enabled = lint
         self._show_locked = show_locked
-        self.access_rules: AccessRules | None = None  # who may use what, once something is not for everyone
+        self.access_rules: AccessRules | None = None  # None while all items are open to all callers
         self.result_store = None if large_results is None else self._make_result_store(large_results)
 
-    # Items
+    # Methods that add and remove items
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Register a tool."""
@@ -111,10 +113,12 @@ class Registry:
     def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a resource, or a template if the URI has variables."""
         access, item_options = _split_access_options("resource", options)
-        check_type("a resource's URI", uri, str, "a text")
+        check_type("a resource's URI", uri, str, "a string")
         if "{" in uri:
             if item_options.pop("size", None) is not None:
-                raise TypeError(f"{uri} is a template, and its resources have sizes of their own: leave out size=")
+                raise TypeError(
+                    f"size= cannot be set for the template {uri}, because its resources have different sizes"
+                )
             template = ResourceTemplate(function, uri, **item_options)
             self._register("resource template", uri, template, access)
         else:
@@ -137,7 +141,7 @@ class Registry:
         items = self._registered["prompt"] | self._registered["resource template"]
         if ref not in items:
             raise ValueError(
-                f"no prompt or template is called {format_names([ref], items)}; register it before its completions"
+                f"unknown prompt or template {format_names([ref], items)}. Register it before its completions"
             )
         names = items[ref].signature.parameters
         if argument not in names:
@@ -151,11 +155,13 @@ class Registry:
         scopes: Collection[str],
         visible_to: "Predicate | None",
     ) -> None:
-        """Add an access rule for items by name, URI or tag, those registered or mounted later included."""
+        """Add an access rule for items by name, URI or tag. The rule also applies to items that are registered or
+        mounted later.
+        """
         from dovetail.server.access_rules import build_access_rule
 
         if not (names or tags) or not (scopes or visible_to):
-            raise ValueError("restrict() needs names or tags=, and scopes= or visible_to=")
+            raise ValueError("restrict() requires names or tags=, and scopes= or visible_to=")
         _check_tags(tags)
         rule = build_access_rule(scopes, visible_to)
         with self._lock:
@@ -174,7 +180,9 @@ class Registry:
         self.notify_all_lists_changed()
 
     def warn_unused_rules(self) -> None:
-        """Warn once of access rules that match no item. If a remote server is mounted, its first list does it."""
+        """Warn once of access rules that match no item. If a remote server is mounted, the check runs after that
+        server's first list.
+        """
         if self.access_rules is None or not self.access_rules.has_unchecked_names:
             return
         mounted_names = [] if self.mounted_names is None else self.mounted_names.list_names()
@@ -182,7 +190,7 @@ class Registry:
             self.access_rules.warn_unused(self._server_name, self.list_names() + mounted_names, lambda _: False)
 
     def set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
-        """Enable or disable items by name, URI or tag. ValueError for a name that nothing here can have."""
+        """Enable or disable items by name, URI or tag. Raise ValueError for an unknown name."""
         mounted_names = self.mounted_names
         with self._lock:
             registered_names = self.list_names()
@@ -193,7 +201,7 @@ class Registry:
             ]:
                 from dovetail.server.parameters.argument_errors import format_names
 
-                raise ValueError(f"nothing is called {format_names(unknown, registered_names)}")
+                raise ValueError(f"unknown tool, resource or prompt {format_names(unknown, registered_names)}")
             changed_items = [
                 (kind, item) for kind, _, item in self._select_items(names, tags) if item.enabled is not enabled
             ]
@@ -210,15 +218,15 @@ class Registry:
             self.notify_all_lists_changed()
 
     def list_names(self) -> list[str]:
-        """Return the names and URIs of all items, enabled or not."""
+        """Return the names and URIs of all items, including disabled items."""
         return [name for items in self._registered.values() for name in items]
 
     def list_registered(self, kind: "ItemKind") -> dict[str, Any]:
-        """Return the declarations of all items of a kind by name or URI, enabled or not, visible or not."""
+        """Return the declarations of all items of a kind by name or URI, including disabled and hidden items."""
         return {name: item.declaration for name, item in self._registered[kind].copy().items()}
 
     def _select_items(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
-        """What has one of the names or tags: its kind, its name or URI, and itself."""
+        """Yield the kind, the name or URI, and the item for each item with one of these names or tags."""
         _check_tags(tags)
         for kind, items in self._registered.items():
             for name, item in items.items():
@@ -234,7 +242,7 @@ class Registry:
             store.fetch,
             RESULT_URI_TEMPLATE,
             name="result",
-            description="A result too large to send.",
+            description="A result that is too large to send.",
             run_in_thread=False,
         )
         return store
@@ -243,7 +251,7 @@ class Registry:
         _check_declaration(item.declaration)
         with self._lock:
             if name in self._registered[kind]:
-                raise ValueError(f"a {kind} called {name!r} is already registered")
+                raise ValueError(f"a {kind} named {name!r} is already registered")
             self._registered[kind][name] = item
             if access_rule is not None:
                 self.ensure_access_rules().add(kind, name, access_rule)
@@ -256,7 +264,7 @@ class Registry:
         self.notify_list_changed(_LIST_BY_KIND[kind])
 
     def ensure_access_rules(self) -> "AccessRules":
-        """Return the access rules. From now on they are checked, even if there are none yet."""
+        """Return the access rules. Create them if necessary. Requests check the access rules from then on."""
         from dovetail.server.access_rules import AccessRules
 
         if self.access_rules is None:
@@ -264,16 +272,17 @@ class Registry:
         return self.access_rules
 
     def remove(self, kind: str, name: str) -> None:
-        """Remove an item. ValueError if there is none of this name."""
+        """Remove an item. Raise ValueError if the name is unknown."""
         with self._lock:
             if name not in self._registered[kind]:
                 from dovetail.server.parameters.argument_errors import format_names
 
-                raise ValueError(f"no {kind} is called {format_names([str(name)], self._registered[kind])}")
+                raise ValueError(f"unknown {kind} {format_names([str(name)], self._registered[kind])}")
             del self._registered[kind][name]
             self._refresh_enabled(kind)
             if self.access_rules is not None:
-                self.access_rules.remove(kind, name)  # last: nothing is offered without its rule
+                # Remove the rule last, so that no item is available without its rule.
+                self.access_rules.remove(kind, name)
         self.notify_list_changed(_LIST_BY_KIND[kind])
 
     def get_items(self, kind: str) -> dict[str, Any]:
@@ -303,7 +312,7 @@ class Registry:
                 self.templates_by_specificity = tuple(by_specificity)
         self._page_cache.clear()
 
-    # Change notices. Any task or thread may send them.
+    # Methods that send change notifications. Any task or thread may call them.
 
     def notify_list_changed(self, list_name: str) -> None:
         """Publish that the list of "tools", "resources" or "prompts" has changed."""
@@ -330,10 +339,10 @@ class Registry:
 
         return [lint_tool(tool, profiles) for tool in self.tools.values()]
 
-    # Capabilities
+    # Methods that return capabilities
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities that follow from the items and from `capabilities=`, without mounted servers."""
+        """Return the capabilities of the items and of `capabilities=`, without mounted servers."""
         declared = self.declared_capabilities
         return replace(
             declared,
@@ -352,7 +361,7 @@ class Registry:
 
 
 def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[AccessRule | None, dict[str, Any]]":
-    """The rule of who may use it, None for everyone, and the other options."""
+    """Return the access rule in the options, or None, and the other options."""
     item_options = check_options(kind, options)
     _check_meta_keys(item_options.get("meta"))
     scopes, visible_to = item_options.pop("scopes", ()), item_options.pop("visible_to", None)
@@ -365,15 +374,15 @@ def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[Acces
 
 def _check_tags(tags: Collection[str]) -> None:
     if isinstance(tags, str):
-        raise TypeError(f"tags are several: write tags=[{tags!r}]")
+        raise TypeError(f"tags must be a list: use tags=[{tags!r}]")
 
 
 def _check_declaration(declaration: WireStruct) -> None:
-    """One malformed declaration would spoil the whole list for its readers."""
+    """Raise TypeError for a malformed declaration, because clients would reject the whole list."""
     try:
         convert(to_plain(declaration), type(declaration), label="declaration")
     except (InvalidParams, TypeError) as exc:
-        raise TypeError(f"{getattr(declaration, 'name', 'it')!r} cannot be offered: {exc}") from None
+        raise TypeError(f"invalid declaration of {getattr(declaration, 'name', 'an item')!r}: {exc}") from None
 
 
 def _check_profile(profile: "SchemaProfile | None") -> "SchemaProfile | None":
@@ -398,5 +407,5 @@ def _check_capabilities(capabilities: ServerCapabilities | None) -> ServerCapabi
 def _check_meta_keys(meta: dict[str, Any] | None) -> dict[str, Any] | None:
     for key in meta or {}:
         if not is_valid_key(key):
-            raise ValueError(f"{key!r} is not a valid _meta key: expected [prefix/]name")
+            raise ValueError(f"invalid _meta key {key!r}: use [prefix/]name")
     return meta

@@ -1,9 +1,9 @@
-"""Reloading: a program runs as a child, this one or another, and anew whenever one of its files changes.
+"""Reload: run this or another program as a child process, and restart it when one of its files changes.
 
-Files are looked at twice a second: the sources of what is imported and those beside the program, or those of given
-folders. Over HTTP the listening socket outlives the child, so no connection is refused. Over stdio the client talks to
-this process, which opens the session again for each child, and what was listened to; the client notices only that the
-lists have changed.
+The reloader polls files twice a second: the imported sources and the sources next to the program, or the given folders.
+With HTTP, the listening socket stays open between children, so no connection is refused. With stdio, the client is
+connected to the reloader. The reloader opens the session and the subscriptions again for each new child. The client
+only gets notifications of changed lists.
 """
 
 import asyncio
@@ -40,24 +40,24 @@ _SOURCE_SUFFIXES: Final = (".py", ".js", ".mjs", ".ts", ".json", ".toml", ".yaml
 _LISTEN_METHOD: Final = "subscriptions/listen"
 _ACKNOWLEDGED_METHOD: Final = "notifications/subscriptions/acknowledged"
 _LIST_KINDS: Final = ("tools", "resources", "prompts")
-_REQUEST_TIMEOUT_S: Final = 0.5  # for the request of somebody who is turned away
-_STOPPED_MESSAGE: Final = "The server stopped; its error is on stderr. It is started again when a file changes."
+_REQUEST_TIMEOUT_S: Final = 0.5  # seconds to read a request while no child runs
+_STOPPED_MESSAGE: Final = "The server stopped. See stderr for the error. The server starts again when a file changes."
 
 
 def is_child() -> bool:
-    """Whether this process is the one that serves."""
+    """Return whether this process is the child that serves."""
     return CHILD_ENV_VAR in os.environ
 
 
 def _get_own_command() -> list[str]:
     argv = sys.orig_argv
     if not hasattr(sys.modules["__main__"], "__file__"):
-        raise ValueError("reload=True needs a program in a file: here there is nothing to start again")
+        raise ValueError("reload=True requires a program in a file. It cannot restart an interactive session")
     return [sys.executable, *argv[1:]]
 
 
 class SourceFiles:
-    """The sources of a program, and whether they are as they were: this one's, or those within some folders."""
+    """The source files of this program or of some folders, with their modification times."""
 
     def __init__(self, paths: Sequence[Path] | None = None) -> None:
         self._paths = paths
@@ -84,7 +84,7 @@ class SourceFiles:
                     yield file, os.stat(file).st_mtime
 
     def find_changed(self) -> list[str]:
-        """What is not as it was when last asked; what was compiled of it is removed."""
+        """Return the files that changed since the last call, and remove their bytecode."""
         mtimes = dict(self._scan())
         old_mtimes, self._mtimes = self._mtimes, mtimes
         changed_files = sorted(
@@ -96,19 +96,23 @@ class SourceFiles:
 
 
 def _remove_bytecode(file: str) -> None:
-    """Python knows compiled code for old by size and full second: a change within the second may look like none."""
+    """Remove the bytecode of a file. Python compares only the size and the time in full seconds, so it may use outdated
+    bytecode.
+    """
     if file.endswith(".py"):
         with contextlib.suppress(OSError, NotImplementedError):
             os.unlink(importlib.util.cache_from_source(file))
 
 
 def _build_child_env() -> dict[str, str]:
-    """The environment of a child; it leaves nothing compiled behind that the next one could take for new."""
+    """Return the environment of a child. Children write no bytecode, because the next child could use it after a quick
+    change.
+    """
     return os.environ | {CHILD_ENV_VAR: "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _scan_path(root: str) -> Iterator[tuple[str, float]]:
-    """The files of a folder that somebody wrote, or the one file."""
+    """Yield the source files of a folder with their modification times. If `root` is a file, yield only that file."""
     if not os.path.isdir(root):
         with contextlib.suppress(OSError):
             yield root, os.stat(root).st_mtime
@@ -134,15 +138,16 @@ def _format_names(files: list[str]) -> str:
     return ", ".join(os.path.basename(file) for file in files)
 
 
-# Servers with a socket of their own
+# Functions for servers on a socket
 
 
 def supervise(
     listener: Any = None, command: Sequence[str] | None = None, files: SourceFiles | None = None, **options: Any
 ) -> None:
-    """Run a program as a child until a signal comes, this one if none is named; a listener is handed to every child.
+    """Run a command, or this program, as a child until a signal arrives. Each child inherits the listener.
 
-    where: `env`, more variables for the child, and `cwd`.
+    Args:
+        options: `env` with additional variables for the child, and `cwd`.
     """
     argv = [*command] if command is not None else _get_own_command()
     child_env = _build_child_env() | (options.get("env") or {})
@@ -162,14 +167,14 @@ def supervise(
         else:
             _reject_connections(listener)
         if changed_files := files.find_changed():
-            _print_stderr(f"{_format_names(changed_files)} changed: starting again")
+            _print_stderr(f"{_format_names(changed_files)} changed, restarting")
             _stop_child(child)
             child = subprocess.Popen(argv, env=child_env, cwd=options.get("cwd"), pass_fds=inherited_fds)
     _stop_child(child)
 
 
 def _reject_connections(listener: socket.socket) -> None:
-    """Answer in place of a child that is gone: whoever waits in its queue would wait for ever."""
+    """Accept connections while no child runs and respond with an error, so that clients do not wait forever."""
     deadline = time.monotonic() + _POLL_INTERVAL_S
     while (remaining := deadline - time.monotonic()) > 0 and select.select([listener], [], [], remaining)[0]:
         with contextlib.suppress(OSError):
@@ -179,7 +184,8 @@ def _reject_connections(listener: socket.socket) -> None:
                 connection.recv(65536)
                 connection.sendall(_build_unavailable_response())
                 connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65536):  # closed with something unread, the answer might be lost
+                # Read until the client closes. If data is unread at the close, the client may lose the response.
+                while connection.recv(65536):
                     pass
 
 
@@ -198,11 +204,11 @@ def _stop_child(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-# Servers on standard streams
+# Functions and classes for servers on standard streams
 
 
 class _ChildOutput(asyncio.StreamReaderProtocol):
-    """What a child writes, and whether it takes more."""
+    """The output of a child, and whether its input accepts more data."""
 
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
@@ -218,7 +224,7 @@ class _ChildOutput(asyncio.StreamReaderProtocol):
 
 
 def _isolate_recorder(recorder: Recorder) -> Recorder:
-    """A tap that disturbs nobody: that it fails is said once, and what travels goes on."""
+    """Wrap a recorder so that its failures do not affect the messages. Print only the first failure."""
     failures: list[str] = []
 
     def record(to: Receiver, data: bytes, headers: Headers = ()) -> None:
@@ -227,13 +233,13 @@ def _isolate_recorder(recorder: Recorder) -> Recorder:
         except Exception as exc:
             if not failures:
                 failures.append(str(exc))
-                _print_stderr(f"a message could not be shown, nor perhaps those after it: {exc}")
+                _print_stderr(f"could not record a message, and later messages may be missing, too: {exc}")
 
     return record
 
 
 class ReloadRelay:
-    """Stands between a client on standard streams and one child after the other."""
+    """Relays messages between a client on standard streams and the current child."""
 
     def __init__(
         self,
@@ -249,24 +255,27 @@ class ReloadRelay:
         self._argv = [*command] if command is not None else _get_own_command()
         self._options: dict[str, Any] = {"env": _build_child_env() | dict(env or {}), "inherit": "all", "cwd": cwd}
         self._recorder = _isolate_recorder(recorder) if recorder is not None else None
-        self._write_line = write_line  # a line to the client
-        self._listen_requests: dict[str | int, dict[str, Any]] = {}  # what each child is asked anew
-        self._acknowledged_ids: set[str | int] = set()  # of these, whose acknowledgement the client has had already
+        self._write_line = write_line  # sends a line to the client
+        # Requests of the client that are sent again to each child.
+        self._listen_requests: dict[str | int, dict[str, Any]] = {}
+        self._acknowledged_ids: set[str | int] = set()  # ids of listen requests that the client knows are acknowledged
         self._child: ChildProcess | None = None
         self._output = _ChildOutput()
         self._is_ready = asyncio.Event()
         self._pending: dict[str | int, None] = {}
         self._initialize_request: dict[str, Any] | None = None
         self._is_initialized = False
-        self._declared_capabilities: Mapping[str, Any] | None = None  # what the client was told that the server can do
-        self._settings: dict[str, dict[str, Any]] = {}  # of a handshake session: its level and subscriptions
-        self._replay_ids: set[str] = set()  # ids of what this process asked, whose answers the client must not see
+        # Capabilities that the first child sent to the client.
+        self._declared_capabilities: Mapping[str, Any] | None = None
+        self._settings: dict[str, dict[str, Any]] = {}  # log level and subscriptions of a handshake session
+        # Ids of requests that were sent again. The client does not get their responses.
+        self._replay_ids: set[str] = set()
         self._replay_count = 0
         self._read_task: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Start a child and bring it to where the last one was."""
+        """Start a child and restore the session of the previous one."""
         self._output = _ChildOutput()
         self._child = await ChildProcess.start(self._argv, self._output, stderr=self._stderr, **self._options)
         is_restart = self._initialize_request is not None
@@ -291,14 +300,14 @@ class ReloadRelay:
                 self._send_message({"jsonrpc": "2.0"} | notice)
 
     def _replay(self, message: dict[str, Any]) -> None:
-        """Ask the new child what the client asked the old one."""
+        """Send a request of the client again to the new child."""
         self._replay_count += 1
         id = f"dovetail-reload-{self._replay_count}"
         self._replay_ids.add(id)
         self._send_to_child(message | {"id": id})
 
     async def restart(self) -> None:
-        """Put another child in the place of this one; without one, what is asked is refused."""
+        """Replace the child. If the new child does not start, requests get an error."""
         await self.stop()
         try:
             await self.start()
@@ -339,7 +348,7 @@ class ReloadRelay:
             self._refuse(id)
 
     def _record_capabilities(self, id: str | int, message: dict[str, Any]) -> None:
-        """What the server declares when it answers the client's opening."""
+        """Store the capabilities in the response to `initialize`."""
         result = message.get("result")
         if (
             self._initialize_request is not None
@@ -350,7 +359,7 @@ class ReloadRelay:
             self._declared_capabilities = cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {}
 
     def _is_repeated(self, message: dict[str, Any]) -> bool:
-        """Whether the client has had this acknowledgement, from the child before."""
+        """Return whether the client already got this acknowledgement from a previous child."""
         id = ((message.get("params") or {}).get("_meta") or {}).get(SUBSCRIPTION_ID)
         if id in self._acknowledged_ids:
             self._acknowledged_ids.discard(id)
@@ -362,7 +371,7 @@ class ReloadRelay:
         self._send_message({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": _STOPPED_MESSAGE}})
 
     async def handle_line(self, line: bytes) -> None:
-        """A line of the client; it waits while there is no child."""
+        """Pass a line from the client to the child. Wait until a child runs."""
         await self._is_ready.wait()
         message = _parse_message(line)
         id = message.get("id")
@@ -381,7 +390,7 @@ class ReloadRelay:
         if self._recorder is not None:
             self._recorder("server", line, ())
         child, output, read_task = self._child, self._output, self._read_task
-        if child is None or read_task is None or read_task.done():  # nobody would hear an answer
+        if child is None or read_task is None or read_task.done():  # no child can respond to the message
             if request_id in self._pending:
                 self._refuse(request_id)
             return
@@ -389,7 +398,7 @@ class ReloadRelay:
         await output.writable.wait()
 
     def _record_settings(self, message: dict[str, Any]) -> None:
-        """Remember what a handshake session has set, as long as it holds."""
+        """Store the current log level and subscriptions of a handshake session."""
         uri: Any = (message.get("params") or {}).get("uri")
         match message.get("method"):
             case "logging/setLevel":
@@ -402,7 +411,7 @@ class ReloadRelay:
                 pass
 
     async def stop(self) -> None:
-        """Let the child finish what it is at, and end it and all it started."""
+        """Let the child finish its requests, then stop the child and its subprocesses."""
         self._is_ready.clear()
         child, read_task = self._child, self._read_task
         if child is None or read_task is None:
@@ -412,14 +421,15 @@ class ReloadRelay:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await child.wait_exited()
-        await child.stop()  # its output is closed then, whoever still holds the other end
+        # `stop` closes the child's output, even if another process still has it open.
+        await child.stop()
         await asyncio.wait([read_task])
         self._child = self._read_task = None
         self._is_stopping = False
 
 
 def _get_wanted_lists(message: dict[str, Any]) -> list[str]:
-    """The lists whose changes somebody listens to."""
+    """Return the lists for which a listen request wants changes."""
     wanted = (message.get("params") or {}).get("notifications") or {}
     return [kind for kind in _LIST_KINDS if wanted.get(f"{kind}ListChanged")]
 
@@ -440,16 +450,16 @@ async def relay_stdio(
     recorder: Recorder | None = None,
     **options: Any,
 ) -> None:
-    """Serve standard streams through one child after the other until the client is gone."""
+    """Serve standard streams, with one child at a time, until the client disconnects."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
     pipe = await read_into(reader, source)
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        loop.add_signal_handler(signal.SIGTERM, pipe.close)  # as if the client were gone
+        loop.add_signal_handler(signal.SIGTERM, pipe.close)  # SIGTERM has the same effect as a disconnected client
     reload_relay = ReloadRelay(functools.partial(_write_all, sink), command, recorder, **options)
     try:
         await reload_relay.start()
-        async with asyncio.TaskGroup() as tasks:  # neither goes on without the other
+        async with asyncio.TaskGroup() as tasks:  # a failure of one task cancels the other
             watch_task = tasks.create_task(_watch_files(reload_relay, files or SourceFiles()))
             while line := await reader.readline():
                 await reload_relay.handle_line(line)
@@ -463,7 +473,7 @@ async def _watch_files(reload_relay: ReloadRelay, files: SourceFiles) -> None:
     while True:
         await asyncio.sleep(_POLL_INTERVAL_S)
         if changed_files := files.find_changed():
-            _print_stderr(f"{_format_names(changed_files)} changed: starting again")
+            _print_stderr(f"{_format_names(changed_files)} changed, restarting")
             await reload_relay.restart()
 
 

@@ -1,12 +1,12 @@
-"""Resource and ResourceTemplate: functions compiled at registration that give contents for a URI."""
+"""Resource and ResourceTemplate: functions that return the contents of a URI, compiled at registration."""
 
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from dovetail.protocol.uri_key import uri_key
-from dovetail.server.compiled_function import compile_function
+from dovetail.server.compiled_function import RunOptions, compile_function
 from dovetail.server.invocation import get_description, get_function_name
 from dovetail.server.item_options import CacheHint, build_meta
 from dovetail.wire import resources as wire
@@ -18,7 +18,7 @@ _SCHEME_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
 
 
 class Resource:
-    """One fixed URI."""
+    """One resource with a fixed URI."""
 
     __slots__ = ("cache_hint", "declaration", "enabled", "key", "runner", "signature", "tags", "version")
 
@@ -38,25 +38,15 @@ class Resource:
         version: str | None = None,
         meta: dict[str, Any] | None = None,
         cache_hint: CacheHint | None = None,
-        timeout: float | None = None,
-        max_concurrency: int | None = None,
-        run_in_thread: bool = True,
-        expose_errors: Collection[type[Exception]] = (),
         enabled: bool = True,
+        **run_options: Unpack[RunOptions],
     ) -> None:
         _check_uri(uri)
-        self.signature, self.runner = compile_function(
-            function,
-            lax=True,
-            timeout=timeout,
-            max_concurrency=max_concurrency,
-            run_in_thread=run_in_thread,
-            expose_errors=expose_errors,
-        )
+        self.signature, self.runner = compile_function(function, lax=True, **run_options)
         if self.signature.parameters:
             raise TypeError(
-                f"{self.signature.where}: {uri} has no variables, so the function can take only the context; "
-                f"it also takes {', '.join(self.signature.parameters)}"
+                f"{self.signature.where}: {uri} has no variables, so the function can take only the context, but "
+                f"it takes {', '.join(self.signature.parameters)}"
             )
         self.key = uri_key(uri)
         self.cache_hint = cache_hint
@@ -77,7 +67,7 @@ class Resource:
 
 
 class ResourceTemplate:
-    """A family of URIs; its variables are the function's parameters."""
+    """A template of URIs. Its variables are the function's parameters."""
 
     __slots__ = ("cache_hint", "declaration", "enabled", "runner", "signature", "tags", "template", "version")
 
@@ -96,30 +86,20 @@ class ResourceTemplate:
         version: str | None = None,
         meta: dict[str, Any] | None = None,
         cache_hint: CacheHint | None = None,
-        timeout: float | None = None,
-        max_concurrency: int | None = None,
-        run_in_thread: bool = True,
-        expose_errors: Collection[type[Exception]] = (),
         enabled: bool = True,
+        **run_options: Unpack[RunOptions],
     ) -> None:
-        from dovetail.server.uri_template import URITemplate  # only servers with templates pay for it
+        from dovetail.server.uri_template import URITemplate  # imported only by servers with templates
 
         _check_uri(uri)
         self.template = URITemplate(uri)
-        self.signature, self.runner = compile_function(
-            function,
-            lax=True,
-            timeout=timeout,
-            max_concurrency=max_concurrency,
-            run_in_thread=run_in_thread,
-            expose_errors=expose_errors,
-        )
+        self.signature, self.runner = compile_function(function, lax=True, **run_options)
         variables, parameters = set(self.template.variables), set(self.signature.parameters)
         is_closed = self.signature.schema.get("additionalProperties") is False
         if (is_closed and variables - parameters) or parameters - variables - self.signature.defaults.keys():
             raise TypeError(
-                f"{self.signature.where}: the variables of {uri} ({', '.join(self.template.variables)}) and the "
-                f"function's parameters ({', '.join(self.signature.parameters)}) do not agree"
+                f"{self.signature.where}: the variables of {uri} ({', '.join(self.template.variables)}) do not "
+                f"match the parameters of the function ({', '.join(self.signature.parameters)})"
             )
         _warn_list_variables(uri, self.template.lists, self.signature.schema["properties"])
         self.cache_hint = cache_hint
@@ -139,15 +119,17 @@ class ResourceTemplate:
 
 
 def _warn_list_variables(uri: str, list_variables: Collection[str], properties: Mapping[str, Any]) -> None:
-    """Warn of a list of values where one text is wanted, as whoever wants several segments of a path may write it."""
+    """Warn if a variable is a list but its parameter is a string. The author probably wants a path with several
+    segments.
+    """
     for name in list_variables:
         if properties.get(name, {}).get("type") == "string":
             log.warning(
-                "%s: {%s*} is a list of values, and `%s` takes one text: write {+%s} for one that may hold slashes",
+                "%s: {%s*} is a list of values, but `%s` is a string. Use {+%s} for a value that may contain slashes",
                 *(uri, name, name, name),
             )
 
 
 def _check_uri(uri: str) -> None:
     if not _SCHEME_PATTERN.match(uri):
-        raise ValueError(f"{uri!r} is no URI: it begins with a scheme, as `notes://today` does")
+        raise ValueError(f"invalid URI {uri!r}: it has no scheme (for example, `notes://today`)")

@@ -1,31 +1,34 @@
-"""What a function returned, as what a client receives: tool results, resource contents, prompt messages.
+"""Convert return values of functions to tool results, resource contents and prompt messages.
 
-One rule for tools. No annotation, Any, str, None, content blocks, media (pictures, sounds, files, a path, bytes),
-tables, mixes of these, lists of anything and whole results have no schema: the value decides, but that a promised text
-is not None. Every other annotation has a schema, and its value travels twice: structured, and as its JSON text in one
-block. Invariant: a published schema is kept, or it fails.
+A tool has no output schema if its return annotation is one of these:
+
+- no annotation, Any, str or None
+- content blocks, media (images, audio, files, paths, bytes) and tables, alone, in a union or in a list, but a list of
+  only paths or bytes has a schema
+- lists and tuples without item types
+- complete results
+
+The content of the result then depends on the returned value, except that a `str` function must not return None. Any
+other annotation has a schema. Its value is sent twice: as structured content, and as JSON text in one block. A result
+that does not match the schema is an error.
 """
 
 import base64
+import contextlib
 import functools
 import operator
 import typing
 from collections.abc import Callable, Sequence
 from types import NoneType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dovetail.errors import InvalidParams, MCPError
 from dovetail.server.input_requests import InputRequired
 from dovetail.server.media import BYTES_TYPES, File, build_block, build_file_contents, is_media_type, to_media
-from dovetail.server.parameters.annotations import (
-    build_schema,
-    convert_value,
-    is_path_type,
-    is_table_type,
-    list_alternatives,
-    to_json,
-)
-from dovetail.server.parameters.foreign_types import may_need_adapters
+from dovetail.server.parameters.annotations import build_schema, convert_value, is_table_type, to_json
+from dovetail.server.parameters.argument_errors import MismatchError
+from dovetail.server.parameters.library_choice import resolve_types
+from dovetail.server.parameters.type_hints import is_path_type, list_alternatives
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import (
@@ -43,6 +46,9 @@ from dovetail.wire.prompts import GetPromptResult, PromptMessage
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.tools import CallToolResult
 
+if TYPE_CHECKING:
+    from dovetail.server.parameters.pydantic_types import PydanticType
+
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
 
 _BLOCK_TYPES: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
@@ -52,19 +58,19 @@ _TYPES_WITHOUT_SCHEMA: Final = (Any, str, NoneType, list, list[Any], tuple, tupl
 
 
 class Output(Struct, frozen=True):
-    """How the results of one tool are published: `schema`, if they have one, and `shape`, which makes them."""
+    """The output schema of a tool, or None, and the function that converts return values to results."""
 
     schema: dict[str, Any] | None
     to_result: Callable[[Any], ToolResult]
 
 
 def compile_output(annotation: Any, *, where: str = "") -> Output:
-    """Reads the annotation of a tool's result once.
+    """Build the output of a tool from its return annotation.
 
     Raises:
-        TypeError: it has no JSON form; the text begins with `where`.
+        TypeError: the annotation has no JSON form. The message starts with `where`.
     """
-    # A union with whole results leaves the author the last word; the schema speaks of its other members.
+    # If a union contains complete results, the schema covers only its other members.
     members = list_alternatives(annotation)
     value_types = [member for member in members if member not in _RESULT_TYPES and member is not InputRequired]
     if value_types == [str]:
@@ -79,17 +85,20 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
         return Output(None, _convert_value)
     value_type = annotation if value_types == members else functools.reduce(operator.or_, value_types)
     try:
-        if may_need_adapters():
-            from dovetail.server.parameters.type_adapters import adapt
+        library, translated_types = resolve_types({"": value_type})
+        value_type = translated_types[""]
+        if library == "pydantic":
+            from dovetail.server.parameters.pydantic_types import PydanticType
 
-            value_type = adapt(value_type)
+            pydantic_type = PydanticType(value_type, output=True)
+            return Output(pydantic_type.schema, _make_pydantic_converter(pydantic_type))
         return Output(build_schema(value_type, output=True), _make_checked_converter(value_type))
     except TypeError as exc:
         raise TypeError(f"{where}: result: {exc}" if where else f"result: {exc}") from None
 
 
 def build_output(schema: dict[str, Any], validator: Any) -> Output:
-    """The output of a tool whose author gave the schema; results are held against it by the validator."""
+    """Build the output of a tool with a custom schema. The validator checks the results."""
 
     def to_result(value: Any) -> ToolResult:
         result = _check_result(value) if isinstance(value, _RESULT_TYPES) else _build_structured_result(*to_json(value))
@@ -98,16 +107,17 @@ def build_output(schema: dict[str, Any], validator: Any) -> Output:
                 raise ValueError("the result has no structured content, but the tool has an output schema")
             # spec: tools#output-schema
             for error in validator.iter_errors(to_json(result.structured_content)[0]):
-                from dovetail.server.parameters.custom_schema import format_error  # which made the validator
+                # This import is free, because the module that built the validator is already loaded.
+                from dovetail.server.parameters.custom_schema import format_error
 
-                raise ValueError(f"the result does not fit the output schema: {format_error(error)}")
+                raise ValueError(f"the result does not match the output schema: {format_error(error)}")
         return result
 
     return Output(schema, to_result)
 
 
 def to_resource_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
-    """What a resource function returned: text, bytes, contents, a list of these, or any value with a JSON form."""
+    """Convert the return value of a resource: text, bytes, contents, a list of these, or any value with a JSON form."""
     items = typing.cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) and value else [value]
     contents = [_to_contents(item, uri, mime_type) for item in items]
     if all(content is not None for content in contents):
@@ -117,9 +127,9 @@ def to_resource_contents(value: Any, uri: str, mime_type: str | None) -> list[Re
 
 
 def to_prompt_messages(value: Any) -> list[PromptMessage] | GetPromptResult:
-    """What a prompt function returned: text, a content block, a message, a list of these, or the whole result.
+    """Convert the return value of a prompt: text, a content block, a message, a list of these, or a complete result.
 
-    A message is a PromptMessage, a dict of `role` and `content`, or a tuple of the two.
+    A message is a PromptMessage, a dict with `role` and `content`, or a tuple of the two.
     """
     if isinstance(value, GetPromptResult):
         return replace(value, messages=[_to_message(message) for message in value.messages])
@@ -129,7 +139,7 @@ def to_prompt_messages(value: Any) -> list[PromptMessage] | GetPromptResult:
 
 
 def build_failure_result(exc: MCPError) -> CallToolResult:
-    """An error for the model to read, which says a text or content blocks."""
+    """Build an error result for the model, with a text or content blocks."""
     message: Any = exc.args[0] if exc.args else ""
     if isinstance(message, _BLOCK_TYPES):
         message = [message]
@@ -138,14 +148,14 @@ def build_failure_result(exc: MCPError) -> CallToolResult:
 
 
 def check_read_result(value: ReadResourceResult) -> ReadResourceResult:
-    """A whole result of a resource, if it can be sent. TypeError if not."""
+    """Return the result of a resource. Raise TypeError if the result cannot be sent."""
     for contents in value.contents:
         _check_block(contents)
     return value
 
 
 def _is_block_list(annotation: Any) -> bool:
-    """Whether the annotation is a list or tuple made for content: texts perhaps, but at least one kind of block."""
+    """Return whether an annotation is a list or tuple with at least one type of content block, besides text."""
     if typing.get_origin(annotation) not in (list, tuple):
         return False
     members = [
@@ -166,25 +176,25 @@ def _is_block_type(annotation: Any) -> bool:
 
 
 def _may_be_value(annotation: Any) -> bool:
-    """Whether a list of these is a list of values: names of files, say, not the files."""
+    """Return whether a list of this type contains values, such as file names, and not content, such as files."""
     return annotation in (str, *BYTES_TYPES) or is_path_type(annotation)
 
 
 def _convert_text(value: Any) -> ToolResult:
     if type(value) is str:
         return CallToolResult(content=[TextContent(text=value if value.isascii() else _to_encodable_text(value))])
-    if value is None:  # most likely a `return` was forgotten
-        raise ValueError("the result does not fit its annotation: expected `str`, got `null`")
+    if value is None:  # the author probably forgot a `return`
+        raise ValueError("the result does not match its annotation: expected `str`, got `null`")
     return _convert_value(value)
 
 
 def _convert_blocks(value: Any) -> ToolResult:
-    # Only the annotation tells that an empty list is no content rather than a value.
+    # For this return annotation, an empty list is a result without content.
     return CallToolResult(content=[]) if isinstance(value, (list, tuple)) and not value else _convert_value(value)
 
 
 def _convert_value(value: Any) -> ToolResult:
-    """Without a schema the value decides."""
+    """Convert a value without a schema, by its type."""
     if value is None:
         return CallToolResult(content=[])
     if isinstance(value, _RESULT_TYPES):
@@ -212,6 +222,24 @@ def _make_checked_converter(annotation: Any) -> Callable[[Any], ToolResult]:
     return to_result
 
 
+def _make_pydantic_converter(pydantic_type: "PydanticType") -> Callable[[Any], ToolResult]:
+    def to_result(value: Any) -> ToolResult:
+        if isinstance(value, _RESULT_TYPES):
+            return _check_result(value)
+        return _build_structured_result(*to_json(pydantic_type.dump(_read_pydantic_value(pydantic_type, value))))
+
+    return to_result
+
+
+def _read_pydantic_value(pydantic_type: "PydanticType", value: Any) -> Any:
+    with contextlib.suppress(MismatchError):
+        return pydantic_type.check(value)
+    try:
+        return pydantic_type.read(to_json(value)[0])
+    except MismatchError as exc:
+        raise ValueError(f"the result does not match its annotation: {exc}") from None
+
+
 def _check_value(annotation: Any, value: Any, data: Any) -> None:
     try:
         convert_value(annotation, value)
@@ -220,20 +248,20 @@ def _check_value(annotation: Any, value: Any, data: Any) -> None:
 
 
 def _check_json(annotation: Any, data: Any) -> None:
-    """For a value of another class, it is its JSON that has to fit."""
+    """Check the JSON of a value whose class is not the annotated one."""
     try:
         convert_value(annotation, data)
     except ValueError as exc:
         raise ValueError(
-            f"the result does not fit its annotation: {_add_location(annotation, data, str(exc))}"
+            f"the result does not match its annotation: {_add_location(annotation, data, str(exc))}"
         ) from None
 
 
 def _add_location(annotation: Any, data: Any, reason: str) -> str:
-    """The reason with the key where it stands, which msgspec leaves open."""
+    """Return the reason together with the path of the wrong value, which msgspec omits."""
     if "[...]" not in reason:
         return reason
-    from dovetail.server.parameters.argument_errors import find_mismatches  # only mistaken results pay for it
+    from dovetail.server.parameters.argument_errors import find_mismatches  # imported only for invalid results
 
     schema = build_schema(annotation, output=True)
     message = next(find_mismatches(schema, data, schema.get("$defs", {}), ""), reason)
@@ -241,12 +269,12 @@ def _add_location(annotation: Any, data: Any, reason: str) -> str:
 
 
 def _build_structured_result(data: Any, text: bytes) -> CallToolResult:
-    # Clients that do not read structured content find the same in the text. spec: tools#structured-content
+    # The text is for clients that do not read structured content. spec: tools#structured-content
     return CallToolResult(content=[TextContent(text=text.decode())], structured_content=data)
 
 
 def _to_block_or_none(value: Any) -> ContentBlock | None:
-    """A value that is content by itself; None for one that has to become JSON."""
+    """Convert a value to a content block. Return None if the value must become JSON."""
     if isinstance(value, str):
         return TextContent(text=_to_encodable_text(value))
     if isinstance(value, ResourceContents):
@@ -258,40 +286,42 @@ def _to_block_or_none(value: Any) -> ContentBlock | None:
 
 
 def _check_result(result: ToolResult) -> ToolResult:
-    """A result made by hand, its texts as blocks. TypeError if it could not be sent."""
+    """Check a result that the author built, and convert its texts to blocks. Raise TypeError if the result cannot
+    be sent.
+    """
     if not isinstance(result, CallToolResult):
         return result
     content: Any = result.content
     if not isinstance(content, (list, tuple)):
-        raise TypeError(f"the content of a CallToolResult is a list of blocks, not `{type(content).__qualname__}`")
+        raise TypeError(f"content of a CallToolResult must be a list of blocks, not `{type(content).__qualname__}`")
     if type(result.is_error) is not bool:
-        raise TypeError(f"is_error of a CallToolResult is True or False, not {result.is_error!r}")
+        raise TypeError(f"is_error of a CallToolResult must be True or False, not {result.is_error!r}")
     blocks = [_to_block(part) for part in typing.cast("Sequence[Any]", content)]
     is_unchanged = all(new is old for new, old in zip(blocks, typing.cast("Sequence[Any]", content), strict=True))
     return result if is_unchanged else replace(result, content=blocks)
 
 
 def _to_block(value: Any) -> ContentBlock:
-    """A block, or what becomes one by itself. TypeError for anything else."""
+    """Convert a value to a content block. Raise TypeError if the value is not text, media or a block."""
     if isinstance(value, dict) and "type" in value:
         try:
             return convert(value, typing.cast("type[Any]", ContentBlock), label="block")
         except InvalidParams as exc:
-            raise TypeError(f"a content block is malformed: {exc.message}") from None
+            raise TypeError(f"invalid content block: {exc.message}") from None
     block = _to_block_or_none(value)
     if block is None:
-        raise TypeError(f"`{type(value).__qualname__}` is no content: expected a text or a content block")
+        raise TypeError(f"content must be a text or a content block, not `{type(value).__qualname__}`")
     return block
 
 
 def _check_block(block: Any) -> Any:
-    """A block made by hand, if its members are what they have to be. TypeError if not."""
+    """Return a block that the author built. Raise TypeError if its fields are invalid."""
     if type(block) is TextContent and type(block.text) is str and block.annotations is None and block.meta is None:
         return block
     try:
         convert(to_plain(block), type(block), label=type(block).__name__)
     except (InvalidParams, TypeError) as exc:
-        raise TypeError(f"a {type(block).__name__} is malformed: {exc}") from None
+        raise TypeError(f"invalid {type(block).__name__}: {exc}") from None
     return block
 
 
@@ -300,12 +330,14 @@ def _to_json_block(value: Any) -> ContentBlock:
 
 
 def _to_encodable_text(text: str) -> str:
-    """The text as a plain str that can be sent: half a surrogate pair, as file names may hold, would fail only then."""
+    """Return the text as a plain str. Raise ValueError if the text contains half a surrogate pair, because such a text
+    cannot be sent.
+    """
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError("not JSON: a text contains half a surrogate pair") from None
+            raise ValueError("the result is not valid JSON: a text contains half a surrogate pair") from None
     return text if type(text) is str else str.__str__(text)
 
 
@@ -337,7 +369,7 @@ def _to_message(value: Any) -> PromptMessage:
     else:
         return _to_user_message(value)
     if role not in _ROLES:
-        raise ValueError(f"a message is said by 'user' or 'assistant', not by {role!r}")
+        raise ValueError(f"role of a message must be 'user' or 'assistant', not {role!r}")
     return PromptMessage(role=role, content=_to_block(content))
 
 
@@ -345,5 +377,6 @@ def _to_user_message(value: Any) -> PromptMessage:
     if (block := _to_block_or_none(value)) is not None:
         return PromptMessage(role="user", content=block)
     raise TypeError(
-        f"a prompt returned `{type(value).__qualname__}`: return text, content blocks, PromptMessage or a list of them"
+        f"a prompt cannot return `{type(value).__qualname__}`. Return text, content blocks, PromptMessage "
+        "or a list of these types"
     )

@@ -1,8 +1,8 @@
-"""Runners: how a server is served over each transport. One async function per transport, for both `run` and `serve`.
+"""Runners: how a server is served over each transport. Both `run` and `serve` use one async function per transport.
 
-A check of options or of security is in that function, or in the function that makes what it takes, so that no entry
-point can skip it. `run` adds what belongs to a process: a watchdog, reload, workers. A transport is imported by the
-function that needs it.
+Each check of options or security is in that function, or in the function that creates its listener, so that no entry
+point can skip the check. `run` adds features of a process: a watchdog, reload and workers. Each function imports its
+transport.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from dovetail.server.loop_watchdog import LoopWatchdog
 
-_EOF_GRACE_S: Final = 1.0  # for calls still running when the client has closed its end
+_EOF_GRACE_S: Final = 1.0  # seconds for running calls after the client closed its input
 _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
-_STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL of sysexits
+_STUCK_EXIT_CODE: Final = 75  # the value of EX_TEMPFAIL in sysexits.h
 
 
 class RunnableServer(Protocol):
@@ -46,7 +46,7 @@ class RunnableService(Service, Protocol):
 
     @property
     def stores_large_results(self) -> bool:
-        """Whether large results are stored in this process."""
+        """Return whether large results are stored in this process."""
         ...
 
 
@@ -55,23 +55,23 @@ class Runnable(NamedTuple):
 
     server: RunnableServer
     service: RunnableService
-    auth: Any  # of the server
+    auth: Any  # the value of `auth=` of the server
 
 
 class HTTPListener(NamedTuple):
-    """A socket to serve HTTP on. Only `open_http_listener` makes one, after all checks."""
+    """A socket to serve HTTP on. Only `open_http_listener` creates listeners, after all checks."""
 
     socket: "socket.socket"
     tls: dict[str, Any]
     options: ASGIOptions
-    announce: Callable[[], None]  # prints the URL
+    announce: Callable[[], None]  # prints the URL of the server
 
 
-# Entry points
+# Entry points of this module
 
 
 def run(runnable: Runnable, transport: Transport, options: dict[str, Any], *, reload: bool) -> None:
-    """Serve until a signal stops the process, or until the client closes its end."""
+    """Serve until a signal stops the process or the client disconnects."""
     _check_no_loop(transport)
     if reload and _run_reloader(transport, options):
         return
@@ -82,8 +82,8 @@ def run(runnable: Runnable, transport: Transport, options: dict[str, Any], *, re
 
         if sys.stdin is not None and sys.stdin.isatty():
             sys.stderr.write(
-                f"{runnable.server.name} waits for a client that speaks MCP on standard input: let one start it. "
-                "Ctrl-C ends it.\n"
+                f"{runnable.server.name} is waiting for an MCP client on standard input. Start it from a client, "
+                "or press Ctrl-C to stop.\n"
             )
         with isolate_streams() as streams:
             run_in_process(partial(serve_stdio, runnable, streams))
@@ -104,11 +104,11 @@ async def serve(runnable: Runnable, transport: Transport, options: dict[str, Any
         await _SERVE_SOCKET[transport](runnable, **options)
 
 
-# One function per transport. A watchdog ends the process if a stop takes too long. `serve` has none.
+# Each transport has one function. A watchdog ends the process if stopping takes too long. `serve` passes no watchdog.
 
 
 async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "LoopWatchdog | None" = None) -> None:
-    """Serve the standard streams of this process until the client closes them or a signal comes."""
+    """Serve the standard streams of this process until the client closes them or a signal arrives."""
     from dovetail.transports.line_protocol import serve_connection
     from dovetail.transports.stdio_server import open_stdio
 
@@ -124,7 +124,7 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
         with _SignalHandlers(on_stop, lines.end):
             lines.done.add_done_callback(on_stop)
             await serve_connection(lines, _EOF_GRACE_S)
-            # The client is gone: from here on nothing may hold the process up, not even closing the loop.
+            # The client is gone, so the process must exit soon, even if closing the event loop takes longer.
             _exit_within(watchdog, _EXIT_GRACE_S, 0)
             await runnable.server.stop()
     finally:
@@ -132,7 +132,7 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
 
 
 async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "LoopWatchdog | None" = None) -> None:
-    """Serve over HTTP with uvicorn until a signal comes."""
+    """Serve over HTTP with uvicorn until a signal arrives."""
     from dovetail.transports.http_server.uvicorn_server import UvicornServer, create_uvicorn_config
 
     server, limits = runnable.server, runnable.service.limits
@@ -149,14 +149,17 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
             create_uvicorn_config(app, limits, **listener.tls),
             on_stop,
             app.close,
-            on_start=server.start,  # in the lifespan of the application, a failure would end the process
+            # Start the server here, because uvicorn would end the process if the start failed in the application's
+            # lifespan.
+            on_start=server.start,
             on_ready=listener.announce,
         )
         task = asyncio.get_running_loop().create_task(web_server.serve([listener.socket]))
         try:
             await asyncio.shield(task)
         finally:
-            web_server.should_exit = True  # cancelled itself, it would leave its connections behind
+            # Do not cancel the task, because its connections would stay open.
+            web_server.should_exit = True
             await task
         _exit_within(watchdog, _EXIT_GRACE_S, 0)
     finally:
@@ -167,7 +170,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
 async def serve_unix(
     runnable: Runnable, *, path: "str | Path", allow_anonymous: bool = False, watchdog: "LoopWatchdog | None" = None
 ) -> None:
-    """Serve newline-delimited messages on a Unix socket until a signal comes, without authentication."""
+    """Serve newline-delimited messages on a Unix socket until a signal arrives, without authentication."""
     _check_unauthenticated(runnable, allow_anonymous)
     await _serve_socket(runnable, watchdog, path=str(path))
 
@@ -180,7 +183,7 @@ async def serve_tcp(
     allow_anonymous: bool = False,
     watchdog: "LoopWatchdog | None" = None,
 ) -> None:
-    """Serve newline-delimited messages on TCP until a signal comes, without authentication."""
+    """Serve newline-delimited messages on TCP until a signal arrives, without authentication."""
     _check_unauthenticated(runnable, allow_anonymous)
     _check_exposure(host, allow_anonymous)
     await _serve_socket(runnable, watchdog, host=host, port=port)
@@ -208,13 +211,14 @@ async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **a
             with _SignalHandlers(on_signal, stop.set):
                 sys.stderr.write(f"{server.name} is at {display_name}\n")
                 await stop.wait()
-            await server.stop()  # while those who wait for an answer are still there
+            # Stop the server here, while clients that wait for a response are still connected.
+            await server.stop()
     finally:
         await server.stop()
     _exit_within(watchdog, _EXIT_GRACE_S, 0)
 
 
-# HTTP
+# Functions for HTTP
 
 
 def open_http_listener(
@@ -227,14 +231,15 @@ def open_http_listener(
     allow_anonymous: bool = False,
     **options: Unpack[ASGIOptions],
 ) -> HTTPListener:
-    """Check the options and open the socket to serve on.
+    """Check the options and open the socket.
 
-    On an address that other machines can reach, callers must authenticate unless `allow_anonymous` is True.
+    If other machines can reach the address, callers must authenticate unless `allow_anonymous` is True.
     """
     from dovetail.transports.http_server.uvicorn_server import bind_socket
 
     _check_exposure(host, allow_anonymous or runnable.auth is not None)
-    runnable.server.asgi(**options)  # raises for a wrong option before anything is announced
+    # Check the options before the URL is printed.
+    runnable.server.asgi(**options)
     for tls_file in (ssl_certfile, ssl_keyfile):
         if tls_file is not None and not os.path.isfile(tls_file):
             raise FileNotFoundError(f"TLS file not found: {str(tls_file)!r}")
@@ -268,17 +273,17 @@ def _run_http(runnable: Runnable, *, workers: int | Literal["auto"] = 1, **optio
 
 
 def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: Mapping[str, Any]) -> int:
-    """Return the number of worker processes. ValueError if several of them could not serve this server."""
+    """Return the number of worker processes. Raise ValueError if this server cannot run in several processes."""
     if workers == "auto":
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    check_type("workers=", workers, int, "'auto' or a number")
+    check_type("workers=", workers, int, "'auto' or an integer")
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     if workers == 1:
         return 1
     if options.get("sessions", True):
         raise ValueError(
-            "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
+            "several workers cannot share handshake sessions. Pass sessions=False to serve handshake clients "
             "without sessions, or workers=1"
         )
     if runnable.service.stores_large_results:
@@ -291,7 +296,7 @@ def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: 
 
 
 def _get_inherited_socket() -> "socket.socket | None":
-    """Return the socket of the reloader, if it has started this process."""
+    """Return the listening socket of the reloader, or None if no reloader started this process."""
     file_descriptor = os.environ.get("_DOVETAIL_LISTENER")
     if not file_descriptor:
         return None
@@ -300,7 +305,7 @@ def _get_inherited_socket() -> "socket.socket | None":
     return socket.socket(fileno=int(file_descriptor))
 
 
-# Checks
+# Functions that check options
 
 
 def _check_no_loop(transport: str) -> None:
@@ -332,23 +337,25 @@ def _check_unauthenticated(runnable: Runnable, allow_anonymous: bool) -> None:
 
 
 def _check_shared_storage(auth: Any, fallback: Any) -> None:
-    """Refuse an authorization server whose keys and clients each worker would have for itself."""
+    """Raise ValueError for an authorization server that keeps keys and clients in memory, because workers cannot
+    share it.
+    """
     from dovetail.auth.authorization_server_app import is_local_authorization_server
     from dovetail.oauth.guard.guard import get_credential_checker
 
     checker = None if auth is None or is_authenticator(auth) else get_credential_checker(auth)
     if is_local_authorization_server(fallback) or (checker is not None and checker.is_local):
         raise ValueError(
-            "several workers cannot share an authorization server that keeps everything in memory: give it a file, "
+            "several workers cannot share an authorization server in memory. Use a file with "
             "AuthorizationServer(store=..., secret_key=...), or pass workers=1"
         )
 
 
-# The process
+# Functions for the process
 
 
 def run_in_process(serve: "Callable[..., Coroutine[Any, Any, None]]") -> None:
-    """Run one of the functions above in a new event loop, under a watchdog."""
+    """Run a serve function in a new event loop with a watchdog."""
     from dovetail.server.loop_watchdog import LoopWatchdog
 
     with LoopWatchdog() as watchdog:
@@ -363,7 +370,7 @@ def run_in_process(serve: "Callable[..., Coroutine[Any, Any, None]]") -> None:
 
 
 def _run_reloader(transport: Transport, options: Mapping[str, Any]) -> bool:
-    """Keep a child of this program running. Return False in that child, which is to serve."""
+    """Start the reloader, which runs this program as a child. Return False in the child, which must serve."""
     from dovetail.server import reloader
 
     if reloader.is_child():
@@ -388,10 +395,11 @@ def _exit_within(watchdog: "LoopWatchdog | None", seconds: float, exit_code: int
 
 
 class _SignalHandlers:
-    """Handlers of SIGINT and SIGTERM while a context lasts.
+    """Handles SIGINT and SIGTERM while the context is open.
 
-    on_signal: is called at once, even if the loop is blocked.
-    on_loop: is called on the loop after that.
+    Args:
+        on_signal: Called immediately, even if the loop is blocked.
+        on_loop: Called afterwards on the event loop.
     """
 
     def __init__(self, on_signal: Callable[[], None], on_loop: Callable[[], None]) -> None:
@@ -402,7 +410,7 @@ class _SignalHandlers:
 
     def __enter__(self) -> None:
         for signum in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ValueError):  # not the main thread, which owns the signals
+            with contextlib.suppress(ValueError):  # only the main thread can set signal handlers
                 self._previous_handlers[signum] = signal.signal(signum, self._handle_signal)
 
     def _handle_signal(self, *_: Any) -> None:

@@ -1,7 +1,7 @@
-"""Server: register tools, resources and prompts, then run it. The public class of this package.
+"""The public `Server` class: register tools, resources and prompts on it, then run it.
 
-It checks what authors pass and hands it to its parts: `Registry` holds the items, `Visibility` decides who sees and
-uses them, `Dispatcher` turns requests into results, and `runners` serves the dispatcher over a transport.
+`Server` checks the options of authors and passes them to its parts. `Registry` holds the items. `Visibility` decides
+who may see and use the items. `Dispatcher` handles requests. `runners` serves the dispatcher over a transport.
 """
 
 import os
@@ -27,6 +27,7 @@ from dovetail.server.registry import Registry
 from dovetail.server.server_options import (
     ASGIOptions,
     HTTPServerOptions,
+    ServerAuth,
     ServerOptions,
     Transport,
     check_option_names,
@@ -38,14 +39,11 @@ from dovetail.wire.content import Icon
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
 from dovetail.wire.revisions import PROTOCOL_VERSIONS, REVISIONS
 
-if TYPE_CHECKING:  # what few servers use is loaded by those who do
+if TYPE_CHECKING:  # for type checkers only, because few servers need these modules
     from pathlib import Path
 
-    from dovetail.oauth.guard.guard import Guard
-    from dovetail.oauth.guard.verifiers import TokenVerifier
     from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
     from dovetail.protocol.mountable import SupportsMount
-    from dovetail.protocol.principal import Authenticator
     from dovetail.protocol.stats import ServerStats
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import Predicate
@@ -58,12 +56,37 @@ if TYPE_CHECKING:  # what few servers use is loaded by those who do
     from dovetail.server.runners import Runnable
     from dovetail.transports.duplex_server import DuplexServer
     from dovetail.transports.http_server.endpoint import Endpoint
+    from dovetail.transports.http_server.http_request import OtherApps
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Server:
-    """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
+    """An MCP server. Register tools, resources and prompts on it, then `run` it or mount its `asgi` application.
+
+    Args:
+        name: The name of the server. Clients see it.
+        version: The version of your server.
+        title: A display name.
+        description: The purpose of the server, in a sentence. Hosts may show it.
+        website_url: A page about the server.
+        icons: Icons that hosts may show.
+        instructions: Advice for models on how to use the server.
+        lifespan: A function that returns an async context manager. Its value is `ctx.lifespan` while the server runs.
+        auth: Checks the credentials of callers over HTTP. None does not authenticate callers.
+        middleware: Functions that wrap every request. The first is the outermost.
+        limits: Limits on sizes, times and numbers. Defaults to `ServerLimits()`.
+        secret_keys: Keys that protect the state of calls that wait for input, newest first. Set them if you run several
+            processes.
+        page_size: The number of items on one page of a list. None puts all items on one page.
+        cache_hints: How long clients may cache lists. Pass one hint for all, or hints by method, such as "tools/list".
+        schema_profile: Adapts the schemas of tools so that one model provider accepts them.
+        large_results: Stores large results as resources and sends only their beginning. None sends results in full.
+        protocol_versions: The protocol versions to serve. Defaults to all.
+        capabilities: Capabilities to declare in addition to those that the server detects.
+        recording: A file to which every message is written.
+        debug: Logs lint warnings when tools are registered, and sends the text of exceptions to clients.
+    """
 
     def __init__(
         self,
@@ -76,7 +99,7 @@ class Server:
         icons: Sequence[Icon] = (),
         instructions: str | None = None,
         lifespan: Lifespan | None = None,
-        auth: "Guard | TokenVerifier | Sequence[TokenVerifier] | Authenticator | None" = None,
+        auth: "ServerAuth | None" = None,
         middleware: Sequence[Middleware] = (),
         limits: ServerLimits | None = None,
         secret_keys: Sequence[str | bytes] = (),
@@ -91,16 +114,16 @@ class Server:
     ) -> None:
         texts = {"name": name, "version": version, "title": title, "description": description}
         for option, value in (texts | {"website_url": website_url, "instructions": instructions}).items():
-            check_type(f"{option}=", value, str, "a text")
+            check_type(f"{option}=", value, str, "a string")
         check_type("debug=", debug, bool, "True or False")
         check_icons(icons)
         check_type("limits=", limits, ServerLimits, "a ServerLimits(...)")
-        check_type("page_size=", page_size, int, "a number")
+        check_type("page_size=", page_size, int, "an integer")
         check_type("recording=", recording, (str, os.PathLike), "the path of a file")
         if callable(middleware):
             raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
         if isinstance(secret_keys, str | bytes):
-            raise TypeError("secret_keys must be a list, newest first: secret_keys=[...]")
+            raise TypeError("secret_keys must be a list, newest first. Write secret_keys=[...]")
         limits = limits or ServerLimits()
         page_cache = PageCache(page_size, limits.max_cursor_bytes)
         self._registry = Registry(
@@ -112,8 +135,10 @@ class Server:
             lint=debug,
             show_locked=_lists_restricted(auth),
         )
-        self._auth = _check_auth(auth)  # used over HTTP only
-        self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # those that `asgi` made
+        self._auth = _check_auth(auth)  # identifies callers over HTTP, and is not used by other transports
+        self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # endpoints that `asgi` created
+        # Creates the applications for other paths of `asgi`.
+        self._create_other_apps: Callable[[ASGIOptions], OtherApps] | None = None
         self._dispatcher = Dispatcher(
             self._registry,
             Visibility(self._registry, page_cache, cache_hints),
@@ -138,24 +163,24 @@ class Server:
 
     @property
     def name(self) -> str:
-        """The name of the server."""
+        """Return the name of the server."""
         return self._dispatcher.implementation.name
 
     @property
     def version(self) -> str:
-        """The version of the server."""
+        """Return the version of the server."""
         return self._dispatcher.implementation.version
 
     @property
     def instructions(self) -> str | None:
-        """Instructions for models on how to use the server."""
+        """Return the instructions for models on how to use the server. You can assign new instructions."""
         return self._dispatcher.instructions
 
     @instructions.setter
     def instructions(self, instructions: str | None) -> None:
         self._dispatcher.instructions = instructions
 
-    # Items
+    # Methods that register items
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -165,11 +190,14 @@ class Server:
         """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
 
         Options: see `ToolOptions`.
+
+        Args:
+            function: The function, or a name for the tool. Defaults to the name of the function.
         """
         return _make_decorator(function, options, self.add_tool)
 
-    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        """Register a tool; options as for the decorator."""
+    def add_tool(self, function: Callable[..., object], **options: Unpack[ToolOptions]) -> None:
+        """Register a tool. Options are those of `tool`."""
         self._registry.add_tool(function, **options)
 
     def remove_tool(self, name: str) -> None:
@@ -177,13 +205,13 @@ class Server:
         self._registry.remove("tool", name)
 
     def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-        """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
+        """Offer the value of a function under a URI, or under all URIs of a template such as `city://{name}/profile`.
 
         Options: see `ResourceOptions`.
         """
 
-        if callable(uri):  # `@app.resource`, without its URI
-            raise TypeError('a resource needs its URI: @app.resource("city://list")')
+        if callable(uri):  # the decorator was used without a URI
+            raise TypeError('@app.resource needs a URI. Write @app.resource("city://list")')
 
         def register(function: F) -> F:
             self.add_resource(function, uri, **options)
@@ -191,8 +219,8 @@ class Server:
 
         return register
 
-    def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
-        """Register a resource or a template; options as for the decorator."""
+    def add_resource(self, function: Callable[..., object], uri: str, **options: Unpack[ResourceOptions]) -> None:
+        """Register a resource or a template. Options are those of `resource`."""
         self._registry.add_resource(function, uri, **options)
 
     def remove_resource(self, uri: str) -> None:
@@ -207,11 +235,14 @@ class Server:
         """Offer a function as a prompt: `@app.prompt`, `@app.prompt()` or `@app.prompt("name", title=...)`.
 
         Options: see `PromptOptions`.
+
+        Args:
+            function: The function, or a name for the prompt. Defaults to the name of the function.
         """
         return _make_decorator(function, options, self.add_prompt)
 
-    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        """Register a prompt; options as for the decorator."""
+    def add_prompt(self, function: Callable[..., object], **options: Unpack[PromptOptions]) -> None:
+        """Register a prompt. Options are those of `prompt`."""
         self._registry.add_prompt(function, **options)
 
     def remove_prompt(self, name: str) -> None:
@@ -219,7 +250,9 @@ class Server:
         self._registry.remove("prompt", name)
 
     def completion(self, ref: str, argument: str) -> Callable[[F], F]:
-        """Suggest values for an argument of a prompt (by name) or of a template (by its URI), registered before."""
+        """Suggest values for an argument of a prompt (by name) or of a template (by URI). Register the prompt or
+        template first.
+        """
         self._registry.check_completable(ref, argument)
 
         def register(function: F) -> F:
@@ -231,7 +264,10 @@ class Server:
     def include(self, source: object, *, prefix: str = "") -> None:
         """Offer the functions of a module or object that are marked with `tool`, `resource` or `prompt`.
 
-        If none is marked, every public function becomes a tool. A prefix goes before the names of tools and prompts.
+        If no function is marked, every public function becomes a tool.
+
+        Args:
+            prefix: A prefix for the names of tools and prompts.
         """
         from dovetail.server.decorators import find_registrations
 
@@ -245,17 +281,24 @@ class Server:
                 }
                 add_by_kind[registration.kind](function, **named_options)
 
-    # Who may use what
+    # Methods that control access
 
     def enable(self, *names: str, tags: Collection[str] = ()) -> None:
-        """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags.
+        """Offer disabled items again: tools and prompts by name, resources by URI, or all items with a tag.
 
-        What is mounted here is meant too, by the name it has here; a tag that nothing has changes nothing.
+        Use the names that mounted items have on this server. An unknown tag changes nothing.
+
+        Args:
+            tags: Enables all items that have one of these tags.
         """
         self._registry.set_enabled(names, tags, enabled=True)
 
     def disable(self, *names: str, tags: Collection[str] = ()) -> None:
-        """Stop offering, without forgetting, what `enable` would offer again."""
+        """Stop offering items until `enable`, by name, URI or tag.
+
+        Args:
+            tags: Disables all items that have one of these tags.
+        """
         self._registry.set_enabled(names, tags, enabled=False)
 
     def restrict(
@@ -265,21 +308,26 @@ class Server:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> None:
-        """Limit who may see and use items, by name, URI or tag. Items registered or mounted later are included.
+        """Limit who may see and use items, by name, URI or tag. The rule also applies to items that are registered or
+        mounted later.
 
-        A caller needs all `scopes`. `visible_to` is a function that takes the principal and returns a bool. If several
-        rules match an item, all of them apply.
+        If several rules match an item, all rules apply.
+
+        Args:
+            tags: Restricts all items that have one of these tags.
+            scopes: The scopes that a caller needs. All of them are required.
+            visible_to: A function that takes the principal and returns whether it may see and use the items.
         """
         self._registry.restrict(names, tags=tags, scopes=scopes, visible_to=visible_to)
 
-    # Composition
+    # Methods that add middleware and other servers
 
     def middleware(self, function: Middleware) -> Middleware:
         """Wrap every request in an async function: `async def middleware(exchange, call_next)`.
 
-        The function returns `await call_next(exchange)`, or a result of its own. Requests that a handshake session
-        answers itself do not pass through middleware: initialize, ping, log levels and subscriptions. If the function
-        is an object with a method `on_change(method, uri)`, the server calls it for every change notice.
+        The function returns `await call_next(exchange)`, or another result. Handshake sessions answer some requests
+        without middleware: initialize, ping, log levels and subscriptions. If the function is an object with a method
+        `on_change(method, uri)`, the server calls it for every change notice.
         """
         self._dispatcher.add_middleware(function)
         return function
@@ -294,19 +342,21 @@ class Server:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> Callable[[], None]:
-        """Offer everything another server offers, now and later. Returns a function that removes the mount.
+        """Offer all current and later items of another server. Return a function that removes the mount.
 
-        server: a `Server` in this process, or a `Client` of any server.
-        prefix: goes before names as `prefix_name` and before URIs as `prefix+uri`.
-        transforms: changes to items, by the name or URI they have on the mounted server.
-        tags: if given, only items with one of these tags are offered.
-        scopes, visible_to: who may see and use the mounted items, as in `restrict`.
+        Args:
+            server: A `Server` in this process, or a `Client` of any server.
+            prefix: Changes names to `prefix_name` and URIs to `prefix+uri`.
+            transforms: Changes to items, by their name or URI on the mounted server.
+            tags: If set, only items with one of these tags are offered.
+            scopes: The scopes that a caller needs for the mounted items, as in `restrict`.
+            visible_to: A function that decides who may see and use the mounted items, as in `restrict`.
         """
         from dovetail.server.mounts.local_server import LocalServer
         from dovetail.server.mounts.name_map import NameMap
 
         if not isinstance(server, Server) and not hasattr(server, "__mountable__"):
-            raise TypeError(f"mount() takes a Server or a Client, not {server!r}")
+            raise TypeError(f"mount() needs a Server or a Client, not {server!r}")
         access_rule = None
         if scopes or visible_to is not None:
             from dovetail.server.access_rules import build_access_rule
@@ -319,7 +369,7 @@ class Server:
     @classmethod
     def from_openapi(
         cls,
-        document: Mapping[str, Any] | str | bytes,
+        document: Mapping[str, object] | str | bytes,
         client: "Callable[[HTTPRequest], Awaitable[HTTPResponse]] | AsyncHTTPClient | None" = None,
         *,
         name: str | None = None,
@@ -333,18 +383,22 @@ class Server:
     ) -> Self:
         """Create a server whose tools are the operations of a web service.
 
-        document: an OpenAPI 3 document, as a dict or as JSON.
-        client: an httpx client, or an async function that takes an `HTTPRequest` and returns an `HTTPResponse`.
-        base_url: URL of the service. Defaults to the client's `base_url`, then to the URL in the document.
-        headers: sent with every request. Pass a mapping, or a function that takes the Context and returns one.
-        include: a regular expression for "GET /path", or a function that takes the operation and returns a bool.
-        tool_names: new tool names, by operation.
-        validate_output: pass False for services that do not follow their document. Tools then have no output schema.
+        Args:
+            document: An OpenAPI 3 document, as a dict or as JSON.
+            client: An httpx client, or an async function that takes an `HTTPRequest` and returns an `HTTPResponse`.
+            name: The name of the server. Defaults to the title of the document.
+            base_url: URL of the service. Defaults to the client's `base_url`, then to the URL in the document.
+            headers: Headers for every request. Pass a mapping, or a function that takes the Context and returns one.
+            include: A regular expression for "GET /path", or a function that takes the operation and returns a bool.
+            tool_names: New tool names, by operation.
+            validate_output: Pass False for services that do not follow their document. Tools then have no output
+                schema.
+            max_response_bytes: The maximum size of a response of the service, in bytes.
         """
         from dovetail.server.openapi.importer import add_operations
         from dovetail.server.openapi.senders import create_sender, get_base_url
 
-        info = document.get("info") if isinstance(document, Mapping) else None
+        info: Any = document.get("info") if isinstance(document, Mapping) else None
         title = (info or {}).get("title")
         server = cls(name or title or "service", **options)
         add_operations(
@@ -365,7 +419,7 @@ class Server:
     def from_asgi(
         cls,
         app: "ASGIApp",
-        document: Mapping[str, Any] | str | bytes | None = None,
+        document: Mapping[str, object] | str | bytes | None = None,
         *,
         name: str | None = None,
         base_url: str = "http://localhost",
@@ -376,10 +430,14 @@ class Server:
         max_response_bytes: int = 4 * 1024 * 1024,
         **options: Unpack[ServerOptions],
     ) -> Self:
-        """Create a server whose tools are the operations of an ASGI application in this process, without a network.
+        """Create a server whose tools are the operations of an ASGI application in this process.
 
-        The document defaults to the application's own (FastAPI, Litestar). The other options are those of
-        `from_openapi`. The server runs the lifespan of the application unless you pass `lifespan`.
+        The other options are those of `from_openapi`. The server runs the lifespan of the application unless you pass
+        `lifespan`.
+
+        Args:
+            document: An OpenAPI 3 document. Defaults to the document of the application.
+            base_url: The URL that the application sees in requests.
         """
         from dovetail.server.openapi.senders import create_app_sender, get_openapi_document
         from dovetail.transports.http_server.asgi import run_lifespan
@@ -397,25 +455,29 @@ class Server:
             **{"lifespan": lambda: run_lifespan(app), **options},
         )
 
-    # Change notices. Any task or thread may send them.
+    # Methods that send change notices. Any task or thread may call them.
 
     def notify_tools_changed(self) -> None:
-        """Notify clients that the list of tools has changed. Registering and removing tools does this for you."""
+        """Notify clients that the list of tools has changed. Registering and removing tools also notifies clients."""
         self._registry.notify_list_changed("tools")
 
     def notify_resources_changed(self) -> None:
-        """Notify clients that the list of resources or templates has changed. Registering and removing does this."""
+        """Notify clients that the list of resources or templates has changed. Registering and removing resources also
+        notifies clients.
+        """
         self._registry.notify_list_changed("resources")
 
     def notify_prompts_changed(self) -> None:
-        """Notify clients that the list of prompts has changed. Registering and removing prompts does this for you."""
+        """Notify clients that the list of prompts has changed. Registering and removing prompts also notifies
+        clients.
+        """
         self._registry.notify_list_changed("prompts")
 
     def notify_resource_updated(self, uri: str) -> None:
         """Notify clients that subscribed to a resource that its contents have changed."""
         self._registry.notify_resource_updated(uri)
 
-    # Serving
+    # Methods that serve
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", *, reload: bool = False) -> None: ...
@@ -438,10 +500,13 @@ class Server:
         reload: bool = False,
     ) -> None: ...
     def run(self, transport: Transport = "stdio", *, reload: bool = False, **options: Any) -> None:
-        """Serve until a signal stops the process, or the client closes its end ("stdio").
+        """Serve until a signal stops the process. With "stdio", also stop when the client closes the connection.
 
-        "http" takes the options of `HTTPServerOptions`, "unix" takes `path`, "tcp" takes `host` and `port`. With
-        `reload`, the program restarts when one of its files changes. Use that only in development.
+        "http" takes the options of `HTTPServerOptions`, "unix" takes `path`, "tcp" takes `host` and `port`.
+
+        Args:
+            transport: "stdio", "http", "unix" or "tcp".
+            reload: Restarts the program when one of its files changes. Use it only in development.
         """
         from dovetail.server import runners
 
@@ -459,9 +524,13 @@ class Server:
         self, transport: Literal["tcp"], *, host: str = "127.0.0.1", port: int, allow_anonymous: bool = False
     ) -> None: ...
     async def serve(self, transport: Transport = "stdio", **options: Any) -> None:
-        """Serve in the running event loop. Takes the options of `run`, except `workers` and `reload`.
+        """Serve in the running event loop. Options are those of `run`, except `workers` and `reload`.
 
-        Returns when a signal comes or the client closes its end ("stdio"). Cancel it to stop it.
+        This method returns when the process gets a signal, or with "stdio" when the client closes the connection.
+        Cancel it to stop serving.
+
+        Args:
+            transport: "stdio", "http", "unix" or "tcp".
         """
         from dovetail.server import runners
 
@@ -469,7 +538,9 @@ class Server:
         await runners.serve(self._make_runnable(), transport, options)
 
     def asgi(self, **options: Unpack[ASGIOptions]) -> "ASGIApp":
-        """Return the server as an ASGI application, to mount in another application or to run with any ASGI server."""
+        """Return the server as an ASGI application. Mount the application in another one, or run it with any ASGI
+        server.
+        """
         from dovetail.server.asgi_app import create_asgi_app, create_endpoint
 
         check_option_names("asgi()", options, ASGIOptions.__annotations__)
@@ -481,6 +552,7 @@ class Server:
             list_scopes=dispatcher.list_used_scopes,
             on_start=self.start,
             on_stop=self.stop,
+            other_apps=None if self._create_other_apps is None else self._create_other_apps(options),
         )
         self._endpoints.add(endpoint)
         return create_asgi_app(dispatcher, endpoint, options.get("fallback"))
@@ -489,33 +561,40 @@ class Server:
         self,
         send: Callable[[bytes], None],
         *,
-        drain: "Callable[[], Coroutine[Any, Any, None]] | None" = None,
+        drain: "Callable[[], Coroutine[object, None, None]] | None" = None,
         principal: str | None = None,
         on_shutdown: Callable[[], None] | None = None,
     ) -> "DuplexServer":
-        """Open a connection over a transport of your own. Pass each message to `receive`, and `close` it at the end.
+        """Open a connection over a custom transport. Pass each incoming message to the connection's `receive`, and call
+        `close` at the end.
 
-        send: is called with each message to the client.
-        drain: waits until the transport can take more.
-        principal: who the client is, if your transport knows.
-        on_shutdown: is called when the client asks to end the connection.
+        Args:
+            send: Called with each message to the client.
+            drain: Waits until the transport can accept more data.
+            principal: The identity of the client, if your transport knows it.
+            on_shutdown: Called when the client asks to end the connection.
         """
         from dovetail.transports.duplex_server import DuplexServer
 
         return DuplexServer(self._dispatcher, send, drain=drain, principal=principal, on_shutdown=on_shutdown)
 
     async def start(self, user: object = None) -> None:
-        """Open the lifespan in the running event loop, if it is not open. Serving does it by itself.
+        """Open the lifespan in the running event loop, unless it is already open. `run`, `serve` and `asgi` open the
+        lifespan for you.
 
-        Each event loop has a lifespan of its own. It stays open until `stop`, or until the event loop ends.
-        user: any object that identifies the caller. The lifespan closes after the last `stop(user)`.
+        Each event loop has a separate lifespan, which stays open until `stop` or until the event loop ends.
+
+        Args:
+            user: Any object that identifies the caller. The lifespan closes after the last `stop(user)`.
         """
         await self._dispatcher.start(user)
 
     async def stop(self, user: object = None) -> None:
-        """End the subscriptions, give running calls a while, stop the rest, close the lifespan.
+        """Stop the server in this event loop: end subscriptions, wait for running calls, cancel the remaining calls,
+        and close the lifespan.
 
-        Ends what runs in this event loop. With a `user`, only if no other user and no other caller is left.
+        Args:
+            user: The object that was passed to `start`. The server then stops only if it has no other user or caller.
         """
         await self._dispatcher.stop(user)
 
@@ -524,21 +603,29 @@ class Server:
 
         return Runnable(self, self._dispatcher, self._auth)
 
-    # Reports
+    # Methods that report on the server
 
     def lint(self, *profiles: str) -> "list[LintReport]":
         """Return the problems that hosts and models may have with each tool, and an estimate of its size in tokens.
 
-        Checks the rules of OpenAI, Gemini and Anthropic unless you name other profiles.
+        The default profiles check the rules of OpenAI, Gemini and Anthropic. Pass names of profiles to check other
+        rules.
         """
         return self._registry.lint(*profiles)
 
     def stats(self) -> "ServerStats":
-        """Return what is open or running now. Any thread may call this. All counts are 0 when nothing is left."""
+        """Return counts of running calls, sessions, streams and other open resources. Any thread may call this
+        method.
+        """
         return self._dispatcher.stats(endpoint.stats() for endpoint in tuple(self._endpoints))
 
 
-# For our own packages, which need more of a server than its users do
+# Functions for other packages of dovetail. They are not public.
+
+
+def set_other_apps(server: Server, create_other_apps: "Callable[[ASGIOptions], OtherApps]") -> None:
+    """Serve other applications next to a server, on other paths. They are created with the options of `Server.asgi`."""
+    server._create_other_apps = create_other_apps  # pyright: ignore[reportPrivateUsage]
 
 
 def get_dispatcher(server: Server) -> Dispatcher:
@@ -547,7 +634,7 @@ def get_dispatcher(server: Server) -> Dispatcher:
 
 
 def get_auth(server: Server) -> Any:
-    """Return what was passed to a server as `auth=`."""
+    """Return the value of `auth=` of a server."""
     return server._auth  # pyright: ignore[reportPrivateUsage]
 
 
@@ -556,7 +643,7 @@ def _make_decorator(function: Any, options: dict[str, Any], add: Callable[..., N
         add(function, **options)
         return function
     _check_registrable(function)
-    check_type("a name", function, str, "a text")
+    check_type("a name", function, str, "a string")
 
     def register(decorated: F) -> F:
         _check_registrable(decorated)
@@ -568,11 +655,11 @@ def _make_decorator(function: Any, options: dict[str, Any], add: Callable[..., N
 
 def _check_registrable(value: Any) -> None:
     if isinstance(value, classmethod | property):
-        raise TypeError(f"a {type(value).__name__} cannot be offered from the body of its class{METHOD_HINT}")
+        raise TypeError(f"cannot register a {type(value).__name__} inside its class{METHOD_HINT}")
 
 
 def _lists_restricted(auth: Any) -> bool:
-    """Return whether items are listed to callers who lack their scopes."""
+    """Return whether a caller also sees the items that need scopes the caller does not have."""
     if auth is None:
         return False
     from dovetail.oauth.guard.guard import Guard, get_credential_checker
@@ -581,7 +668,7 @@ def _lists_restricted(auth: Any) -> bool:
 
 
 def _check_auth(auth: Any) -> Any:
-    """Return the value of `auth=`. TypeError if it is neither a guard, nor a verifier, nor an authenticator."""
+    """Return the value of `auth=`. Raise TypeError unless it is a guard, a verifier or an authenticator."""
     if auth is not None and not is_authenticator(auth):
         from dovetail.oauth.guard.guard import get_credential_checker
 
@@ -593,6 +680,6 @@ def _check_protocol_versions(revisions: Sequence[str]) -> tuple[str, ...]:
     unknown = [revision for revision in revisions if revision not in REVISIONS]
     if unknown or not revisions:
         raise ValueError(
-            f"protocol_versions must be some of {', '.join(PROTOCOL_VERSIONS)}, not {', '.join(unknown) or 'empty'}"
+            f"protocol_versions must be among {', '.join(PROTOCOL_VERSIONS)}, not {', '.join(unknown) or 'empty'}"
         )
     return tuple(revision for revision in REVISIONS if revision in revisions)

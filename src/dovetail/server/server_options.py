@@ -1,16 +1,15 @@
-"""Typed keyword arguments of `Server`, `Server.run` and `Server.asgi`, and checks of them."""
+"""Typed keyword arguments of `Server`, `Server.run` and `Server.asgi`, and functions that check them."""
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
-
-from dovetail.protocol.http_types import ASGIApp
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.oauth.guard.guard import Guard
     from dovetail.oauth.guard.verifiers import TokenVerifier
+    from dovetail.protocol.http_types import ASGIApp
     from dovetail.protocol.limits import ServerLimits
     from dovetail.protocol.middleware import Middleware
     from dovetail.protocol.principal import Authenticator
@@ -22,10 +21,11 @@ if TYPE_CHECKING:
     from dovetail.wire.lifecycle import ServerCapabilities
 
 Transport: TypeAlias = Literal["stdio", "http", "unix", "tcp"]
+ServerAuth: TypeAlias = "Guard | TokenVerifier | Sequence[TokenVerifier] | Authenticator"
 
 
 class ServerOptions(TypedDict, total=False):
-    """Options of `Server`, which `Server.from_openapi` and `Server.from_asgi` take too."""
+    """Options of `Server`. `Server.from_openapi` and `Server.from_asgi` accept them, too."""
 
     version: str
     title: str | None
@@ -34,7 +34,7 @@ class ServerOptions(TypedDict, total=False):
     icons: "Sequence[Icon]"
     instructions: str | None
     lifespan: "Lifespan | None"
-    auth: "Guard | TokenVerifier | Sequence[TokenVerifier] | Authenticator | None"
+    auth: "ServerAuth | None"
     middleware: "Sequence[Middleware]"
     limits: "ServerLimits | None"
     secret_keys: Sequence[str | bytes]
@@ -53,14 +53,16 @@ class ASGIOptions(TypedDict, total=False):
 
     path: str  # URL path of the endpoint, "/mcp" by default
     public_url: str | None  # URL that clients use, if the server is behind a proxy
+    # Host names that clients may use. Defaults to this machine and the host of `public_url`.
     allowed_hosts: Collection[str]
+    # Web origins that may send requests. The origin of the server is always allowed.
     allowed_origins: Collection[str]
-    cors_origins: Collection[str]
+    cors_origins: Collection[str]  # web origins whose scripts may read responses
     response_mode: Literal["auto", "json", "sse"]  # "auto" by default
     sessions: bool  # True by default. False serves handshake clients without sessions
-    health: bool  # False by default. True serves /live and /ready
-    http_sse: bool  # True by default. Serves the older HTTP+SSE transport, too
-    fallback: ASGIApp | None  # application for all other paths
+    health: bool  # True by default. If False, handshake clients get no sessions
+    http_sse: bool  # False by default. If True, the application serves /live and /ready
+    fallback: "ASGIApp | None"  # True by default. Also serve the older HTTP+SSE transport
 
 
 class HTTPServerOptions(ASGIOptions, total=False):
@@ -68,10 +70,10 @@ class HTTPServerOptions(ASGIOptions, total=False):
 
     host: str  # "127.0.0.1" by default
     port: int  # 8000 by default. 0 picks a free port
-    workers: int | Literal["auto"]  # 1 by default. "auto" starts one process for each core
-    ssl_certfile: "str | Path | None"
-    ssl_keyfile: "str | Path | None"
-    allow_anonymous: bool  # False by default. True serves callers without authentication on every address
+    workers: int | Literal["auto"]  # 1 by default. "auto" starts one process per core
+    ssl_certfile: "str | Path | None"  # PEM file of the certificate, for HTTPS
+    ssl_keyfile: "str | Path | None"  # PEM file of the private key
+    allow_anonymous: bool  # False by default. If True, callers without authentication are allowed on every address
 
 
 _OPTIONS_BY_TRANSPORT: Final[dict[str, Collection[str]]] = {
@@ -84,12 +86,14 @@ _REQUIRED_OPTIONS: Final = {"unix": ("path", '"/run/server.sock"'), "tcp": ("por
 
 
 def is_authenticator(auth: Any) -> bool:
-    """Return whether `auth` is an async function, which identifies callers by their headers."""
+    """Return whether `auth` is an async function that identifies callers by their headers."""
     return inspect.iscoroutinefunction(auth)
 
 
 def check_run_options(method: Literal["run", "serve"], transport: str, options: Mapping[str, Any]) -> None:
-    """Raise for an unknown transport, and for options it does not have, with the transport that has them."""
+    """Raise ValueError for an unknown transport. Raise TypeError for an option that belongs to another transport, and
+    suggest that transport.
+    """
     if transport not in _OPTIONS_BY_TRANSPORT:
         is_http = "http" in str(transport) or transport == "sse"
         hint = '. "http" serves Streamable HTTP and HTTP+SSE' if is_http else ""
@@ -100,18 +104,20 @@ def check_run_options(method: Literal["run", "serve"], transport: str, options: 
     for name in options:
         other = next((key for key in ("http", "tcp", "unix") if name in _OPTIONS_BY_TRANSPORT[key]), None)
         if name not in allowed and other is not None:
-            raise TypeError(f'{transport} has no option `{name}`. Use app.{method}("{other}", {name}=...)')
+            raise TypeError(
+                f'{transport} has no option `{name}`. This option belongs to app.{method}("{other}", {name}=...)'
+            )
     check_option_names(transport, options, allowed)
     required, example = _REQUIRED_OPTIONS.get(transport, ("", ""))
     if required and required not in options:
         raise TypeError(f'{transport} needs `{required}`: app.{method}("{transport}", {required}={example})')
     port = options.get("port", 0)
     if not isinstance(port, int) or not 0 <= port < 65536:
-        raise ValueError(f"port must be a number from 0 to 65535, not {port!r}")
+        raise ValueError(f"port must be an integer from 0 to 65535, not {port!r}")
 
 
 def check_option_names(owner: str, options: Iterable[str], allowed: Collection[str]) -> None:
-    """Raise TypeError for an option that does not exist, with the one that was probably meant."""
+    """Raise TypeError for an unknown option. The message suggests a similar name."""
     for name in options:
         if name not in allowed:
             raise TypeError(f"{owner} has no option `{name}`{_suggest_option(name, allowed)}")

@@ -1,8 +1,8 @@
-"""Threads for synchronous functions: a bounded crew of daemons.
+"""A bounded pool of daemon threads for synchronous functions.
 
-Daemons, because a function that blocks must not keep the process from ending. A call that finds no thread within a
-time is refused, so a few stuck functions cannot collect all callers behind them. A function that waits for a user's
-answer lends its place to another call.
+The threads are daemons, because a blocked function must not keep the process alive. A call that gets no thread in time
+is rejected, so that a few blocked functions do not block all callers. A function that waits for a user's answer lends
+its slot to another call.
 """
 
 import asyncio
@@ -18,12 +18,13 @@ from typing import Any
 from dovetail.errors import ServerBusy
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 
-_IDLE_TIMEOUT_S = 10.0  # how long a thread waits for more work before it ends
-_MAX_LENT_PER_THREAD = 4  # places lent at once, for each thread there may be: a waiting thread still takes memory
+_IDLE_TIMEOUT_S = 10.0  # seconds until an unused thread ends
+# Lent slots are limited, because a waiting thread still takes memory.
+_MAX_LENT_PER_THREAD = 4
 
 
 class ThreadSlot:
-    """The place that one running function takes among the threads."""
+    """The slot of one running function in the pool."""
 
     __slots__ = ("_is_released", "_lend_count", "_origin", "_thread_pool")
 
@@ -34,7 +35,7 @@ class ThreadSlot:
         self._is_released = False
 
     def lend(self) -> bool:
-        """Let another call have the place meanwhile. Return False if too many places are lent already."""
+        """Lend the slot to another call. Return False if too many slots are lent already."""
         with self._thread_pool.lock:
             if self._is_released or (self._lend_count == 0 and not self._thread_pool.lend_thread(self._origin)):
                 return False
@@ -42,20 +43,20 @@ class ThreadSlot:
             return True
 
     def take_back(self) -> None:
-        """Be at work again, at once: for a moment more functions may be at work than there are places."""
+        """Take the slot back immediately. For a short time, more functions than slots may run."""
         with self._thread_pool.lock:
             self._lend_count -= 1
             if self._lend_count == 0:
                 self._thread_pool.take_back_thread(self._origin)
 
     def release(self) -> None:
-        """The function has ended."""
+        """Release the slot when the function has ended."""
         self._is_released = True
         if self._origin is not None:
             self._thread_pool.release(self._origin)
 
 
-# The place of the plain function that this runs in or for.
+# The slot of the synchronous function that runs now, or that the current code runs for.
 current_slot: contextvars.ContextVar[ThreadSlot | None] = contextvars.ContextVar("current_slot", default=None)
 
 
@@ -81,7 +82,7 @@ class _Job:
             return None, exc
 
     def deliver(self, value: Any, exc: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError, and no caller waits on it
             self.loop.call_soon_threadsafe(self._set_outcome, value, exc)
 
     def _set_outcome(self, value: Any, exc: BaseException | None) -> None:
@@ -94,7 +95,7 @@ class _Job:
 
 
 def _wrap_for_future(exc: BaseException) -> BaseException:
-    # A future refuses to carry StopIteration, and one that carries SystemExit ends the loop.
+    # An asyncio future rejects StopIteration, and SystemExit in a future ends the event loop.
     if not isinstance(exc, (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)):
         return exc
     wrapper = RuntimeError(f"{type(exc).__name__} raised in a thread")
@@ -106,7 +107,7 @@ _pools: "weakref.WeakSet[ThreadPool]" = weakref.WeakSet()
 
 
 def _reset_after_fork() -> None:
-    """A forked process has the crews, but none of their threads."""
+    """Reset all pools, because a forked process has no threads of the parent."""
     for pool in _pools:
         pool._reset()  # pyright: ignore[reportPrivateUsage]
 
@@ -116,7 +117,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class ThreadPool:
-    """The crew. One per server, shared by all its synchronous functions."""
+    """The threads of one server, shared by all its synchronous functions."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
@@ -134,22 +135,23 @@ class ThreadPool:
 
     @property
     def busy(self) -> int:
-        """How many threads run a function, those that wait for an answer too."""
+        """Return the number of threads that run a function. Threads that wait for a user's answer count, too."""
         with self.lock:
             return self._thread_count - self._idle_count + self._lent_by_origin.total()
 
     async def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origin: str | None
     ) -> Any:
-        """Call the function in a thread; Busy if none is free in time."""
+        """Call the function in a thread. Raise ServerBusy if no thread becomes free in time."""
         job = _Job(function, args, kwargs, ThreadSlot(self, origin))
         with self.lock:
             if len(self._jobs) >= self._limits.max_thread_queue:
-                raise ServerBusy("Too many calls wait for a thread")
+                raise ServerBusy("Too many calls are waiting for a thread")
             if origin is not None and self._jobs_by_origin[origin] >= max(1, self._limits.max_threads // 2):
-                raise CallerBusy("Too many calls of one caller are at work")
+                raise CallerBusy("Too many calls of one caller are running")
             if origin is not None:
-                self._jobs_by_origin[origin] += 1  # those that wait count too, or a burst would take every thread
+                # Waiting jobs count as well, so that one caller cannot take all threads.
+                self._jobs_by_origin[origin] += 1
             self._jobs.append(job)
             self._ensure_thread()
         timer = job.loop.call_later(self._limits.thread_queue_timeout, self._expire_job, job)
@@ -165,7 +167,8 @@ class ThreadPool:
             self._thread_count += 1
             try:
                 threading.Thread(target=self._run_jobs, name="dovetail-sync", daemon=True).start()
-            except RuntimeError:  # the system has no more; the job waits for one of ours, or gives up
+            except RuntimeError:
+                # The system allows no more threads, so the job waits for a running thread.
                 self._thread_count -= 1
 
     def _expire_job(self, job: _Job) -> None:
@@ -180,12 +183,14 @@ class ThreadPool:
     def _run_jobs(self) -> None:
         while (job := self._take_job()) is not None:
             outcome = (None, None) if job.future.cancelled() else job.run()
-            job.slot.release()  # before the caller hears of it, whose next call may come at once
+            # Release the slot first, because the caller may call again as soon as it has the result.
+            job.slot.release()
             job.deliver(*outcome)
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            if self._thread_count > self._limits.max_threads:  # places were taken back meanwhile
+            # The pool has too many threads if lent slots were taken back.
+            if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None
             self._idle_count += 1
@@ -198,17 +203,17 @@ class ThreadPool:
                 self._idle_count -= 1
             return job
 
-    # What a place calls
+    # Methods that ThreadSlot calls
 
     def release(self, origin: str) -> None:
-        """A function of this caller has ended."""
+        """Decrease the number of running calls of this caller."""
         with self.lock:
             self._adjust_count(self._jobs_by_origin, origin, -1)
 
     def lend_thread(self, origin: str | None) -> bool:
-        """Count a thread that waits apart from those at work. One caller may have half of what can be lent.
+        """Count a thread as waiting. One caller may use half of the slots that can be lent.
 
-        Called with the lock held.
+        The lock must be held.
         """
         limit = _MAX_LENT_PER_THREAD * self._limits.max_threads
         if self._lent_by_origin.total() >= limit or (origin is not None and self._lent_by_origin[origin] >= limit // 2):
@@ -222,7 +227,7 @@ class ThreadPool:
         return True
 
     def take_back_thread(self, origin: str | None) -> None:
-        """Count a thread among those at work again. Called with the lock held."""
+        """Count a thread as running again. The lock must be held."""
         self._adjust_count(self._lent_by_origin, origin, -1)
         self._thread_count += 1
         if origin is not None:

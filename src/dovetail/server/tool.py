@@ -1,14 +1,15 @@
-"""Tool: a function compiled at registration into what a call needs: binder, header table, result shaper.
+"""Tool: a function compiled at registration into the parts that a call needs: binder, header table and result
+converter.
 
-A call executes; it never inspects a signature or walks a schema.
+A call does not inspect the signature or the schema again.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from dovetail.protocol.downgrade import is_wrapped
 from dovetail.protocol.headers import HeaderPath, compile_header_paths
-from dovetail.server.compiled_function import compile_function
+from dovetail.server.compiled_function import RunOptions, compile_function
 from dovetail.server.invocation import get_description, get_function_name
 from dovetail.server.item_options import build_annotations, build_meta
 from dovetail.server.results import build_output, compile_output
@@ -18,7 +19,7 @@ from dovetail.wire.tools import CallToolResult, ToolAnnotations
 
 
 class Tool:
-    """One tool, ready to run."""
+    """One compiled tool."""
 
     __slots__ = ("declaration", "enabled", "headers", "output", "runner", "signature", "tags", "version", "wraps")
 
@@ -40,20 +41,10 @@ class Tool:
         tags: Collection[str] = (),
         version: str | None = None,
         meta: dict[str, Any] | None = None,
-        timeout: float | None = None,
-        max_concurrency: int | None = None,
-        run_in_thread: bool = True,
-        expose_errors: Collection[type[Exception]] = (),
         enabled: bool = True,
+        **run_options: Unpack[RunOptions],
     ) -> None:
-        self.signature, self.runner = compile_function(
-            function,
-            schema=input_schema,
-            timeout=timeout,
-            max_concurrency=max_concurrency,
-            run_in_thread=run_in_thread,
-            expose_errors=expose_errors,
-        )
+        self.signature, self.runner = compile_function(function, schema=input_schema, **run_options)
         where = self.signature.where
         if output_schema is None:
             self.output = compile_output(self.signature.returns, where=where)
@@ -85,10 +76,10 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """The name it is called by."""
+        """Return the name of the tool."""
         return self.declaration.name
 
 
 def build_error_result(text: str) -> CallToolResult:
-    """A failure the model reads."""
+    """Return an error result with a text for the model."""
     return CallToolResult(content=[TextContent(text=text)], is_error=True)

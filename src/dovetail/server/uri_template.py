@@ -1,7 +1,7 @@
-"""URI templates by RFC 6570: expanded at every level, and matched backwards where that has one answer.
+"""URI templates (RFC 6570). Templates of every level can be expanded. Only unambiguous templates can be matched.
 
-Refuses at construction whatever could be read in two ways, and at matching whatever could climb out of the place
-it names. Invariant: a match takes time linear in the URI, because it only ever searches forward from where it is.
+The constructor rejects ambiguous templates. A match rejects values that could leave the named location, such as "..".
+Invariant: a match takes time linear in the length of the URI, because it only searches forward.
 """
 
 import re
@@ -17,7 +17,8 @@ from dovetail.protocol.uri_key import MAX_URI_CHARS, UNRESERVED, fold_site, uri_
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
 MAX_TEMPLATE_CHARS: Final = 2048
-_MAX_CACHED_CHARS: Final = 512  # so that long templates of other servers do not fill the memory
+# Longer templates are not cached, because templates of other servers could fill the memory.
+_MAX_CACHED_CHARS: Final = 512
 
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
 _NAME_PATTERN: Final = re.compile(r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+(?:\.(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+)*")
@@ -27,8 +28,8 @@ _NON_ASCII_PATTERN: Final = re.compile(r"[^\x00-\x7f]+")
 _ESCAPES_PATTERN: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 _UNSAFE_PATTERN: Final = re.compile(r"[\\\x00]")
 _DRIVE_PATTERN: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
-# Private characters stand for the bytes a URI has escaped; a private character of its own counts as its bytes.
-# An escape of an unreserved character means the character (RFC 3986, section 2.3).
+# Each escaped byte of a URI is represented by one private-use character. A private-use character in the URI itself is
+# converted to its bytes first. An escaped unreserved character is the same as the character (RFC 3986, section 2.3).
 _ATOM_BY_BYTE: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
 _BYTE_BY_ATOM: Final = {atom: byte for byte, atom in _ATOM_BY_BYTE.items()}
 
@@ -69,7 +70,9 @@ class _Expression(NamedTuple):
 
 
 class _Slot(NamedTuple):
-    """Where one variable stands in the text: what it may not contain, how it splits, how each piece is read."""
+    """The position of one variable in the text: its forbidden characters, its separator, and the function that reads
+    each piece.
+    """
 
     name: str
     forbidden: str
@@ -89,7 +92,7 @@ class _Slot(NamedTuple):
 
 
 def may_match_template(template: str, uri: str) -> bool:
-    """Return whether a template matches a URI in any of its readings, for rules that deny or hide."""
+    """Return whether a template matches any reading of a URI. Rules that deny or hide use this check."""
     compiled = (_compile if len(template) <= _MAX_CACHED_CHARS else _compile.__wrapped__)(template)
     return compiled is not None and any(map(compiled.may_match, uri_readings(uri)))
 
@@ -103,15 +106,15 @@ def _compile(template: str) -> "URITemplate | None":
 
 
 def may_match_start(uri: str, starts: str | tuple[str, ...]) -> bool:
-    """Return whether a URI may match a template with one of these starts. This is much cheaper than to match it."""
+    """Return whether a URI may match a template with one of these starts. This check is much cheaper than a match."""
     return uri.lower().startswith(starts) or "%" in uri or not uri.isascii()
 
 
 def expand(text: str, values: Mapping[str, Value]) -> str:
-    """Expand any RFC 6570 template, also one that could not be matched; undefined variables leave no trace.
+    """Expand any RFC 6570 template, including one that cannot be matched. Undefined variables are left out.
 
     Raises:
-        ValueError: the text is no template, or a prefix is asked of a list or a mapping.
+        ValueError: the text is not a template, or a list or mapping has a prefix.
     """
     return _expand(_parse(text), values)
 
@@ -119,15 +122,15 @@ def expand(text: str, values: Mapping[str, Value]) -> str:
 class URITemplate:
     """A template that can be matched.
 
-    Every variable outside query and fragment must be there and not be empty. Where a separator may also occur in
-    a value, values take as little as they can, from the left. No value climbs: none has a segment "." or "..", a
-    backslash, a NUL, a leading slash or a drive letter, and only those of {+…}, query and fragment have slashes.
+    Variables outside the query and fragment are required and must not be empty. If a value may contain a separator, the
+    values on the left are as short as possible. No value can leave its location: values have no segment "." or "..", no
+    backslash, NUL, leading slash or drive letter. Only values of {+…}, the query and the fragment may contain slashes.
 
-    `required` names the variables every match has, `lists` those whose value is a list. `specificity` is greater
-    for the template to try first. `start` is for `may_start`.
+    `required` lists the variables that every match has, and `lists` the variables whose value is a list. Templates with
+    a greater `specificity` come first. `start` is the argument of `may_match_start`.
 
     Raises:
-        ValueError: the text is no template, or matching it would have more than one answer.
+        ValueError: the text is not a template, or matching it would be ambiguous.
     """
 
     __slots__ = (
@@ -167,11 +170,11 @@ class URITemplate:
         return f"URITemplate({self.text!r})"
 
     def expand(self, values: Mapping[str, Value]) -> str:
-        """The URI for these values; undefined variables leave no trace."""
+        """Return the URI for these values. Undefined variables are left out."""
         return _expand(self._parts, values)
 
     def match(self, uri: str) -> dict[str, str | list[str]] | None:
-        """The values that make this URI, percent-decoded once, or None."""
+        """Return the values in this URI, percent-decoded once, or None if the URI does not match."""
         if len(uri) > MAX_URI_CHARS or not (uri.startswith(self._left_literals[0]) or may_match_start(uri, self.start)):
             return None
         try:
@@ -192,7 +195,9 @@ class URITemplate:
         return None if None in values.values() else cast("dict[str, str | list[str]]", values)
 
     def may_match(self, uri: str) -> bool:
-        """Return whether a rule about this template is about a URI. A URI that is too long to match counts."""
+        """Return whether a rule for this template applies to a URI. The rule applies to every URI that is too long to
+        match.
+        """
         return len(uri) > MAX_URI_CHARS or self.match(uri) is not None
 
     def _split_fragment(self, text: str) -> tuple[str, str | None]:
@@ -217,18 +222,18 @@ class URITemplate:
         return {name: self._read_parameter(name, raws) for name, raws in raws_by_name.items()}
 
     def _read_parameter(self, name: str, raws: list[str]) -> str | list[str] | None:
-        # An unknown name or a single value given twice is refused: two readers could take two meanings.
+        # Reject unknown names and repeated single values, because servers could read them in different ways.
         if name not in self._query_names or (len(raws) > 1 and name not in self.lists):
             return None
         values = _read_all(_read_parameter, raws)
         return values if values is None or name in self.lists else values[0]
 
     def _find_gaps(self, text: str) -> list[tuple[int, int]] | None:
-        """Where each slot's text starts and ends."""
+        """Return where the text of each slot starts and ends, or None if the URI does not match."""
         folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left_literals[0] else None
-        # No literal after a part with slashes can stand in the host, so there the case counts.
+        # A literal after a slot that may contain slashes cannot be part of the host, so the literal is case-sensitive.
         ends_in_span = self._slots[len(self._left_literals) - 1].can_span_segments
         left = _find_literals(self._left_literals, folded)
         right = _find_literals(self._right_literals, (text if ends_in_span else folded)[::-1])
@@ -239,10 +244,10 @@ class URITemplate:
 
 
 def _find_literals(literals: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """Each literal at its first place after the one before, with at least one character between them.
+    """Return the first position of each literal after the previous literal, with at least one character between them.
 
-    Taking the first place loses nothing: the characters passed over later belong to a gap that may hold them,
-    or else the literal has only one place. So there is nothing to go back to.
+    The first position is always enough. Either the next slot can contain the characters of later positions, or the
+    literal has only one position. Therefore no backtracking is necessary.
     """
     if not text.startswith(literals[0]):
         return None
@@ -261,14 +266,14 @@ def _make_error(text: str, reason: str) -> ValueError:
 
 def _parse(text: str) -> list[str | _Expression]:
     if len(text) > MAX_TEMPLATE_CHARS:
-        raise _make_error(text, f"longer than {MAX_TEMPLATE_CHARS} characters")
+        raise _make_error(text, f"the template is longer than {MAX_TEMPLATE_CHARS} characters")
     parts: list[str | _Expression] = []
     for index, piece in enumerate(text.split("{")):
         body, closed, literal = piece.partition("}") if index else ("", "", piece)
         if index and not closed:
-            raise _make_error(text, "a '{' is never closed")
+            raise _make_error(text, "'{' has no matching '}'")
         if "}" in literal:
-            raise _make_error(text, "a '}' closes nothing")
+            raise _make_error(text, "'}' has no matching '{'")
         if index:
             parts.append(_parse_expression(text, body))
         if literal:
@@ -293,24 +298,27 @@ def _parse_expression(text: str, body: str) -> _Expression:
 def _parse_variable(text: str, specification: str) -> _Variable:
     name, colon, length = specification.removesuffix("*").partition(":")
     if not _NAME_PATTERN.fullmatch(name):
-        raise _make_error(text, f"'{clip(name, 64)}' is not a variable name")
+        raise _make_error(text, f"invalid variable name '{clip(name, 64)}'")
     explode = specification.endswith("*")
     if colon and (explode or not _PREFIX_PATTERN.fullmatch(length)):
-        raise _make_error(text, f"the prefix of '{clip(name, 64)}' is not a number from 1 to 9999")
+        raise _make_error(text, f"the prefix of '{clip(name, 64)}' must be a number from 1 to 9999")
     return _Variable(name, explode, int(length) if colon else None)
 
 
 def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_Variable]:
-    """All variables, each of which must be readable back and stand only once."""
+    """Return all variables. Raise ValueError if a variable is repeated or cannot be matched."""
     variables: dict[str, _Variable] = {}
     for part in parts:
         for variable in part.variables if isinstance(part, _Expression) else ():
             if variable.name in variables:
-                raise _make_error(text, f"the variable '{variable.name}' stands twice")
+                raise _make_error(text, f"the variable '{variable.name}' is used twice")
             if "%" in variable.name:
-                raise _make_error(text, f"the escaped name '{variable.name}' cannot name a parameter")
+                raise _make_error(text, f"the escaped name '{variable.name}' cannot be the name of a parameter")
             if variable.prefix is not None:
-                raise _make_error(text, f"a prefix of '{variable.name}' cannot be matched, the rest is lost")
+                raise _make_error(
+                    text,
+                    f"the prefix of '{variable.name}' cannot be matched, because it does not contain the whole value",
+                )
             variables[variable.name] = variable
     return list(variables.values())
 
@@ -318,7 +326,7 @@ def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_V
 def _split_regions(
     text: str, parts: Sequence[str | _Expression]
 ) -> tuple[list[str | _Expression], list[_Variable], _Variable | None]:
-    """The parts before the query expressions, the variables in these, and the variable of the fragment."""
+    """Return the parts before the query expressions, the variables of the query, and the variable of the fragment."""
     main: list[str | _Expression] = []
     query: list[_Variable] = []
     fragment: _Variable | None = None
@@ -330,14 +338,14 @@ def _split_regions(
             fragment = _require_single_variable(text, part)
         elif isinstance(part, _Expression) and symbol in ("?", "&"):
             if (symbol == "?") == (bool(query) or _contains(main, "?")):
-                raise _make_error(text, "{?…} begins a query and {&…} continues one")
+                raise _make_error(text, "{?…} must start a query and {&…} must continue one")
             query.extend(part.variables)
         elif query:
             raise _make_error(text, "only {&…} and {#…} may follow a query expression")
         else:
             main.append(part)
     if fragment is not None and _contains(main, "#"):
-        raise _make_error(text, "the fragment begins twice")
+        raise _make_error(text, "it has two fragments")
     return main, query, fragment
 
 
@@ -349,13 +357,15 @@ def _require_single_variable(text: str, expression: _Expression) -> _Variable:
     variable, *others = expression.variables
     if others:
         raise _make_error(
-            text, f"'{variable.name}' and '{others[0].name}' may contain a comma and cannot be told apart"
+            text, f"'{variable.name}' and '{others[0].name}' are ambiguous, because both may contain a comma"
         )
     return variable
 
 
 def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], list[_Slot]]:
-    """Literals and slots in turn, a literal at both ends; what an operator writes by itself is literal too."""
+    """Return the literals and the slots between them, with a literal at both ends. The characters of an operator are
+    part of the literals.
+    """
     literals, slots = [""], list[_Slot]()
     forbidden = "/?#"
     for part in parts:
@@ -369,7 +379,9 @@ def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], 
             literals[-1] += operator.separator if index else operator.first
             literals[-1] += f"{variable.name}=" if operator.named else ""
             if slots and not literals[-1]:
-                raise _make_error(text, f"'{slots[-1].name}' and '{variable.name}' touch and cannot be told apart")
+                raise _make_error(
+                    text, f"'{slots[-1].name}' and '{variable.name}' are ambiguous, because no text separates them"
+                )
             if "?" in literals[-1]:
                 forbidden = "/?#&"
             slots.append(_make_slot(part.symbol, variable, forbidden))
@@ -388,11 +400,13 @@ def _make_slot(symbol: str, variable: _Variable, forbidden: str) -> _Slot:
 
 
 def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) -> tuple[list[str], list[str]]:
-    """The literals up to the slot that takes what is left, and those after it as seen in a mirror."""
+    """Return the literals before the slot that takes the remaining text, and the literals after that slot. The second
+    list and its texts are reversed.
+    """
     spanning = [index for index, slot in enumerate(slots) if slot.can_span_segments]
     if len(spanning) > 1:
         names = " and ".join(f"'{slots[index].name}'" for index in spanning[:2])
-        raise _make_error(text, f"{names} may both contain '/' and cannot be told apart")
+        raise _make_error(text, f"{names} are ambiguous, because both may contain '/'")
     middle = spanning[0] if spanning else max(len(slots) - 1, 0)
     _check_lists(text, literals, slots, middle)
     folded = _fold_literals(literals, slots)
@@ -400,14 +414,16 @@ def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) 
 
 
 def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], middle: int) -> None:
-    """A list that takes as little as it can must not border on what separates its own members."""
+    """Raise ValueError if the text next to a list starts with the separator of the list, because the end of the list
+    would be ambiguous.
+    """
     for index, slot in enumerate(slots):
         if slot.separator is None or index == middle:
             continue
         on_left = index < middle and literals[index + 1].startswith(slot.separator)
         on_right = index > middle and literals[index].endswith(slot.separator)
         if on_left or on_right:
-            raise _make_error(text, f"where the list '{slot.name}' ends cannot be told")
+            raise _make_error(text, f"the end of the list '{slot.name}' is ambiguous")
 
 
 def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]:
@@ -418,7 +434,7 @@ def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]
 
 
 def _count_fixed_pairs(literals: Sequence[str]) -> int:
-    """How many pairs of a query are part of the template's own text, before {&…} continues it."""
+    """Return the number of query parameters in the literal text of the template, before {&…}."""
     _, mark, query = "".join(literals).partition("?")
     return query.count("&") + 1 if mark else 0
 
@@ -449,7 +465,7 @@ def _to_ascii(text: str) -> str:
 
 
 def _to_atoms(text: str) -> str:
-    """Each escaped byte as one character, so that no search or cut can fall inside an escape."""
+    """Replace each escaped byte by one character, so that no search or slice can split an escape."""
     if text.isascii() and "%" not in text:
         return text
     text = _NON_ASCII_PATTERN.sub(lambda match: _bytes_to_atoms(match[0].encode()), text)
@@ -461,7 +477,9 @@ def _bytes_to_atoms(raw: bytes) -> str:
 
 
 def _decode(atoms: str) -> str | None:
-    """The text once decoded; twice is how disguised traversal gets through. A '%' left over escapes nothing."""
+    """Decode the text once, because decoding twice would allow hidden path traversal. Return None for a '%' that does
+    not begin an escape.
+    """
     if "%" in atoms:
         return None
     try:
@@ -479,7 +497,7 @@ def _expand_expression(expression: _Expression, values: Mapping[str, Value]) -> 
     pieces: list[str] = []
     for variable in expression.variables:
         value = values.get(variable.name)
-        # The RFC counts an empty list or mapping as undefined, an empty text not.
+        # RFC 6570 treats an empty list or mapping as undefined, but not an empty string.
         if value is not None and (value or isinstance(value, str | int | float)):
             pieces.append(_expand_variable(operator, variable, value))
     return operator.first + operator.separator.join(pieces) if pieces else ""
@@ -490,7 +508,7 @@ def _expand_variable(operator: _Operator, variable: _Variable, value: Value) -> 
     if isinstance(value, str) or not isinstance(value, Sequence | Mapping):
         return _format_named(operator, variable.name, encode(str(value)[: variable.prefix]))
     if variable.prefix is not None:
-        raise ValueError(f"'{variable.name}' is a list or a mapping and has no prefix")
+        raise ValueError(f"'{variable.name}' is a list or a mapping and cannot have a prefix")
     if isinstance(value, Mapping):
         pairs = [(encode(name), encode(item)) for name, item in value.items()]
         if variable.explode:

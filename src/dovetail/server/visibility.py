@@ -1,6 +1,6 @@
 """Visibility: which items of a registry a caller may see and use, in lists and by name or URI.
 
-Every answer is of one state of the registry and its rules, whatever other threads change meanwhile.
+Each result is based on one state of the registry and its rules, even if other threads change the registry meanwhile.
 """
 
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import MethodNotFound, ResourceNotFound
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.uri_key import uri_key, uri_readings
 from dovetail.server.item_options import CacheHint, check_type
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from dovetail.protocol.mountable import ItemKind
     from dovetail.server.access_rules import AccessRules, VisibilitySnapshot
 
-_EXPECTED_CACHE_HINTS: Final = "a CacheHint(...), or a dict of them by method"
+_EXPECTED_CACHE_HINTS: Final = "a CacheHint(...) or a dict of CacheHint(...) by method"
 
 
 class Visibility:
-    """The items of one server, as its callers see them. Mounted servers have their own."""
+    """The items of one server, as its callers see them. Each mounted server has a separate Visibility."""
 
     def __init__(
         self, registry: Registry, page_cache: PageCache, cache_hints: CacheHint | Mapping[str, CacheHint] | None
@@ -37,17 +37,18 @@ class Visibility:
         self._registry = registry
         self._page_cache = page_cache
         self._cache_hints = _check_cache_hints(cache_hints)
-        # The resources last indexed by key, and the index. Its value is None where several resources have one key.
+        # A pair: the resources that were last indexed, and their index by key. A key that several resources share maps
+        # to None.
         self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
-    def list_visible(self, kind: "ItemKind", exchange: Exchange) -> dict[str, Any]:
+    def list_visible(self, kind: "ItemKind", exchange: IncomingExchange) -> dict[str, Any]:
         """Return the declarations that this caller sees, by name or URI."""
         _, items, snapshot = self._get_view(kind)
         hidden = () if snapshot is None else snapshot.find_hidden(exchange.caller.principal)[1]
         return {name: item.declaration for name, item in items.items() if name not in hidden}
 
     def has_item(self, kind: "ItemKind", name: str, principal: Principal | None) -> bool:
-        """Return whether this caller sees an item of a name, or one that a URI leads to."""
+        """Return whether this caller sees an item with this name, or a resource or template for this URI."""
         access_rules = self._registry.access_rules
         if kind != "resource":
             return name in self._registry.get_items(kind) and (
@@ -68,7 +69,7 @@ class Visibility:
         )
 
     def check_scopes(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if this caller could use an item with more scopes."""
+        """Raise InsufficientScope if this caller only lacks scopes for an item."""
         if self._registry.access_rules is None:
             return
         if kind == "resource":
@@ -78,7 +79,9 @@ class Visibility:
             self._registry.access_rules.check(kind, name, principal)
 
     def _get_view(self, kind: "ItemKind") -> "tuple[CachedPages, Mapping[str, Any], VisibilitySnapshot | None]":
-        """Return the enabled items, who sees which, and the pages built of the same state of the registry."""
+        """Return the pages, the enabled items and the visibility snapshot. All three describe the same state of the
+        registry.
+        """
         registry = self._registry
         if registry.access_rules is not None and registry.access_rules.has_unchecked_names:
             registry.warn_unused_rules()
@@ -90,10 +93,10 @@ class Visibility:
             if cached_pages is self._page_cache.current:
                 return cached_pages, items, cached_pages.visibility_by_kind.get(kind)
 
-    # Look-ups by name and URI
+    # Methods that look up items by name or URI
 
-    def is_available(self, exchange: Exchange, kind: "ItemKind", name: str) -> bool:
-        """Return whether this caller may use an item. InsufficientScope if it needs more scopes."""
+    def is_available(self, exchange: IncomingExchange, kind: "ItemKind", name: str) -> bool:
+        """Return whether this caller may use an item. Raise InsufficientScope if the caller only lacks scopes."""
         return self._registry.access_rules is None or self._is_permitted(
             self._registry.access_rules, kind, name, exchange.caller.principal
         )
@@ -103,22 +106,23 @@ class Visibility:
     ) -> bool:
         if access_rules.has_unchecked_names:
             self._registry.warn_unused_rules()
-        # What another thread has taken away meanwhile has no rule any more, and is not there any more.
+        # Check the name after the rule. `remove` deletes an item before its rule, so no item is available without its
+        # rule.
         return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
     def find_resource(
         self, uri: str, principal: Principal | None
     ) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
-        """Return the resource or template that a URI leads to for this caller, and the variables of the template.
+        """Return the resource or template for a URI that this caller may use, and the variables of the template.
 
         Raises:
-            ResourceNotFound: there is none, or this caller may not know of it.
-            InsufficientScope: this caller needs more scopes.
+            ResourceNotFound: no resource or template matches the URI, or the match is hidden from this caller.
+            InsufficientScope: this caller lacks scopes.
         """
         access_rules = self._registry.access_rules
         resource = self._find_fixed_resource(uri)
         if resource is not None:
-            # Whom it is hidden from does not get at its address by a template either.
+            # If the resource is hidden from this caller, a template must not give access to its URI.
             if access_rules is None or self._is_permitted(
                 access_rules, "resource", resource.declaration.uri, principal
             ):
@@ -137,10 +141,10 @@ class Visibility:
         raise ResourceNotFound(uri)
 
     def _find_fixed_resource(self, uri: str) -> Resource | None:
-        """Return the resource that is registered under a URI, in this or another spelling.
+        """Return the resource that is registered under a URI or an equivalent spelling.
 
         Raises:
-            ResourceNotFound: several have another spelling of this URI.
+            ResourceNotFound: several resources are registered under equivalent spellings.
         """
         resources = self._registry.resources
         resource = resources.get(uri)
@@ -164,10 +168,10 @@ class Visibility:
         variables: dict[str, Any] | None,
         principal: Principal | None,
     ) -> bool:
-        """Return whether a template that matches a URI, or may match another reading of it, is there for this caller.
+        """Return whether a template matches any reading of a URI, and this caller may use the template.
 
         Raises:
-            InsufficientScope: it would be, with more scopes.
+            InsufficientScope: this caller only lacks scopes.
         """
         item_key = get_item_key(template)
         if variables is None:
@@ -175,12 +179,12 @@ class Visibility:
             return may_match and self._is_permitted(access_rules, *item_key, principal)
         if not self._is_permitted(access_rules, *item_key, principal):
             return False
-        # The values may tell more than the text: {+path} decodes slashes, a query may have any order.
+        # The expanded URI may differ from the requested URI: {+path} decodes slashes, and a query may have any order.
         expanded = template.template.expand(variables)
         return expanded == uri or access_rules.is_uri_allowed(expanded, principal)
 
     def is_restricted(self, resource: Resource | ResourceTemplate, uri: str, variables: dict[str, Any]) -> bool:
-        """Return whether not everyone may read a URI, which leads to this resource with these variables."""
+        """Return whether a rule restricts who may read a URI, given its resource and variables."""
         access_rules = self._registry.access_rules
         if access_rules is None:
             return False
@@ -193,29 +197,29 @@ class Visibility:
             for candidate_uri in {uri, resource.template.expand(variables)}
         )
 
-    # Lists
+    # Methods that list items
 
-    async def list_tools(self, exchange: Exchange) -> bytes:
+    async def list_tools(self, exchange: IncomingExchange) -> bytes:
         """Return one page of the tools that this caller sees."""
         self.check_supported(exchange, "tools", self._registry.tools)
         return self._list_page(exchange, "tool", "tools", ListToolsResult)
 
-    async def list_resources(self, exchange: Exchange) -> bytes:
+    async def list_resources(self, exchange: IncomingExchange) -> bytes:
         """Return one page of the resources that this caller sees."""
         self.check_supported(exchange, "resources", self._registry.resources or self._registry.templates)
         return self._list_page(exchange, "resource", "resources", ListResourcesResult)
 
-    async def list_templates(self, exchange: Exchange) -> bytes:
+    async def list_templates(self, exchange: IncomingExchange) -> bytes:
         """Return one page of the templates that this caller sees."""
         self.check_supported(exchange, "resources", self._registry.resources or self._registry.templates)
         return self._list_page(exchange, "resource template", "resource_templates", ListResourceTemplatesResult)
 
-    async def list_prompts(self, exchange: Exchange) -> bytes:
+    async def list_prompts(self, exchange: IncomingExchange) -> bytes:
         """Return one page of the prompts that this caller sees."""
         self.check_supported(exchange, "prompts", self._registry.prompts)
         return self._list_page(exchange, "prompt", "prompts", ListPromptsResult)
 
-    def _list_page(self, exchange: Exchange, kind: "ItemKind", field: str, result_type: type[Result]) -> bytes:
+    def _list_page(self, exchange: IncomingExchange, kind: "ItemKind", field: str, result_type: type[Result]) -> bytes:
         cached_pages, items, snapshot = self._get_view(kind)
         cache_hint = self.get_cache_hint(exchange.method)
         if snapshot is None:
@@ -225,8 +229,10 @@ class Visibility:
             cached_pages, exchange, items, field, result_type, CacheHint(cache_hint.ttl_ms), variant, hidden
         )
 
-    def build_page(self, exchange: Exchange, items: Mapping[str, Any], field: str, result_type: type[Result]) -> Result:
-        """Return one page of a list that was put together for one caller. Caches must not share it."""
+    def build_page(
+        self, exchange: IncomingExchange, items: Mapping[str, Any], field: str, result_type: type[Result]
+    ) -> Result:
+        """Return one page of a list that was built for one caller. Shared caches must not store the page."""
         cache_hint = CacheHint(self.get_cache_hint(exchange.method).ttl_ms)
         return self._page_cache.build_uncached_page(exchange, items, field, result_type, cache_hint)
 
@@ -234,8 +240,8 @@ class Visibility:
         """Return how long clients may cache the results of a method."""
         return self._cache_hints.get(method) or self._cache_hints[""]
 
-    def check_supported(self, exchange: Exchange, list_name: str, items: Mapping[str, Any]) -> None:
-        """Raise MethodNotFound if there are no such items and the server does not declare that there may be."""
+    def check_supported(self, exchange: IncomingExchange, list_name: str, items: Mapping[str, Any]) -> None:
+        """Raise MethodNotFound if the server has no items of this kind and did not declare their capability."""
         if not items and getattr(self._registry.declared_capabilities, list_name) is None:
             raise MethodNotFound(exchange.method)
 
@@ -247,7 +253,7 @@ def get_item_key(resource: Resource | ResourceTemplate) -> tuple["ItemKind", str
 
 
 def _index_by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | None]:
-    """Index resources by key. Where several have one key, each is found by its exact URI only."""
+    """Index resources by key. A resource whose key is not unique is found only by its exact URI."""
     index: dict[str, Resource | None] = {}
     for resource in resources.values():
         index[resource.key] = None if resource.key in index else resource
@@ -263,7 +269,7 @@ def _check_cache_hints(cache_hints: CacheHint | Mapping[str, CacheHint] | None) 
     cacheable_methods = [name for name, row in METHODS.items() if row.is_cacheable]
     if unknown := [name for name in cache_hints or () if name and name not in cacheable_methods]:
         raise ValueError(
-            f"cache_hints= has methods whose results clients cannot cache: {', '.join(unknown)}. "
-            f"Use some of {', '.join(cacheable_methods)}"
+            f"clients cannot cache the results of {', '.join(unknown)}. The keys of cache_hints= must be some "
+            f"of {', '.join(cacheable_methods)}"
         )
     return {"": CacheHint()} | dict(cache_hints or {})

@@ -1,4 +1,4 @@
-"""Worker processes: several processes that serve one socket, and the parent that replaces those that die."""
+"""Worker processes: several processes serve one socket, and the parent replaces workers that exit."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from typing import Any, Final
 log = logging.getLogger("dovetail")
 
 _RESPAWN_DELAY_S: Final = 0.5
-_STARTUP_FAILED_EXIT_CODE: Final = 3  # the exit code of uvicorn for it
+_STARTUP_FAILED_EXIT_CODE: Final = 3  # uvicorn's exit code for a failed startup
 
 
 def supervise(
@@ -21,15 +21,18 @@ def supervise(
     announce: Callable[[], None],
     shutdown_timeout: float,
 ) -> None:
-    """Run worker processes and replace those that die, until a signal comes.
+    """Run worker processes until a signal arrives, and replace workers that exit.
 
-    run_worker: serves in a worker process. It takes a function to call once the worker is ready.
-    announce: is called when the first worker is ready.
+    Args:
+        run_worker: Serves in a worker process. It takes a function to call once the worker is ready.
+        announce: Called when the first worker is ready.
     """
-    import multiprocessing.connection  # only here: it would be a tenth of the start of a server on stdio
+    # A module-level import would make the start of stdio servers 10 % slower.
+    import multiprocessing.connection
 
     context = multiprocessing.get_context("fork")
-    parent_exit_fd, parent_alive_fd = os.pipe()  # the workers read it, and it ends with this process, however that dies
+    # The workers read from this pipe. The system closes the pipe when this process exits for any reason.
+    parent_exit_fd, parent_alive_fd = os.pipe()
     ready_read_fd, ready_write_fd = os.pipe()
     stopping = False
 
@@ -37,9 +40,10 @@ def supervise(
         os.write(ready_write_fd, b".")
 
     def run_child() -> None:
-        os.close(parent_alive_fd)  # or workers would keep each other alive
+        # If workers kept this end open, they would not notice the exit of the parent.
+        os.close(parent_alive_fd)
         for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, signal.SIG_DFL)  # the parent's handler is not for a worker that starts
+            signal.signal(signum, signal.SIG_DFL)  # a starting worker must not use the parent's handler
         _exit_with_parent(parent_exit_fd)
         try:
             run_worker(notify_ready)
@@ -60,7 +64,7 @@ def supervise(
             return process
         process.join()
         successor = start()
-        log.warning("worker %d %s; worker %d replaces it", process.pid, _describe_exit(process), successor.pid)
+        log.warning("worker %d %s. Worker %d replaces it", process.pid, _describe_exit(process), successor.pid)
         return successor
 
     processes = [start() for _ in range(worker_count)]
@@ -85,12 +89,13 @@ def supervise(
                 is_announced = True
                 announce()
         if any(ready_object != ready_read_fd for ready_object in ready_objects):
-            time.sleep(_RESPAWN_DELAY_S)  # one that dies at once must not be replaced without end
+            time.sleep(_RESPAWN_DELAY_S)  # avoids a busy loop if workers exit immediately
         if any(process.exitcode == _STARTUP_FAILED_EXIT_CODE for process in processes):
-            stop()  # the next one would not start either
+            stop()  # a new worker would fail to start, too
         if not stopping:
             processes[:] = [replace(process) for process in processes]
-    stop()  # also one that was being started when the signal came
+    # Stop again, because a worker may have been starting when the signal arrived.
+    stop()
     for process in processes:
         process.join(shutdown_timeout + 1)
     for descriptor in (parent_exit_fd, parent_alive_fd, ready_read_fd, ready_write_fd):
@@ -113,7 +118,7 @@ def _exit_with_parent(parent_exit_fd: int) -> None:
 def _describe_exit(process: Any) -> str:
     code: int = process.exitcode
     if code >= 0:
-        return f"ended with exit status {code}"
+        return f"exited with code {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

@@ -1,20 +1,30 @@
-"""Ask for the fields of a form on a terminal, and convert what was typed by the schema.
+"""Ask for the fields of a form on a terminal, and convert the input by the schema.
 
-What the server says is shown escaped; a page is named in full and opened by nobody but the user.
+Text of the server is escaped and indented, so it cannot control the terminal or look like a line of the host.
 """
 
 import json
 import math
 import re
-import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from dovetail.errors import ElicitationCancelled
-from dovetail.schemas.reader import NEVER_SCHEMA, as_object, get_list, get_types, resolve_schema
+from dovetail.protocol.safe_text import escape_text
+from dovetail.schemas.reader import (
+    NEVER_SCHEMA,
+    as_object,
+    get_list,
+    get_mapping,
+    get_required,
+    get_types,
+    resolve_schema,
+)
 from dovetail.terminal import output
+from dovetail.terminal.line_reader import LineReader
+
+T = TypeVar("T")
 
 
 def parse_json(name: str, value: str) -> Any:
@@ -37,7 +47,7 @@ def _parse_integer(literal: str) -> int:
 
 
 def _parse_number(literal: str) -> float:
-    """A number as JSON has them; Python knows more."""
+    """Parse a JSON number. Python's `float` accepts more forms."""
     number = float(literal) if _NUMBER_PATTERN.fullmatch(literal) else _reject_number(literal)
     return number if math.isfinite(number) else _reject_number(literal)
 
@@ -47,7 +57,9 @@ _FALSE_WORDS = ("false", "no", "n", "0")
 
 
 def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
-    """A word as the value its schema, a part of `root`, asks for; UsageError if it is none."""
+    """Convert a text to a type that its schema allows. `root` is the schema that contains the definitions. Raise
+    UsageError if the text matches no allowed type.
+    """
     root_schema = root if root is not None else {}
     allowed_types = list_types(schema, root_schema)
     if "string" in allowed_types or not allowed_types:
@@ -71,7 +83,7 @@ def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = 
 
 
 def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
-    """The schema of what a list holds, also where a list is only one of several things."""
+    """Return the schema of the items of a list. The list may be one of several alternatives."""
     resolved_schema = resolve_schema(schema, root)
     if "items" in resolved_schema:
         return resolved_schema["items"]
@@ -80,7 +92,7 @@ def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
-    """What a schema lets one choose from, but for what nothing fits."""
+    """Return the alternatives of a schema. Alternatives that match no value are left out."""
     return [
         alternative
         for alternative in (*get_list(schema, "anyOf"), *get_list(schema, "oneOf"))
@@ -89,7 +101,9 @@ def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def list_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 16) -> set[str]:
-    """The types a schema, a part of `root`, takes; none if it takes any."""
+    """Return the types that a schema allows, or an empty set if the schema allows any type. `root` is the schema that
+    contains the definitions.
+    """
     root_schema = root if root is not None else {}
     resolved_schema = resolve_schema(schema, root_schema)
     type_names = {*get_types(resolved_schema)}
@@ -104,23 +118,39 @@ def list_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 
     return type_names
 
 
-def read_line(prompt: str) -> str:
-    sys.stderr.write(prompt)
-    sys.stderr.flush()
-    typed = sys.stdin.readline()
-    if not typed:
-        raise ElicitationCancelled
-    return typed.strip()
+def choose(lines: LineReader, prompt: str, answers: Mapping[str, T], hint: str = "") -> T:
+    """Ask until the user types one of the answers, in any case. Raise EOFError at the end of the input."""
+    while (typed := lines.read_line(prompt).lower()) not in answers:
+        lines.write(hint)
+    return answers[typed]
 
 
-def ask_field(name: str, schema: Mapping[str, Any], is_required: bool) -> Any:
-    """One answer that fits; None where nothing need be said."""
+def confirm(lines: LineReader, prompt: str, *, default: bool) -> bool:
+    """Ask a yes-or-no question."""
+    answers = {"": default, "y": True, "yes": True, "n": False, "no": False}
+    return choose(lines, f"{prompt} [{'Y/n' if default else 'y/N'}] ", answers)
+
+
+def fill_form(lines: LineReader, schema: Mapping[str, Any], answers: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Ask for the fields of a form that are not in `answers`, and return all values. Raise EOFError at the end of the
+    input.
+    """
+    values, required_names = {**(answers or {})}, get_required(schema)
+    for name, field_schema in get_mapping(schema).items():
+        if name not in values:
+            value = ask_field(lines, name, as_object(field_schema), name in required_names)
+            values |= {} if value is None else {name: value}
+    return values
+
+
+def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_required: bool) -> Any:
+    """Ask until the user enters a value that matches the schema. Return None if the user skips an optional field."""
     label = output.escape_line(str(schema.get("title") or name))
     if schema.get("description"):
-        output.print_note("  " + output.escape_line(str(schema["description"])))
+        lines.write(f"  {output.escape_line(str(schema['description']))}\n")
     choices = list_choices(schema)
     if choices:
-        output.print_note("  one of: " + ", ".join(output.escape_line(choice) for choice in choices))
+        lines.write(f"  one of: {', '.join(output.escape_line(choice) for choice in choices)}\n")
     default = schema.get("default")
     suffix = (
         f" [{output.escape_line(_format_value(default))}]"
@@ -130,22 +160,22 @@ def ask_field(name: str, schema: Mapping[str, Any], is_required: bool) -> Any:
         else " (optional)"
     )
     while True:
-        typed = read_line(f"{label}{suffix}: ")
+        typed = lines.read_line(f"  {label}{suffix}: ")
         if not typed and default is not None:
             return default
         if not typed and not is_required:
             return None
         if not typed and "string" not in list_types(schema):
-            output.print_note("  a value is required")
+            lines.write("  a value is required\n")
             continue
         try:
             return parse_answer(name, typed, schema)
         except click.UsageError as exc:
-            output.print_note("  " + exc.message)
+            lines.write(f"  {escape_text(exc.message)}\n")
 
 
 def parse_answer(name: str, typed: str, schema: Mapping[str, Any]) -> Any:
-    """A value of the kind that is asked for, and of the choices if there are any."""
+    """Convert an answer to the type of its schema and check it against the choices."""
     value, choices = coerce(name, typed, schema), list_choices(schema)
     for item in value if isinstance(value, list) else [value]:
         if choices and _format_value(item) not in choices:

@@ -1,4 +1,4 @@
-"""Read lines from the keyboard without blocking the event loop. Ctrl-C ends the wait at once."""
+"""Read lines that a user types. Another thread can end the wait for a line, so Ctrl-C takes effect immediately."""
 
 import asyncio
 import os
@@ -6,63 +6,24 @@ import select
 import sys
 import threading
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final, Self, TextIO
+
+_POLL_INTERVAL_S: Final = 0.1  # seconds between two checks whether the reader was closed
+_MAX_READ_BYTES: Final = 64 * 1024
 
 
 class LineReader:
-    """Whoever sits at standard input. Within its context it is read on this loop; after that nothing comes any more."""
+    """Writes prompts to a stream and reads lines from standard input, in any thread. Leaving the context of the reader
+    ends its wait.
 
-    def __init__(self) -> None:
+    `read` replaces standard input. It returns the next line, or an empty string at the end. `output` is stderr by
+    default.
+    """
+
+    def __init__(self, read: Callable[[], str] | None = None, output: TextIO | None = None) -> None:
+        self._read = read or self._read_stdin
+        self._output = output
         self._buffer = b""
-        self._has_ended = False
-        self._ready = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def __enter__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-
-    def __exit__(self, *_: object) -> None:
-        self._has_ended = True
-        self._ready.set()
-
-    async def read_line(self, prompt: str = "") -> str:
-        """What was typed, with its end; nothing when the input has ended."""
-        sys.stderr.write(prompt)
-        sys.stderr.flush()
-        if sys.platform == "win32":
-            return await asyncio.to_thread(sys.stdin.readline)
-        while b"\n" not in self._buffer and not self._has_ended:
-            await self._read_chunk()
-        line, end, self._buffer = self._buffer.partition(b"\n")
-        return (line + end).decode("utf-8", "replace")
-
-    def read_line_threadsafe(self) -> str:
-        """The same, for another thread than the loop's."""
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(self.read_line(), self._loop).result()
-
-    async def _read_chunk(self) -> None:
-        loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
-        self._ready.clear()
-        loop.add_reader(fd, self._ready.set)
-        try:
-            await self._ready.wait()
-        finally:
-            loop.remove_reader(fd)
-        if not self._has_ended:
-            chunk = os.read(fd, 65536)
-            self._buffer += chunk
-            self._has_ended = not chunk
-
-
-_POLL_INTERVAL_S: Final = 0.1  # seconds between two looks whether anybody still wants to know
-
-
-class BlockingLineReader:
-    """The lines of standard input, or of what `read` gives; once this is left, none come any more."""
-
-    def __init__(self, read: Callable[[], str] | None = None) -> None:
-        self._read_function = read or self._read_stdin
         self._closed = threading.Event()
 
     def __enter__(self) -> Self:
@@ -71,16 +32,49 @@ class BlockingLineReader:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
 
-    def read_line(self) -> str:
-        """One line, with its end; EOFError if there is none any more."""
-        line = self._read_function()
+    def write(self, text: str) -> None:
+        """Write text unchanged. The caller must escape text of servers first."""
+        stream = self._output or sys.stderr
+        stream.write(text)
+        stream.flush()
+
+    def read_line(self, prompt: str = "") -> str:
+        """Return the next line without surrounding whitespace. Raise EOFError at the end of the input."""
+        self.write(prompt)
+        line = self._read()
         if not line:
             raise EOFError
-        return line
+        return line.strip()
+
+    async def read_line_async(self, prompt: str = "") -> str:
+        """Return the next line as `read_line` does, without blocking the event loop. If the call is cancelled, the
+        reader is closed.
+        """
+        try:
+            return await asyncio.to_thread(self.read_line, prompt)
+        except asyncio.CancelledError:
+            self._closed.set()
+            raise
 
     def _read_stdin(self) -> str:
-        # A read that has begun cannot be called off: it begins when there is something to read.
-        while sys.platform != "win32" and not select.select([sys.stdin], [], [], _POLL_INTERVAL_S)[0]:
-            if self._closed.is_set():
-                return ""
-        return sys.stdin.readline()
+        try:
+            descriptor = sys.stdin.fileno()
+        except (OSError, ValueError):
+            return sys.stdin.readline()
+        if sys.platform == "win32":  # on Windows, select accepts only sockets
+            return sys.stdin.readline()
+        while b"\n" not in self._buffer and (chunk := self._read_chunk(descriptor)):
+            self._buffer += chunk
+        line, end, self._buffer = self._buffer.partition(b"\n")
+        return (line + end).decode("utf-8", "replace")
+
+    def _read_chunk(self, descriptor: int) -> bytes:
+        """Return the typed bytes, or empty bytes at the end. Wait with `select` first, because a read cannot be
+        cancelled.
+        """
+        while not self._closed.is_set():
+            is_readable = bool(select.select([descriptor], [], [], _POLL_INTERVAL_S)[0])
+            # A reader that was closed in the meantime must leave the input to the next reader.
+            if is_readable and not self._closed.is_set():
+                return os.read(descriptor, _MAX_READ_BYTES)
+        return b""

@@ -1,7 +1,7 @@
 """Print text, tables and JSON. Text of servers is escaped for the terminal.
 
-Nothing a server says reaches a terminal unescaped: no control, no escape sequence, no mark that reorders or hides. What
-a tool or a resource holds goes into a file or a pipe as it is.
+No text of a server reaches a terminal unescaped: no control characters, no escape sequences, and no characters that
+reorder or hide text. The content of a tool or a resource is written unchanged to a file or a pipe.
 """
 
 import json
@@ -16,39 +16,39 @@ import click
 from dovetail.protocol import safe_text
 from dovetail.protocol.safe_text import escape_text
 
-_MAX_CELL_CHARS: Final = 300  # more of a name or a line helps nobody, and would push the other columns away
+_MAX_CELL_CHARS: Final = 300  # longer cells would push the other columns out of view
 
 
 def escape_line(text: str) -> str:
-    """A text that must stay on one line, as a name in a table."""
+    """Escape and shorten a text for one line, such as a name in a table."""
     return safe_text.escape_line(text, _MAX_CELL_CHARS)
 
 
 def escape_full_line(text: str) -> str:
-    """A text on one line, never cut: an address somebody has to copy."""
+    """Escape a text for one line without shortening it, such as a URL to copy."""
     return safe_text.escape_line(text)
 
 
 def escape_for_stdout(text: str) -> str:
-    """What a tool or a resource holds, for stdout: safe for a terminal, and for a file or a pipe as it is."""
+    """Escape content if stdout is a terminal. For a file or a pipe, return the content unchanged."""
     return escape_text(text) if sys.stdout.isatty() else text
 
 
 def is_interactive() -> bool:
-    """Whether a person is there to be asked."""
+    """Return whether a user can answer questions on the terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-# For programs
+# Functions for output that programs read
 
 
 def format_json(value: Any) -> str:
-    """One JSON document; spelled so that nothing in it acts on a terminal."""
+    """Return a JSON document without characters that are unsafe in a terminal."""
     return _dump_json(value, indent=2)
 
 
 def format_json_line(value: Any) -> str:
-    """One JSON document on one line, for what comes piece by piece."""
+    """Return a JSON document on one line, for streams of documents."""
     return _dump_json(value, indent=None)
 
 
@@ -63,24 +63,24 @@ def _is_stdout_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-# For people
+# Functions for output that users read
 
 
 def style(text: str, *, err: bool = False, **styles: Any) -> str:
-    """Text with a colour where somebody can see it and did not ask for none."""
+    """Add styles to a text if the stream is a terminal and NO_COLOR is not set."""
     stream = sys.stderr if err else sys.stdout
     return click.style(text, **styles) if stream.isatty() and "NO_COLOR" not in os.environ else text
 
 
 def get_text_width(text: str) -> int:
-    """How many columns a text takes in a terminal."""
+    """Return the number of terminal columns of a text."""
     return sum(
         2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1 for char in text
     )
 
 
 def format_table(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:
-    """Columns; on a terminal the last one is cut to the room there is."""
+    """Return a table. On a terminal, the last column is shortened to fit."""
     cells = [[escape_line(cell) for cell in row] for row in rows]
     if not cells:
         return ""
@@ -104,30 +104,32 @@ def _format_row(cells: Sequence[str], widths: Sequence[int], last_width: int) ->
 
 
 def get_terminal_width() -> int:
-    """Columns of the terminal."""
+    """Return the number of columns of the terminal."""
     import shutil
 
     return shutil.get_terminal_size((100, 24)).columns
 
 
 def print_error(text: str) -> None:
-    """What went wrong, on stderr."""
+    """Print an error to stderr."""
     click.echo(style("error: ", err=True, fg="red", bold=True) + escape_text(text), err=True)
 
 
 def refuse_overwriting(file: str, force: bool) -> None:
     """Raise UsageError if a regular file exists and --force is not set."""
     if os.path.isfile(file) and not force:
-        raise click.UsageError(f"{file} already exists; use --force to overwrite it")
+        raise click.UsageError(f"{file} already exists. Use --force to overwrite it")
 
 
 def get_stderr_target() -> Any:
-    """Where a child's stderr goes that is shown as it comes: escaped on a terminal, else as it is."""
+    """Return the target for a child's stderr. On a terminal, the text is escaped. Otherwise, the child inherits
+    stderr.
+    """
     return print_note if sys.stderr.isatty() else "inherit"
 
 
 def write_content(text: str) -> None:
-    """What a tool or a resource holds, to stdout: into a file or a pipe as it is, and nothing more."""
+    """Write content to stdout. The content is escaped only if stdout is a terminal."""
     if sys.stdout.isatty():
         click.echo(escape_text(text))
     else:
@@ -136,7 +138,7 @@ def write_content(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """A remark, on stderr."""
+    """Print a note to stderr."""
     click.echo(style(escape_text(text), err=True, dim=True), err=True)
 
 
@@ -144,14 +146,14 @@ _BAR_CHARS = 24
 
 
 class ProgressBar:
-    """A bar on stderr; nothing at all where nobody looks."""
+    """A progress bar on stderr. If stderr is not a terminal, it prints nothing."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
         self._is_drawn = False
 
     def draw(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Draw how far it is."""
+        """Draw the current progress."""
         if not self._is_terminal:
             return
         filled = int(_BAR_CHARS * min(1.0, max(0.0, done / total))) if total else 0
@@ -163,7 +165,7 @@ class ProgressBar:
         self._is_drawn = True
 
     def clear(self) -> None:
-        """Leave the line as it was."""
+        """Clear the line of the progress bar."""
         if self._is_drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

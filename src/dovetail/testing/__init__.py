@@ -1,6 +1,7 @@
 """Test servers and clients: connected clients, faults on the connection, recorded traffic.
 
-You need no test framework. pytest loads `dovetail.testing.pytest_plugin`. Each name is loaded when first used.
+This package requires no test framework. pytest loads `dovetail.testing.pytest_plugin`. Each name is imported on first
+use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """A proxy between a client and a server that injects faults: over sockets, over pipes, or in memory.
 
-Each takes what a client would connect to and gives what it is to connect to instead.
+Each proxy takes the target of a client and returns another target, to which the client connects instead.
 """
 
 import asyncio
@@ -27,45 +27,45 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Piece(NamedTuple):
-    """Bytes to pass on, and the message that is complete with them."""
+    """Bytes to pass on, and the message that these bytes complete."""
 
     data: bytes
     message: bytes | None = None
 
 
 class MessageSplitter(Protocol):
-    """Cuts one direction of a connection."""
+    """Splits one direction of a connection into messages."""
 
-    buffer: bytes  # what is not complete
+    buffer: bytes  # bytes of an incomplete message
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """The pieces that are complete with these bytes."""
+        """Yield the pieces that these bytes complete."""
         ...
 
 
 class LineMessageSplitter:
-    """Newline-delimited messages."""
+    """Splits newline-delimited messages."""
 
     def __init__(self) -> None:
         self.buffer = b""
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """One piece for every line."""
+        """Yield one piece for each line."""
         *lines, self.buffer = (self.buffer + data).split(b"\n")
         for line in lines:
             yield Piece(line + b"\n", line)
 
 
 class HTTPMessageSplitter:
-    """Requests or replies: a body is a message, and so is every event of a stream."""
+    """Splits HTTP requests or responses. Each body and each event of a stream is one message."""
 
     def __init__(self) -> None:
         self.buffer = b""
-        self._body = b""  # of a chunked message, as far as it has come
+        self._body = b""  # the received part of a chunked body
         self._is_chunked = self._is_stream = self._is_endless = False
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """One piece for every message with its head; the head of a stream alone, then one for every event."""
+        """Yield one piece for each message with its headers. For a stream, yield its headers and then each event."""
         self.buffer += data
         while (piece := self._next()) is not None:
             yield piece
@@ -97,7 +97,7 @@ class HTTPMessageSplitter:
         return self._take(size, self.buffer[start:size]) if len(self.buffer) >= size else None
 
     def _read_chunk(self) -> Piece | None:
-        """Chunks are written anew: one for an event, one for a whole body."""
+        """Read chunks and encode them again. Return one chunk for each event, or one for a complete body."""
         event = self._read_event()
         if event is not None:
             return event
@@ -128,28 +128,30 @@ def _encode_chunk(data: bytes) -> bytes:
 
 _RELAY_SCRIPT = Path(__file__).with_name("stdio_relay.py")
 _CHUNK_BYTES = 65536
-_STREAM_LIMIT_BYTES = 1 << 30  # readers are only asked for what is there
+_STREAM_LIMIT_BYTES = 1 << 30  # this limit is never reached, because only available bytes are read
 
 
 class Backend(Protocol):
-    """A server that can be taken away and put back where it was."""
+    """A server that can be stopped and started again at the same address."""
 
     async def stop(self) -> None:
-        """Take it away, without a word to its clients."""
+        """Stop the server without notifying its clients."""
         ...
 
     async def start(self) -> None:
-        """Put it back."""
+        """Start the server again."""
         ...
 
 
 class ConnectionCut(Exception):
-    """The connection is not to go on."""
+    """Raised if the connection must be closed."""
 
 
 @asynccontextmanager
 async def insert_faults(faults: FaultPlan, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
-    """Stand before a target; what to connect to instead. What went wrong in a fault itself is raised in the end."""
+    """Put a proxy in front of a target. Yield the target that the client must use instead. Raise errors of the faults
+    at the end.
+    """
     try:
         async with _open_proxy(faults, target, backend) as proxied_target:
             yield proxied_target
@@ -177,13 +179,15 @@ async def _open_proxy(faults: FaultPlan, target: Any, backend: Backend | None) -
             finally:
                 await proxy.close()
     else:
-        raise TypeError(f"faults can be put before a Server, a command, or a plain address, not {target!r}")
+        raise TypeError(f"faults require a Server, a command or a URL with http://, unix: or tcp:, not {target!r}")
 
 
 async def apply_faults(
     faults: FaultPlan, to: Receiver, piece: Piece, kill: Callable[[PlannedFault], Awaitable[None]]
 ) -> bytes:
-    """What becomes of a piece on its way; Cut if it goes no further, as where a fault itself goes wrong."""
+    """Apply the due faults to a piece and return the bytes to pass on. Raise ConnectionCut to close the connection. If
+    a fault fails, the connection is closed, too.
+    """
     if piece.message is None:
         return piece.data
     try:
@@ -213,14 +217,14 @@ async def _apply_due_faults(
 
 
 class StreamPair(NamedTuple):
-    """One end of a connection, as streams."""
+    """The streams of one end of a connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
 
 class ProxiedConnection:
-    """One connection, passed on piece by piece in both directions."""
+    """One connection that the proxy passes on in both directions, piece by piece."""
 
     def __init__(
         self,
@@ -236,7 +240,7 @@ class ProxiedConnection:
         self._kill = kill
 
     async def run(self) -> None:
-        """Until both ends are closed, or it is cut."""
+        """Pass on messages until both ends are closed or the connection is cut."""
         loop = asyncio.get_running_loop()
         tasks = [
             loop.create_task(self._forward(self._client_side.reader, self._server_side.writer, "server")),
@@ -262,17 +266,17 @@ class ProxiedConnection:
             self.abort()
 
     def abort(self) -> None:
-        """End it without another word."""
+        """Close both ends immediately."""
         for side in (self._client_side, self._server_side):
             if not side.writer.is_closing():
                 side.writer.transport.abort()
 
 
-# Sockets
+# Classes for sockets
 
 
 class SocketProxy:
-    """Listens where the client connects, and connects where the server listens."""
+    """Listens for the client and connects to the server."""
 
     def __init__(self, faults: FaultPlan, target: str, backend: Backend | None) -> None:
         self._faults = faults
@@ -288,7 +292,7 @@ class SocketProxy:
         self._connections: dict[asyncio.Task[None], ProxiedConnection | None] = {}
 
     async def open(self) -> str:
-        """Begin to listen; the address for the client."""
+        """Start to listen and return the address for the client."""
         if self._target.startswith("unix:"):
             self._folder = tempfile.TemporaryDirectory(prefix="dovetail-")
             self._path = os.path.join(self._folder.name, "socket")
@@ -331,12 +335,13 @@ class SocketProxy:
 
     async def _kill(self, fault: PlannedFault) -> None:
         if self._backend is None:
-            raise RuntimeError("only a server that the test started itself can be killed")
+            raise RuntimeError("kill requires a server that the test started itself")
         if not fault.restart:
             self._stop_listening()
         await self._backend.stop()
         if fault.restart:
-            # It is back before its clients see that it was gone: when they may try again is not left to luck.
+            # Start the server before its clients notice the lost connection, so that the time of their next attempt
+            # does not matter.
             await self._backend.start()
             self._abort_connections()
 
@@ -351,7 +356,7 @@ class SocketProxy:
                 connection.abort()
 
     async def close(self) -> None:
-        """Stop listening, and cut what goes on."""
+        """Stop listening and close all connections."""
         self._stop_listening()
         tasks = [*self._connections]
         for task in tasks:
@@ -362,11 +367,13 @@ class SocketProxy:
             self._folder.cleanup()
 
 
-# Pipes
+# Classes for pipes
 
 
 class PipeProxy:
-    """Has a relay started in the server's place, which starts the server and sends the ends of all pipes here."""
+    """Runs a relay program in place of the server. The relay starts the server and sends all pipe ends to this
+    process.
+    """
 
     def __init__(self, faults: FaultPlan, path: str) -> None:
         self._faults = faults
@@ -375,7 +382,7 @@ class PipeProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, command: list[str]) -> list[str]:
-        """Wait for relays; the command for the client."""
+        """Accept relays and return the command for the client."""
         self._listener.bind(self._path)
         self._listener.listen()
         self._listener.setblocking(False)
@@ -408,7 +415,7 @@ class PipeProxy:
         await ProxiedConnection(self._faults, LineMessageSplitter, client_side, server_side, kill).run()
 
     async def close(self) -> None:
-        """Take no more relays, and cut what goes on."""
+        """Accept no more relays and close all connections."""
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -436,17 +443,17 @@ async def _open_pipes(source: int, sink: int) -> StreamPair:
 
 
 class _WriteOnlyProtocol(asyncio.streams.FlowControlMixin):
-    """A pipe that is only written to."""
+    """The protocol for the write end of a pipe."""
 
     async def _get_close_waiter(self, stream: asyncio.StreamWriter) -> None:
         return None
 
 
-# Memory
+# Classes for connections in memory
 
 
 class FaultyMemoryClient(MemoryClient):
-    """A connection in memory on which messages wait their turn, so that faults can happen to them."""
+    """A connection in memory that queues messages, so that faults can apply to them."""
 
     def __init__(self, server: InProcessServer, faults: FaultPlan) -> None:
         super().__init__(server.open_connection, server.start, server.stop)
@@ -455,7 +462,7 @@ class FaultyMemoryClient(MemoryClient):
         self._tasks: list[asyncio.Task[None]] = []
 
     async def connect(self) -> None:
-        """Make the server's end, with something before it."""
+        """Connect to the server and start to deliver the queued messages."""
         await super().connect()
         receivers: dict[Receiver, Callable[[bytes], None]] = {
             "server": super().write,
@@ -477,15 +484,15 @@ class FaultyMemoryClient(MemoryClient):
         return
 
     def write(self, data: bytes) -> None:
-        """Hand a message on."""
+        """Queue a message for the server."""
         self._queues["server"].put_nowait(data)
 
     def receive_message(self, data: bytes) -> None:
-        """Take a message of the server's."""
+        """Queue a message for the client."""
         self._queues["client"].put_nowait(data)
 
     async def disconnect(self) -> None:
-        """Let go of the server's end."""
+        """Stop the delivery and close the connection."""
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()

@@ -1,6 +1,6 @@
-"""Faults: which messages between a client and a server they hit, and what happens to them.
+"""Faults: which messages between a client and a server they affect, and how.
 
-Only decides; what stands between the two ends and does it is in `between`.
+This module only selects the messages. `fault_proxy` injects the faults.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ UNLIMITED: Final = 1 << 62
 
 
 class Fault:
-    """One fault of `Faults`. `count` is how often it has happened."""
+    """One fault of `Faults`. `count` is the number of times that the fault has happened."""
 
     action: Action
     count: int
 
 
 class PlannedFault(Fault):
-    """A fault and the messages it happens to."""
+    """A fault and the messages that it affects."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class PlannedFault(Fault):
         restart: bool = True,
     ) -> None:
         if nth < 1 or times < 1:
-            raise ValueError("nth and times count from 1")
+            raise ValueError("nth and times must be at least 1")
         if to not in get_args(Receiver):
             raise ValueError(f"to must be 'server' or 'client', not {to!r}")
         self.action = action
@@ -54,7 +54,9 @@ class PlannedFault(Fault):
         self._match_count = 0
 
     def matches(self, to: Receiver, message: dict[str, Any], method: str | None) -> bool:
-        """Return whether it happens to this message, and count it. `method` is the method of the request."""
+        """Return whether the fault affects this message, and count the message. `method` is the method of the
+        request.
+        """
         if to != self._to or (self._method is not None and method != self._method):
             return False
         if self._when is not None and not self._when(message):
@@ -67,25 +69,25 @@ class PlannedFault(Fault):
 
 
 class FaultPlan:
-    """Decides which faults happen to a message, and remembers what went wrong in a fault."""
+    """Applies the faults of a connection to its messages. Remembers the first error that a fault raised."""
 
     def __init__(self) -> None:
         self.faults: list[PlannedFault] = []
-        self._methods: dict[tuple[Receiver, Any], str] = {}  # of requests, by receiver and id
+        self._methods: dict[tuple[Receiver, Any], str] = {}  # methods of open requests, by receiver and id
         self._failure: Exception | None = None
 
     def record_failure(self, exc: Exception) -> None:
-        """Remember the first exception that a fault raised, such as one of its `when`."""
+        """Store the first exception that a fault raised, for example in its `when`."""
         self._failure = self._failure or exc
 
     def raise_failure(self) -> None:
-        """Raise what went wrong, once."""
+        """Raise the stored exception once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def find_due(self, to: Receiver, data: bytes) -> list[PlannedFault]:
-        """Return the faults that happen to a message."""
+        """Return the faults that affect a message."""
         try:
             message: Any = msgspec.json.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -106,10 +108,10 @@ class FaultPlan:
 
 
 class Faults:
-    """The faults of one test. Add them before or while the client is at work.
+    """The faults of one test. You can add faults before and while the client works.
 
-    Each happens to the `nth` message that goes `to` the server or to the client, belongs to a request of `method` and
-    satisfies `when`, and to as many after it as `times` says. An answer belongs to the method it answers.
+    A fault affects the `nth` message that is sent `to` the server or the client, belongs to a request of `method` and
+    satisfies `when`. It affects `times` messages in total. A response belongs to the method of its request.
     """
 
     def __init__(self) -> None:
@@ -124,7 +126,15 @@ class Faults:
         nth: int = 1,
         times: int = 1,
     ) -> Fault:
-        """Close the connection instead of passing the message on: to the client, the work was done in vain."""
+        """Close the connection instead of forwarding the message.
+
+        Args:
+            to: The receiver of the message: "client" or "server".
+            method: Only messages of requests of this method, and their responses. None matches all.
+            when: A function of the message. Only messages for which it returns True count.
+            nth: The first matching message that is affected, beginning with 1.
+            times: The number of messages that are affected.
+        """
         return self._add(PlannedFault("drop", to=to, method=method, when=when, nth=nth, times=times))
 
     def delay(
@@ -137,7 +147,7 @@ class Faults:
         nth: int = 1,
         times: int = UNLIMITED,
     ) -> Fault:
-        """Pass the message on later, and what follows it after it."""
+        """Forward the message later. Messages after it wait, too."""
         return self._add(PlannedFault("delay", to=to, method=method, when=when, nth=nth, times=times, seconds=seconds))
 
     def corrupt(
@@ -149,7 +159,7 @@ class Faults:
         nth: int = 1,
         times: int = 1,
     ) -> Fault:
-        """Pass the message on with some of its bytes changed, so that it is no message any more."""
+        """Forward the message with some of its bytes changed, so that it is invalid."""
         return self._add(PlannedFault("corrupt", to=to, method=method, when=when, nth=nth, times=times))
 
     def kill(
@@ -162,10 +172,12 @@ class Faults:
         times: int = 1,
         restart: bool = True,
     ) -> Fault:
-        """Kill the server instead of passing the message on.
+        """Kill the server instead of forwarding the message.
 
-        A process gets SIGKILL. A server in the test's own process loses its sockets, connections and sessions; without
-        `restart` nobody listens there any more.
+        A process gets SIGKILL. A server in the process of the test loses its sockets, connections and sessions.
+
+        Args:
+            restart: False leaves the server stopped.
         """
         return self._add(PlannedFault("kill", to=to, method=method, when=when, nth=nth, times=times, restart=restart))
 
@@ -179,7 +191,7 @@ class Faults:
 
 
 def corrupt_message(data: bytes, message: bytes) -> bytes:
-    """The same number of bytes, with a message in them that cannot be read."""
+    """Return `data` with an invalid message in place of `message`. The number of bytes stays the same."""
     start = data.rindex(message)
     middle = start + len(message) // 2
     return data[:start] + b"\xff" + data[start + 1 : middle] + b"\x00" + data[middle + 1 :]

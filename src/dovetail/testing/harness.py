@@ -1,7 +1,7 @@
 """Connect a client to a server for a test: over any transport, with any protocol version, with faults.
 
-The transports are the real ones: uvicorn on a loopback socket, a process with its pipes, sockets in a folder of their
-own. Nothing outlives the context.
+The transports are real: uvicorn on a loopback socket, a process with pipes, sockets in a temporary directory. All
+resources are closed when the context ends.
 """
 
 import asyncio
@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib import import_module
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, Unpack, get_args
 
 import uvicorn
 
-from dovetail.client.client import Client
+from dovetail.client.client import Client, ClientOptions
 from dovetail.client.sync_client import SyncClient, run_blocking
+from dovetail.client.targets import Target
 from dovetail.protocol.client_transport import ServerConnection
 from dovetail.server.asgi_app import create_asgi_app, create_endpoint
 from dovetail.server.server import Server, get_auth, get_dispatcher
@@ -29,7 +30,7 @@ Transport: TypeAlias = Literal["memory", "stdio", "http", "sse", "unix", "tcp"]
 
 _STOP_TIMEOUT_S: Final = 2.0
 
-# Finds the server again in a process of its own: by the name of its module, else by the file it is in.
+# A script that imports the server in another process, by the name of its module or by its file.
 _SERVER_SCRIPT: Final = """
 import sys
 name, path, variable, *sys.path[:] = sys.argv[1:]
@@ -49,41 +50,42 @@ server.run()
 
 @asynccontextmanager
 async def connect(
-    server: Any,
+    server: Server | Target,
     *,
     transport: Transport = "memory",
-    protocol_version: str | None = None,
     faults: Faults | None = None,
     principal: str | None = None,
-    **options: Any,
+    **options: Unpack[ClientOptions],
 ) -> AsyncGenerator[Client]:
-    """A client connected to a server while the context lasts; `options` are those of `Client`.
+    """Yield a client that is connected to a server while the context is open. Options are those of `Client`.
 
-    server: a Server, "module:name" of one, or any target of a client, which is then used as it is.
-    principal: who the caller is, in memory: a Principal(...) or a name. Over HTTP the server's `auth` asks for that.
+    Args:
+        server: A `Server`, the "module:name" of a server, or any target of a client.
+        transport: How to connect: "memory", "stdio", "http", "sse", "unix" or "tcp".
+        faults: Faults on the connection.
+        principal: The caller, for "memory". Over HTTP, use `auth` of the server and the client.
     """
     async with (
         _serve_for_client(server, transport, faults, principal) as (target, defaults),
-        Client(target, **_merge_options(defaults, protocol_version, options)) as client,
+        Client(target, **_merge_options(defaults, options)) as client,
     ):
         yield client
 
 
 @contextmanager
 def connect_sync(
-    server: Any,
+    server: Server | Target,
     *,
     transport: Transport = "memory",
-    protocol_version: str | None = None,
     faults: Faults | None = None,
     principal: str | None = None,
-    **options: Any,
+    **options: Unpack[ClientOptions],
 ) -> Generator[SyncClient]:
-    """As `connect`, for tests that do not await."""
+    """Yield a `SyncClient` that is connected to a server while the context is open. Options are those of `Client`."""
     context = _serve_for_client(server, transport, faults, principal)
     target, defaults = run_blocking(_enter(context))
     try:
-        with SyncClient(target, **_merge_options(defaults, protocol_version, options)) as client:
+        with SyncClient(target, **_merge_options(defaults, options)) as client:
             yield client
     finally:
         run_blocking(_leave(context))
@@ -92,9 +94,9 @@ def connect_sync(
 @asynccontextmanager
 async def _serve_for_client(
     server: Any, transport: Transport, faults: Faults | None, principal: str | None
-) -> AsyncGenerator[tuple[Any, dict[str, Any]]]:
-    """Serve while the context lasts; the target for a client and the default options of that client."""
-    resolved, defaults = resolve_server(server), dict[str, Any]()
+) -> AsyncGenerator[tuple[Target, ClientOptions]]:
+    """Serve while the context is open. Yield the target for a client and the default options of that client."""
+    resolved, defaults = resolve_server(server), ClientOptions()
     if transport == "sse":
         defaults["protocol_version"] = "handshake"
     if isinstance(resolved, Server):
@@ -104,8 +106,9 @@ async def _serve_for_client(
         yield target, defaults
 
 
-def _merge_options(defaults: dict[str, Any], protocol_version: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    return defaults | ({} if protocol_version is None else {"protocol_version": protocol_version}) | options
+def _merge_options(defaults: ClientOptions, options: ClientOptions) -> ClientOptions:
+    merged: Any = {**defaults, **{name: value for name, value in options.items() if value is not None}}
+    return merged
 
 
 async def _enter(context: Any) -> Any:
@@ -117,8 +120,16 @@ async def _leave(context: Any) -> None:
 
 
 @asynccontextmanager
-async def serve(server: Any, *, transport: Transport = "memory", faults: Faults | None = None) -> AsyncGenerator[Any]:
-    """Serve while the context lasts; what a client is to connect to: a URL, a command, an address, the server."""
+async def serve(
+    server: Server | Target, *, transport: Transport = "memory", faults: Faults | None = None
+) -> AsyncGenerator[Target]:
+    """Serve while the context is open. Yield the target for a client: a URL, a command, an address or the server.
+
+    Args:
+        server: A `Server`, the "module:name" of a server, or any target of a client.
+        transport: How to serve: "memory", "stdio", "http", "sse", "unix" or "tcp".
+        faults: Faults on the connection.
+    """
     if transport not in get_args(Transport):
         raise ValueError(f"transport must be one of {', '.join(get_args(Transport))}, not {transport!r}")
     resolved = resolve_server(server)
@@ -134,7 +145,7 @@ async def serve(server: Any, *, transport: Transport = "memory", faults: Faults 
 
 
 def resolve_server(server: Any) -> Any:
-    """The server that "module:name" names; anything else is what it is."""
+    """Return the server for a "module:name" text. Return any other value unchanged."""
     if isinstance(server, str) and ":" in server and "/" not in server and "\\" not in server:
         module, _, name = server.partition(":")
         return getattr(import_module(module), name)
@@ -142,7 +153,7 @@ def resolve_server(server: Any) -> Any:
 
 
 class ServerWithPrincipal:
-    """A server in memory whose caller is known to be somebody."""
+    """A server in memory whose callers have a principal."""
 
     def __init__(self, server: Server, principal: str) -> None:
         self.server = server
@@ -185,7 +196,9 @@ async def _start_server(server: Server, transport: Transport) -> AsyncGenerator[
 
 @asynccontextmanager
 async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
-    """A started server. It may be served several times at once; its lifespan ends with the last."""
+    """Run the lifespan of a server. If the server is served several times at once, the last context ends the
+    lifespan.
+    """
     user = object()
     await server.start(user)
     try:
@@ -195,7 +208,7 @@ async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
 
 
 class HTTPBackend:
-    """A server behind uvicorn on a loopback port, in this loop."""
+    """A server behind uvicorn on a loopback port, in this event loop."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -205,11 +218,11 @@ class HTTPBackend:
 
     @property
     def address(self) -> str:
-        """The origin."""
+        """The origin of the server's URL."""
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Listen, at the same place as before."""
+        """Start to listen. A restarted server has the same address."""
         if self._listener.fileno() < 0:
             self._listener = bind_socket("127.0.0.1", self._port)
         dispatcher = get_dispatcher(self._server)
@@ -217,13 +230,13 @@ class HTTPBackend:
         app = create_asgi_app(dispatcher, endpoint)
         config = create_uvicorn_config(app, dispatcher.limits)
         config.load()
-        # Its own `serve` would wait for signals, which are the test runner's.
+        # Do not call uvicorn's `serve`, because it would replace the signal handlers of the test runner.
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.lifespan = config.lifespan_class(config)
         await self._uvicorn.startup([self._listener])
 
     async def stop(self) -> None:
-        """End everything at once."""
+        """Stop the server and abort its connections."""
         uvicorn_server, self._uvicorn = self._uvicorn, None
         if uvicorn_server is None:
             return
@@ -237,12 +250,12 @@ class HTTPBackend:
         await uvicorn_server.lifespan.shutdown()
 
     def close(self) -> None:
-        """Nothing is left to close."""
+        """Close the socket."""
         self._listener.close()
 
 
 class SocketBackend:
-    """A server on a Unix socket or a TCP port, in this loop."""
+    """A server on a Unix socket or a TCP port, in this event loop."""
 
     def __init__(self, server: Server, transport: str) -> None:
         self._server = server
@@ -253,28 +266,28 @@ class SocketBackend:
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """The address for clients."""
         return f"unix:{self._path}" if self._path is not None else f"tcp://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Listen, at the same place as before."""
+        """Start to listen. A restarted server has the same address."""
         options: dict[str, Any] = {"path": self._path} if self._path is not None else {"port": self._port}
         listener = await self._exit_stack.enter_async_context(serve_socket(get_dispatcher(self._server), **options))
         if self._path is None:
             self._port = listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """End everything at once."""
+        """Stop the server and close its connections."""
         await self._exit_stack.aclose()
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Remove the directory of the socket."""
         if self._folder is not None:
             self._folder.cleanup()
 
 
 def _build_command(server: Server) -> list[str]:
-    """How to start the server in a process of its own."""
+    """Return the command that runs the server in another process."""
     for module in tuple(sys.modules.values()):
         path = getattr(module, "__file__", None)
         if path is None:
@@ -283,5 +296,5 @@ def _build_command(server: Server) -> list[str]:
             if value is server:
                 return [sys.executable, "-u", "-c", _SERVER_SCRIPT, module.__name__, path, name, *sys.path]
     raise ValueError(
-        f"{server.name!r} cannot be found by another process: over stdio a server must be a variable of a module"
+        f"cannot run {server.name!r} in another process: over stdio, a server must be a variable of a module"
     )

@@ -1,7 +1,7 @@
-"""The pytest plugin: fixtures for connected clients, the marker `mcp`, and the option that records cassettes.
+"""The pytest plugin: fixtures for connected clients, the marker `mcp`, and the option to record cassettes.
 
-Depends on no plugin for asynchronous tests: `mcp_client` makes a context for whichever loop the test has, and
-`mcp_sync_client` needs none.
+The plugin does not depend on a plugin for asynchronous tests. `mcp_client` uses the event loop of the test, and
+`mcp_sync_client` needs no event loop.
 """
 
 import inspect
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from dovetail.testing.faults import Faults
 
 _MARKER_HELP = (
-    "mcp(server, transport, protocol_version, **options): connect mcp_client and mcp_sync_client to this server. "
-    "With a list of transports or protocol versions, the test runs once for each"
+    "mcp(server, transport, protocol_version, **options): connect mcp_client and mcp_sync_client to "
+    "this server. With a list of transports or protocol versions, the test runs once for each"
 )
 _LIST_OPTIONS = ("transport", "protocol_version")
 
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Announce the marker."""
+    """Register the marker `mcp`."""
     config.addinivalue_line("markers", _MARKER_HELP)
     if config.getoption("--mcp-record"):
         os.environ["DOVETAIL_RECORD_CASSETTES"] = "1"
@@ -53,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _read_markers(item: Any) -> dict[str, Any]:
-    """What the markers say; the nearest wins."""
+    """Return the merged options of all markers. The nearest marker has precedence."""
     merged: dict[str, Any] = {}
     for marker in item.iter_markers("mcp"):
         _check_marker(marker, item)
@@ -65,14 +65,14 @@ def _read_markers(item: Any) -> dict[str, Any]:
 
 
 def _check_marker(marker: pytest.Mark, item: Any) -> None:
-    """Refuse a marker that says what nobody would read."""
+    """Raise UsageError for unknown options and transports."""
     from dovetail.client.client import Client
     from dovetail.client.option_checks import suggest_match
     from dovetail.testing.harness import Transport, connect
 
     location = f"@pytest.mark.mcp of {item.nodeid}"
     if len(marker.args) > 1:
-        raise pytest.UsageError(f"{location} takes one server without a name, not {len(marker.args)}")
+        raise pytest.UsageError(f"{location} takes one positional argument, the server, not {len(marker.args)}")
     parameters = {**inspect.signature(connect).parameters, **inspect.signature(Client.__init__).parameters}
     for option in marker.kwargs:
         if option not in parameters.keys() - {"self", "target", "options"}:
@@ -82,26 +82,26 @@ def _check_marker(marker: pytest.Mark, item: Any) -> None:
         if name not in get_args(Transport):
             transports = get_args(Transport)
             raise pytest.UsageError(
-                f"{location}: transport is one of {', '.join(transports)}, "
-                f"not {name!r}{suggest_match(name, transports)}"
+                f"{location}: transport must be one of {', '.join(transports)}, not "
+                f"{name!r}{suggest_match(name, transports)}"
             )
 
 
 @pytest.fixture
 def _mcp_setting(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The marker's arguments for this test, of a list the one whose turn it is."""
+    """Return the marker's options for this test. Each list is replaced by its current value."""
     return _read_markers(request.node) | getattr(request, "param", {})
 
 
 @pytest.fixture
 def mcp_server() -> Any:
-    """The server to connect to, where the marker names none: define a fixture of this name."""
-    raise pytest.UsageError("name a server: @pytest.mark.mcp(server=...), or a fixture called mcp_server")
+    """Return the server to connect to if the marker has no server. Override this fixture in your tests."""
+    raise pytest.UsageError("no server: use @pytest.mark.mcp(server=...), or define a fixture named mcp_server")
 
 
 @pytest.fixture
 def mcp_faults() -> "Faults":
-    """Faults on the way between the client and the server of this test."""
+    """Return the faults between the client and the server of this test."""
     from dovetail.testing.faults import Faults
 
     return Faults()
@@ -111,7 +111,9 @@ def mcp_faults() -> "Faults":
 def mcp_client(
     request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]
 ) -> "Callable[..., AbstractAsyncContextManager[Client]]":
-    """Connects: `async with mcp_client() as client`, with other options than the marker's if given."""
+    """Return a function that connects: `async with mcp_client() as client`. Options of the function override options of
+    the marker.
+    """
     from dovetail.testing.harness import connect
 
     def connect_client(server: Any = None, **options: Any) -> "AbstractAsyncContextManager[Client]":
@@ -122,7 +124,7 @@ def mcp_client(
 
 @pytest.fixture
 def mcp_sync_client(request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]) -> "Iterator[SyncClient]":
-    """A connected client for tests that do not await."""
+    """Return a connected client for synchronous tests."""
     from dovetail.testing.harness import connect_sync
 
     with connect_sync(**_merge_options(request, _mcp_setting, None, {})) as client:
@@ -131,7 +133,7 @@ def mcp_sync_client(request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]
 
 @pytest.fixture
 def mcp_cassette(request: pytest.FixtureRequest) -> Path:
-    """The file of this test's cassette: `cassettes/` beside the test's own file."""
+    """Return the cassette file of this test, in `cassettes/` next to the test's file."""
     name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
     return Path(str(request.path)).parent / "cassettes" / f"{request.path.stem}.{name}.jsonl"
 

@@ -12,11 +12,11 @@ from dovetail.wire.tools import Tool
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
-    """What a scripted model was asked."""
+    """One request to a `ScriptedModel`."""
 
-    messages: list[SamplingMessage]
-    tools: list[Tool]
-    options: dict[str, Any]
+    messages: list[SamplingMessage]  # the conversation
+    tools: list[Tool]  # the tools that the model could call
+    options: dict[str, object]  # the other options of the request
 
 
 ScriptedReply: TypeAlias = (
@@ -24,17 +24,25 @@ ScriptedReply: TypeAlias = (
 )
 
 
-def tool_call(tool: str, **arguments: Any) -> ToolUseContent:
-    """A line that calls a tool, by "server.tool" or the name a model sees; its id is given when it is said."""
+def tool_call(tool: str, **arguments: object) -> ToolUseContent:
+    """Return a reply of a `ScriptedModel` that calls a tool with these arguments.
+
+    Args:
+        tool: The tool, as "server.tool" or by the name that a model sees.
+    """
     return ToolUseContent(id="", name=tool, input=arguments)
 
 
 class ScriptedModel:
-    """Says its lines one after another; what it was asked is in `asked`.
+    """A model that gives prepared replies, one after another. `requests` contains the requests that it got.
 
-    A line is a text, a call made by `use`, several of these, a whole `ModelReply`, or a function of what was asked that
-    returns one of them. usage: what each took. price: dollars for a million tokens, in and out; nothing, unless `usage`
-    does not say what it cost.
+    A reply is a text, a `tool_call(...)`, a list of these, a `ModelReply`, or a function of the request that returns a
+    reply.
+
+    Args:
+        name: The name of the model in replies.
+        usage: The usage of each reply.
+        price: Dollars for a million input and output tokens, if `usage` has no cost.
     """
 
     def __init__(
@@ -51,12 +59,16 @@ class ScriptedModel:
         self.price = price or (None if self._usage.cost_usd is None else (0.0, 0.0))
 
     async def create_message(
-        self, messages: Sequence[SamplingMessage], tools: Sequence[Tool] = (), **options: Any
+        self, messages: Sequence[SamplingMessage], tools: Sequence[Tool] = (), **options: object
     ) -> ModelReply:
-        """The next line."""
+        """Return the next reply.
+
+        Args:
+            tools: The tools that the model could call.
+        """
         self.requests.append(ModelRequest(messages=[*messages], tools=[*tools], options=options))
         if not self._replies:
-            raise ModelError("the scripted model has no line left")
+            raise ModelError("the scripted model has no more replies")
         scripted_reply: Any = self._replies.pop(0)
         return self._build_reply(scripted_reply(self.requests[-1]) if callable(scripted_reply) else scripted_reply)
 

@@ -1,6 +1,6 @@
-"""A program that starts a server and hands both ends of its streams to the fault proxy of a test.
+"""A program that starts a server and passes both ends of its streams to the fault proxy of a test.
 
-Run as a program of its own, by path, with nothing but the standard library. It ends as the server ends.
+The program uses only the standard library, and exits when the server exits.
 """
 
 import os
@@ -11,14 +11,13 @@ import sys
 
 
 def main(path: str, command: list[str]) -> int:
-    """Start the command, send the descriptors over the socket at `path`, wait for the end."""
+    """Start the command, send the descriptors over the socket at `path`, and wait for the command to exit."""
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
     assert child.stdout is not None
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(
-            signal_number, signal.SIG_IGN
-        )  # the whole group gets it; when the server has ended is when this ends
+        # Ignore the signal, because the server gets it, too. This program exits after the server.
+        signal.signal(signal_number, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         socket.send_fds(connection, [b"%d" % child.pid], [0, 1, child.stdin.fileno(), child.stdout.fileno()])

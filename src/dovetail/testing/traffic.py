@@ -1,7 +1,7 @@
 """Traffic: the messages between a client and a server, with assertions about them.
 
-A recording kept in a file is a cassette: written once, compared from then on, with what differs from run to run (ids,
-times, versions) made equal first.
+A cassette is a recording in a file. The first run writes the cassette, and later runs are compared with it. Values that
+differ from run to run (ids, times, versions) are normalized first.
 """
 
 import datetime
@@ -43,9 +43,12 @@ Message = dict[str, Any]
 
 @contextmanager
 def record_traffic(client: Client | SyncClient, *, include_request_state: bool = False) -> Generator["Traffic"]:
-    """Record the traffic of a client while the context lasts. If the client is not connected yet, also its opening.
+    """Record the traffic of a client while the context is open. If the client is not connected yet, the messages that
+    open the connection are recorded, too.
 
-    include_request_state: keep the `requestState` of servers, which is masked otherwise.
+    Args:
+        client: The client to record.
+        include_request_state: True keeps the `requestState` of servers. By default, it is masked.
     """
     traffic = Traffic(client.name, _include_request_state=include_request_state)
     recorder = get_recorder(traffic)
@@ -64,7 +67,7 @@ def get_recorder(traffic: "Traffic") -> Recorder:
 
 
 class Traffic:
-    """Frames in the order they were sent or came."""
+    """The recorded frames, in the order in which they were sent or received."""
 
     def __init__(self, _server: str = "", *, _include_request_state: bool = False) -> None:
         self.frames: list[Frame] = []
@@ -80,20 +83,28 @@ class Traffic:
         elapsed = round(time.monotonic() - self._started_at, 6)
         self.frames.append(create_frame(elapsed, to, data, headers, keep_request_state=self._include_request_state))
 
-    # Looking
+    # Methods that return messages
 
-    def sent(self, method: str | None = None, **params: Any) -> list[Message]:
-        """Messages to the server: of a method, with at least these parameters."""
+    def sent(self, method: str | None = None, **params: object) -> list[Message]:
+        """Return the messages to the server, with at least these parameters.
+
+        Args:
+            method: The method. None returns all messages.
+        """
         return [message for message in self._messages("server") if _matches(message, method, params)]
 
-    def received(self, method: str | None = None, **params: Any) -> list[Message]:
-        """Requests and notices of the server: of a method, with at least these parameters."""
+    def received(self, method: str | None = None, **params: object) -> list[Message]:
+        """Return the requests and notifications of the server, with at least these parameters.
+
+        Args:
+            method: The method. None returns all messages.
+        """
         return [
             message for message in self._messages("client") if "method" in message and _matches(message, method, params)
         ]
 
-    def responses(self, method: str, **params: Any) -> list[Message]:
-        """The server's responses to requests of a method, with at least these parameters."""
+    def responses(self, method: str, **params: object) -> list[Message]:
+        """Return the server's responses to requests of a method with at least these parameters."""
         request_ids = [message["id"] for message in self.sent(method, **params) if "id" in message]
         return [
             message
@@ -106,25 +117,33 @@ class Traffic:
             if frame.to == to:
                 yield from (message for message in _as_list(frame.message) if isinstance(message, dict))
 
-    # Asserting
+    # Methods that assert
 
-    def assert_sent(self, method: str, *, times: int | None = None, **params: Any) -> None:
-        """Fail unless the client sent this, at least once or exactly so many times."""
+    def assert_sent(self, method: str, *, times: int | None = None, **params: object) -> None:
+        """Raise AssertionError unless the client sent a message with this method and these parameters.
+
+        Args:
+            times: The exact number of times. None means at least once.
+        """
         __tracebackhide__ = True
         self._assert_count("sent", self._messages("server"), method, params, times)
 
-    def assert_received(self, method: str, *, times: int | None = None, **params: Any) -> None:
-        """Fail unless the server sent this request or notice, at least once or exactly so many times."""
+    def assert_received(self, method: str, *, times: int | None = None, **params: object) -> None:
+        """Raise AssertionError unless the server sent a request or notification with this method and these parameters.
+
+        Args:
+            times: The exact number of times. None means at least once.
+        """
         __tracebackhide__ = True
         self._assert_count("received", self._messages("client"), method, params, times)
 
-    def assert_not_sent(self, method: str, **params: Any) -> None:
-        """Fail if the client sent this."""
+    def assert_not_sent(self, method: str, **params: object) -> None:
+        """Raise AssertionError if the client sent a message with this method and these parameters."""
         __tracebackhide__ = True
         self._assert_count("sent", self._messages("server"), method, params, 0)
 
     def _assert_count(
-        self, verb: str, messages: Iterator[Message], method: str, params: dict[str, Any], times: int | None
+        self, verb: str, messages: Iterator[Message], method: str, params: dict[str, object], times: int | None
     ) -> None:
         __tracebackhide__ = True
         all_messages = [*messages]
@@ -136,17 +155,20 @@ class Traffic:
             "\n".join(f"  {_format_brief(message)}" for message in all_messages if "method" in message) or "  nothing"
         )
         raise AssertionError(
-            f"{_format_brief({'method': method, 'params': params})} was {verb} {count} times"
-            f"{', not' + expected if expected else ''}; what was {verb}:\n{summary}"
+            f"{_format_brief({'method': method, 'params': params})} was {verb} {count} "
+            f"times{', not' + expected if expected else ''}. All messages {verb}:\n{summary}"
         )
 
-    # Cassettes
+    # Methods for cassettes
 
     def assert_matches(self, path: str | Path, *, ignore: Collection[str] = ()) -> None:
-        """Fail unless the traffic matches the cassette at `path`.
+        """Raise AssertionError unless the traffic matches the cassette at `path`.
 
-        --mcp-record or DOVETAIL_RECORD_CASSETTES=1 writes the cassette instead.
-        ignore: names of fields to skip, besides ids, times and versions.
+        With --mcp-record or DOVETAIL_RECORD_CASSETTES=1, write the cassette instead.
+
+        Args:
+            path: The file of the cassette.
+            ignore: Names of fields to skip, besides ids, times and versions.
         """
         __tracebackhide__ = True
         cassette = Path(path)
@@ -158,12 +180,14 @@ class Traffic:
             return
         if not cassette.exists():
             raise AssertionError(f"cassette {cassette} not found: write it with --mcp-record or {RECORD_ENV_VAR}=1")
-        recorded = [entry for entry in read_frames(cassette.read_bytes().splitlines()) if isinstance(entry, Frame)]
+        recorded = [
+            entry for entry in read_frames(cassette.read_bytes().splitlines(), cassette) if isinstance(entry, Frame)
+        ]
         if recorded != frames:
-            raise AssertionError(f"the traffic is not that of {cassette}:\n{_format_diff(recorded, frames)}")
+            raise AssertionError(f"the traffic differs from {cassette}:\n{_format_diff(recorded, frames)}")
 
     def save(self, path: str | Path) -> None:
-        """Write the recording as it is."""
+        """Write the recording without normalizing its values."""
         Path(path).write_bytes(b"".join(map(encode_line, (self._header, *self.frames))))
 
     def _normalize_frames(self, volatile: frozenset[str]) -> list[Frame]:
@@ -175,11 +199,12 @@ class Traffic:
 
 
 class _Normalizer:
-    """Makes two runs of the same conversation equal."""
+    """Replaces values that differ from run to run."""
 
     def __init__(self, volatile: frozenset[str]) -> None:
         self._volatile = volatile
-        self._numbers: dict[Receiver, dict[Any, int]] = {"server": {}, "client": {}}  # of requests, by whom they go to
+        # Numbers that replace request ids, by receiver.
+        self._numbers: dict[Receiver, dict[Any, int]] = {"server": {}, "client": {}}
 
     def normalize(self, to: Receiver, message: Any) -> Any:
         if isinstance(message, list):
@@ -221,14 +246,14 @@ def _as_list(message: Any) -> list[Any]:
     return message if isinstance(message, list) else [message]
 
 
-def _matches(message: Message, method: str | None, params: dict[str, Any]) -> bool:
+def _matches(message: Message, method: str | None, params: dict[str, object]) -> bool:
     if method is not None and message.get("method") != method:
         return False
     return _contains(message.get("params") or {}, params)
 
 
 def _contains(actual: Any, expected: Any) -> bool:
-    """Whether everything wanted is there; objects may hold more."""
+    """Return whether a value contains the expected value. Objects may have more fields."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         return all(name in actual and _contains(actual[name], value) for name, value in expected.items())
     return actual == expected

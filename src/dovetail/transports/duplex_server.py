@@ -1,8 +1,8 @@
-"""The server side of a two-way connection, for both eras. The bytes are moved by another module.
+"""The server side of a two-way connection, for both eras. Other modules read and write the bytes.
 
-Give it whole messages with `receive` and a function that takes bytes to send; that is all a transport of your own
-needs. Requests run side by side, each at once up to where it waits, answered as they finish; every message that comes
-in is answered or understood to need no answer, never dropped.
+To write a transport, pass whole messages to `receive` and pass a function that sends bytes as `write`. Requests run
+concurrently, and the server answers each one when it finishes. Every message gets a response unless the protocol
+defines none for it.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.errors import (
     ConnectionLost,
     InternalError,
@@ -20,12 +21,11 @@ from dovetail.errors import (
     RemoteError,
 )
 from dovetail.protocol import downgrade, handshake, stateless
-from dovetail.protocol.exchange import Exchange, Service, check_meta_size
+from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
 from dovetail.protocol.handshake import PendingRequests
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal, as_principal
 from dovetail.protocol.recording_format import Recorder
-from dovetail.transports.eager_tasks import EagerTaskStarter
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import replace
 from dovetail.wire.codec import decode
@@ -37,7 +37,7 @@ from dovetail.wire.revisions import DRAFT
 def wrap_with_recorder(
     receive: Callable[[bytes], None], write: Callable[[bytes], None], recorder: Recorder
 ) -> tuple[Any, Any]:
-    """Both directions of a server's connection, noted."""
+    """Wrap both directions of a server's connection so that each message is recorded."""
 
     def record_received(data: bytes) -> None:
         recorder("server", data, ())
@@ -57,7 +57,7 @@ Drain = Callable[[], Coroutine[Any, Any, None]]
 
 
 class DuplexServer:
-    """One connection, from its first message to its last."""
+    """One connection of a server. Handles all its messages."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DuplexServer:
         self._write = write
         self._drain = drain
         self._principal = as_principal(principal)
-        self.origin = principal  # whose share of the server its calls are
+        self.origin = principal  # calls of this connection count toward the limits of this origin
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
             service.implementation, service.protocol_versions, service.limits.max_result_bytes
@@ -81,36 +81,36 @@ class DuplexServer:
         self._session: handshake.HandshakeState | None = None
         self._session_mark = os.urandom(8).hex()
         self._client_requests: PendingRequests[asyncio.Future[Any]] = PendingRequests()
-        self._running: dict[RequestId, tuple[Exchange, Write]] = {}
+        self._running: dict[RequestId, tuple[IncomingExchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
         self._starter = EagerTaskStarter()
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}
         self._notify_task: asyncio.Task[None] | None = None
-        self._is_input_closed = False  # no more answers to our questions will come
-        self._is_closed = False  # nobody reads any more
+        self._is_input_closed = False  # whether the client can no longer answer requests of the server
+        self._is_closed = False  # whether the client has stopped reading
         if service.recorder is not None:
             self.receive, self._write = wrap_with_recorder(self.receive, self._write, service.recorder)
 
     @property
     def running_count(self) -> int:
-        """How many requests are being worked on."""
+        """The number of requests that are running."""
         return len(self._running)
 
     @property
     def open_questions(self) -> int:
-        """How many questions wait for the client's answer."""
+        """The number of requests to the client that have no response yet."""
         return self._client_requests.open_questions
 
     def set_principal(self, principal: Principal | None) -> None:
-        """Who sends the next messages: the same one as before, with what they may do by now."""
+        """Set the principal for the next messages. The caller stays the same, but its scopes may have changed."""
         if principal is not self._principal:
             self._principal = principal
             if self._session is not None:
                 self._session.caller = replace(self._session.caller, principal=principal)
 
     def receive(self, data: bytes) -> None:
-        """Take one message, as bytes."""
+        """Handle one message, or one batch of messages."""
         if self._is_input_closed:
             return
         try:
@@ -124,11 +124,13 @@ class DuplexServer:
             self._handle_message(message, self._write, len(data))
 
     def send_refusal(self, exc: ProtocolError) -> None:
-        """Answer something that never became a message."""
+        """Send an error for input that could not be read as a message."""
         self._write(jsonrpc.encode_protocol_error(None, exc))
 
     async def close(self, grace: float = 0.0) -> None:
-        """The other side says no more: answer what finishes within the grace, then stop the rest."""
+        """Close the connection after the client has sent its last message. Answer the calls that finish within the
+        grace period and stop the others.
+        """
         self._is_input_closed = True
         self._starter.close()
         if self._stop_listening is not None:
@@ -140,7 +142,7 @@ class DuplexServer:
                 future.set_exception(ConnectionLost("The client closed the connection"))
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
-                exchange.end("gone")  # it would only end with its listener
+                exchange.end("gone")  # a subscription runs until the server ends it
         tasks = [exchange.task for exchange, _ in self._running.values()]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
@@ -149,12 +151,10 @@ class DuplexServer:
             exchange.end("gone")
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        self._running.clear()  # those stopped before they had begun are still there
-
-    # One message
+        self._running.clear()  # a task that was cancelled before it started did not remove its entry
 
     def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
-        """Act on a message; whether a reply will follow later."""
+        """Handle one message. Return whether a response will follow later."""
         try:
             kind = jsonrpc.classify(message)
             if kind == "request":
@@ -195,50 +195,55 @@ class DuplexServer:
         self._session, response = handshake.open_session(message, self._service, self._principal)
         reply(response)
 
-    def _start(self, exchange: Exchange, reply: Write) -> None:
+    def _start(self, exchange: IncomingExchange, reply: Write) -> None:
         if exchange.id in self._running:
             code = downgrade.DRAFT_DUPLICATE_ID if self._is_draft(exchange) else InvalidRequest.code
-            reply(jsonrpc.encode_error(exchange.id, code, "Invalid request: this id is in use by a request in flight"))
+            reply(
+                jsonrpc.encode_error(
+                    exchange.id, code, "Invalid request: this id is already in use by a running request"
+                )
+            )
             self._settle_batch(reply)
             return
         if len(self._running) >= self._limits.max_calls_per_connection:
             raise CallerBusy(
-                f"More than {self._limits.max_calls_per_connection} requests are in flight on this connection"
+                f"More than {self._limits.max_calls_per_connection} requests are running on this connection"
             )
         exchange.emit = self._emit
         self._running[exchange.id] = (exchange, reply)
         exchange.task = self._starter.start(self._run(exchange, reply))
 
-    async def _run(self, exchange: Exchange, reply: Write) -> None:
+    async def _run(self, exchange: IncomingExchange, reply: Write) -> None:
         response: bytes | None = None
         try:
             response = self._seal(exchange, await self._service.handle(exchange))
         except ProtocolError as exc:
             response = self._refuse(exchange, exc)
         except asyncio.CancelledError:
-            if exchange.verdict is None and not self._is_closed:  # the work cancelled itself; its caller still waits
+            # The handler raised CancelledError, and the client still waits.
+            if exchange.verdict is None and not self._is_closed:
                 response = self._refuse(exchange, InternalError("The call was cancelled by the server"))
         except Exception as exc:
             log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
             response = self._refuse(exchange, InternalError("The result could not be encoded"))
         self._finish(exchange, reply, response)
 
-    def _finish(self, exchange: Exchange, reply: Write, response: bytes | None) -> None:
+    def _finish(self, exchange: IncomingExchange, reply: Write, response: bytes | None) -> None:
         entry = self._running.get(exchange.id)
         if entry is None or entry[0] is not exchange:
-            return  # cancelled meanwhile: whoever did it has settled it
+            return  # the request was cancelled and has its response
         del self._running[exchange.id]
         if response is not None and not self._is_closed:
             reply(response)
         if reply is not self._write:
             self._settle_batch(reply)
 
-    def _seal(self, exchange: Exchange, result: Any) -> bytes:
+    def _seal(self, exchange: IncomingExchange, result: Any) -> bytes:
         if exchange.caller.is_stateless:
             return self._stateless_protocol.seal(exchange, result)
         return handshake.seal(exchange, result, self._limits.max_result_bytes)
 
-    def _refuse(self, exchange: Exchange, exc: ProtocolError) -> bytes:
+    def _refuse(self, exchange: IncomingExchange, exc: ProtocolError) -> bytes:
         if exchange.caller.is_stateless:
             return self._stateless_protocol.refuse(exchange.id, exc)
         return handshake.refuse(exchange.caller.protocol_version, exchange.id, exc)
@@ -248,15 +253,13 @@ class DuplexServer:
             return jsonrpc.encode_protocol_error(id, exc)
         return handshake.refuse(self._session.caller.protocol_version, id, exc)
 
-    def _is_draft(self, exchange: Exchange) -> bool:
+    def _is_draft(self, exchange: IncomingExchange) -> bool:
         return exchange.caller.protocol_version == DRAFT
 
     async def _emit(self, data: bytes) -> None:
         self._write(data)
         if self._drain is not None:
             await self._drain()
-
-    # Notices and responses
 
     def _handle_notification(self, message: dict[str, Any]) -> None:
         match message["method"]:
@@ -268,10 +271,12 @@ class DuplexServer:
                     self._session.is_ready = True
                     self._stop_listening = self._service.subscribe(self)
             case _:
-                pass  # unknown notices are to be ignored
+                pass  # the server ignores unknown notifications
 
     def _cancel(self, id: Any) -> None:
-        """Stop a request; it gets no answer, except in the draft dialect. spec: cancellation#behavior-requirements"""
+        """Cancel a request. Only the draft version sends a response to a cancelled request. spec:
+        cancellation#behavior-requirements
+        """
         entry = self._running.pop(id, None) if type(id) in (int, str) else None
         if entry is None:
             return
@@ -305,14 +310,16 @@ class DuplexServer:
             if self._client_requests.discard(id) and not self._is_closed:
                 self._write(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
 
-    # Changes: a handshake session hears of them on the connection itself
+    # The following methods send change notifications. A handshake session receives them on the connection itself.
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Whether a change is for this connection."""
+        """Return whether this connection is subscribed to a change."""
         return self._session is not None and self._session.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Tell the client of a change; those it has not yet had time for are told once each."""
+        """Notify the client of a change. While the client does not read, equal changes are merged into one
+        notification.
+        """
         for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
             self._pending_changes[method, subscribed_uri] = None
         if self._notify_task is None or self._notify_task.done():
@@ -325,19 +332,15 @@ class DuplexServer:
         for method, uri in changes if not self._is_closed else ():
             self._write(jsonrpc.encode_notification(method, None if uri is None else {"uri": uri}))
 
-    # Batches
-
     def _handle_batch(self, messages: list[Any], size: int) -> None:
-        """Several messages at once. spec: handshake/basic#batching"""
-        if self._session is None or not self._session.allows_batches or not messages:
-            self._write(
-                self._refuse_unadmitted(None, InvalidRequest("Invalid request: batches are not part of this revision"))
-            )
-            return
-        if len(messages) > self._limits.max_calls_per_connection:
-            self._write(
-                self._refuse_unadmitted(None, InvalidRequest("Invalid request: too many messages in one batch"))
-            )
+        """Handle a batch of messages. spec: handshake/basic#batching"""
+        problem = None
+        if self._session is None or not self._session.allows_batches:
+            problem = "this protocol version does not support batches"
+        elif not 0 < len(messages) <= self._limits.max_calls_per_connection:
+            problem = f"a batch must have 1 to {self._limits.max_calls_per_connection} messages"
+        if problem is not None:
+            self._write(self._refuse_unadmitted(None, InvalidRequest(f"Invalid request: {problem}")))
             return
         batch = _Batch(self._write)
         for message in messages:
@@ -347,23 +350,22 @@ class DuplexServer:
         batch.settle()
 
     def _settle_batch(self, reply: Write) -> None:
-        """A request ended without a reply: a batch must not wait for it."""
+        """Count a request of a batch as done, even if it has no response."""
         if isinstance(reply, _Batch):
             reply.settle()
 
 
 def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
-    """Before the handshake only `ping` is served. spec: handshake/lifecycle#initialization"""
+    """Return the session of a request that comes before the handshake. Only `ping` is allowed before the handshake.
+    spec: handshake/lifecycle#initialization
+    """
     if message["method"] != "ping":
-        raise InvalidRequest(
-            "Invalid request: open the session with initialize first, or name a revision in _meta as "
-            f"{PROTOCOL_VERSION}"
-        )
+        raise InvalidRequest(f"Invalid request: send initialize first, or set {PROTOCOL_VERSION} in _meta")
     return handshake.create_implicit_session(None)
 
 
 class _Batch:
-    """Collects the replies to one batch and sends them as one array when the last is there."""
+    """Collects the responses to one batch and sends all of them as one array."""
 
     def __init__(self, write: Write) -> None:
         self._write = write

@@ -1,7 +1,7 @@
 """Newline-delimited messages over a byte stream: standard streams, Unix and TCP sockets.
 
-Framing only: bytes become whole lines for a Duplex, and what it writes is gathered so that all answers of one turn of
-the loop leave in one write. Time is linear in the bytes, however they are cut. spec: stdio
+This module does only the framing. It splits bytes into lines, and writes all responses of one loop iteration at once.
+The run time is linear in the number of bytes, for any chunk size. spec: stdio
 """
 
 import asyncio
@@ -15,25 +15,25 @@ from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool
 
 _PREFIX_BYTES = 256
-MIN_PIECE_BYTES = 4096  # bytes from which on a piece of a line is worth its own place
+MIN_PIECE_BYTES = 4096  # pieces of a line below this size are joined
 
 
 class LineSplitter:
-    """Cuts a byte stream into lines; a line over the limit is skipped and reported once."""
+    """Splits a byte stream into lines. Skips a line over the limit and reports it once."""
 
     __slots__ = ("_held_bytes", "_is_skipping", "_pieces", "max_line_bytes", "skipped_prefix")
 
     def __init__(self, max_line_bytes: int) -> None:
         self.max_line_bytes = max_line_bytes
-        self._pieces: list[bytes | bytearray] = []  # of a line that is not yet complete
+        self._pieces: list[bytes | bytearray] = []  # pieces of the current, incomplete line
         self._held_bytes = 0
         self._is_skipping = False
-        self.skipped_prefix = b""  # how the last line over the limit began
+        self.skipped_prefix = b""  # the start of the last skipped line
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """The lines completed by these bytes; None stands for one that was too long."""
+        """Return the lines that these bytes complete. A line over the limit is None."""
         lines: list[bytes | None] = []
-        # Looking for a newline is several times quicker than splitting where there is none.
+        # For data without a newline, a search is several times faster than a split.
         *complete_pieces, rest = data.split(b"\n") if b"\n" in data else (data,)
         for piece in complete_pieces:
             if self._is_skipping:
@@ -56,7 +56,7 @@ class LineSplitter:
         return lines
 
     def _add_piece(self, piece: bytes) -> None:
-        """Keep a piece; small ones together, because each alone would take many times its size."""
+        """Store a piece of a line. Join small pieces, because a small bytes object takes many times its content."""
         self._held_bytes += len(piece)
         last = self._pieces[-1] if self._pieces else None
         if len(piece) >= MIN_PIECE_BYTES:
@@ -82,17 +82,18 @@ class ByteWriter(Protocol):
 
 
 class LineProtocol(asyncio.Protocol):
-    """One connection of newline-delimited messages, as a protocol for asyncio's transports."""
+    """The server side of one connection, as an asyncio protocol."""
 
     def __init__(self, service: Service, *, principal: str | None = None, budget: MemoryBudget | None = None) -> None:
         self._service = service
         self._splitter = LineSplitter(service.limits.max_message_bytes)
         self._loop = asyncio.get_running_loop()
-        self._pending_lines: deque[bytes | None] = deque()  # not yet taken, because the peer does not read
-        self._is_input_complete = False  # no more of them will come
+        self._pending_lines: deque[bytes | None] = deque()  # lines to handle after the peer has read the responses
+        self._is_input_complete = False  # whether the input has ended
         self._out: list[bytes] = []
-        self._queued_bytes = 0  # bytes of it
-        self._is_taking_lines = False  # lines are being read: what is said at once leaves when they all are
+        self._queued_bytes = 0  # number of bytes in `_out`
+        # While True, responses are only queued and `_take_lines` sends all of them at its end.
+        self._is_taking_lines = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._reader: Any = None
@@ -101,31 +102,30 @@ class LineProtocol(asyncio.Protocol):
         self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
         self._spool: Spool | None = None
         self._spool_offset = 0
-        self.is_lost = False  # nobody reads what is written any more
+        self.is_lost = False  # whether the peer has stopped reading
         self.duplex = DuplexServer(
             service, self.write, drain=self._drain, principal=principal, on_shutdown=self._end_after_shutdown
         )
         self.done: asyncio.Future[None] = self._loop.create_future()
 
-    # What asyncio calls
+    # asyncio calls the following methods.
 
     def connection_made(self, transport: Any) -> None:
-        """The connection is there, at least the half that is read."""
+        """Store the transport. The transport may be for reading only."""
         self._reader = transport
         if self._writer is None and hasattr(transport, "write"):
             self._writer = transport
 
     def set_writer(self, writer: ByteWriter) -> None:
-        """Where answers go, if not back on the transport that is read."""
+        """Set the transport for responses, if input and output have different transports."""
         self._writer = writer
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came in."""
         self._pending_lines += self._splitter.feed(data)
         self._take_lines()
 
     def _take_lines(self) -> None:
-        """Hand on the lines that are here, while the peer reads what is answered."""
+        """Handle complete lines as long as the peer reads the responses."""
         self._is_taking_lines = True
         try:
             while self._pending_lines and self._writable.is_set():
@@ -145,13 +145,13 @@ class LineProtocol(asyncio.Protocol):
             self.end()
 
     def eof_received(self) -> bool:
-        """The peer says no more: answer what is running, then go. A last line may lack its newline."""
+        """Handle a last line without a newline. Running requests still get their responses."""
         self._is_input_complete = True
         self.data_received(b"\n")
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer is gone, or, where reading and writing are two pipes, says no more."""
+        """End the connection. If input and output are two pipes, the peer may still read responses."""
         self.is_lost = self.is_lost or self._reader is self._writer
         self._writable.set()
         if self._stall_timer is not None:
@@ -159,7 +159,7 @@ class LineProtocol(asyncio.Protocol):
         self.end()
 
     def pause_writing(self) -> None:
-        """The peer does not read: stop taking more work from it, and drop it if it never reads again."""
+        """Stop reading while the peer does not read, and abort the connection after a timeout."""
         self._writable.clear()
         if self._reader is not None:
             self._reader.pause_reading()
@@ -168,7 +168,7 @@ class LineProtocol(asyncio.Protocol):
         self._stall_timer = self._loop.call_later(self._service.limits.write_timeout, self._abort)
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """Continue writing and reading."""
         self._writable.set()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -178,17 +178,15 @@ class LineProtocol(asyncio.Protocol):
         if self._writable.is_set() and self._reader is not None and not self._reader.is_closing():
             self._reader.resume_reading()
 
-    # Writing
-
     def write(self, data: bytes) -> None:
-        """Queue one message; all of one turn go out together."""
+        """Queue a message. All messages of one loop iteration are sent together."""
         if not self._out and not self._is_taking_lines:
             self._loop.call_soon(self.flush)
         self._out.append(data)
         self._queued_bytes += len(data)
 
     def flush(self) -> None:
-        """Send what is queued."""
+        """Send the queued messages."""
         if self._out and self._writer is not None:
             out, self._out = self._out, []
             queued_bytes, self._queued_bytes = self._queued_bytes, 0
@@ -208,12 +206,12 @@ class LineProtocol(asyncio.Protocol):
             self._spool, self._spool_offset = Spool(self._budget), 0
         else:
             self._spool.is_single_message = False
-        # A large message is alone: it is held as it is, its end beside it.
+        # Store a large message without a copy, and append its newline as a separate piece.
         self._spool.append(out[0] if len(out) == 1 else b"\n".join(out))
         self._spool.append(b"\n")
 
     def _write_spooled(self) -> None:
-        """Let out what is held, a slice at a time, as the peer reads: what it leaves lying is not all in memory."""
+        """Send the spooled bytes in slices while the peer reads, so that memory never holds all of them."""
         while self._spool is not None and self._writable.is_set():
             part = self._spool.read_slice(self._spool_offset)
             self._spool_offset += len(part)
@@ -228,7 +226,7 @@ class LineProtocol(asyncio.Protocol):
             await self._writable.wait()
 
     def _abort(self) -> None:
-        # Only what is written can be aborted: uvloop's reading pipes cannot.
+        # uvloop's transports for reading pipes have no `abort`.
         if self._writer is not None and hasattr(self._writer, "abort"):
             self._writer.abort()
         if self._reader is not None and self._reader is not self._writer:
@@ -239,15 +237,15 @@ class LineProtocol(asyncio.Protocol):
         self._loop.call_soon(self.end)
 
     def end(self) -> None:
-        """Take nothing more; `done` tells whoever waits."""
+        """Stop handling input and complete `done`."""
         if not self.done.done():
             self.done.set_result(None)
 
     async def close(self, grace: float) -> None:
-        """End the conversation and let go of the channel."""
+        """Wait for running requests during the grace period, then close the transports."""
         await self.duplex.close(grace)
         self.flush()
-        self._writable.set()  # the channel itself keeps the rest until it is read
+        self._writable.set()  # allows writing, because the transport buffers the remaining bytes
         self._write_spooled()
         for transport in {self._reader, self._writer}:
             if transport is not None:
@@ -255,18 +253,18 @@ class LineProtocol(asyncio.Protocol):
 
 
 async def serve_connection(protocol: LineProtocol, grace: float) -> None:
-    """Stay until the peer is done, then clean up; one that may still read gets the answers it waits for."""
+    """Wait until the connection ends, then close it. A peer that still reads gets its pending responses."""
     try:
         await protocol.done
     except asyncio.CancelledError:
-        grace = 0.0  # whoever ends this has waited already
+        grace = 0.0  # the task that cancelled this one has already waited for the requests
         raise
     finally:
         await protocol.close(0.0 if protocol.is_lost else grace)
 
 
 class LineClient(DuplexClient, asyncio.Protocol):
-    """One newline-delimited connection, as a protocol for asyncio's transports."""
+    """The client side of one connection, as an asyncio protocol."""
 
     def __init__(self, max_line_bytes: int) -> None:
         super().__init__()
@@ -276,15 +274,13 @@ class LineClient(DuplexClient, asyncio.Protocol):
         self._writable.set()
         self._writer: Any = None
 
-    # What asyncio calls
+    # asyncio calls the following methods.
 
     def connection_made(self, transport: Any) -> None:
-        """The connection is there."""
         if self._writer is None and hasattr(transport, "write"):
             self._writer = transport
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came in."""
         for line in self._splitter.feed(data):
             if line is None:
                 self.reject_oversized(
@@ -294,28 +290,27 @@ class LineClient(DuplexClient, asyncio.Protocol):
                 self.receive_message(line)
 
     def eof_received(self) -> bool:
-        """The server says no more; a last line may lack its newline."""
+        """Handle a last line without a newline and end the connection."""
         self.data_received(b"\n")
         self.end(ConnectionLost("the server closed the connection"))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self.end(ConnectionLost("the connection was lost"))
         self._writable.set()
 
     def pause_writing(self) -> None:
-        """The server does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The server reads again."""
         self._writable.set()
 
-    # What talking calls
+    # The following methods implement DuplexClient.
 
     def write(self, data: bytes) -> None:
-        """Send one message at once if nothing else is under way; otherwise all of one turn of the loop together."""
+        """Send a message at once if the queue is empty. Otherwise queue it, and send all messages of one loop iteration
+        together.
+        """
         self._out.append(data)
         if len(self._pending) <= 1:
             self._flush()
@@ -331,6 +326,6 @@ class LineClient(DuplexClient, asyncio.Protocol):
             self._writer.write(data)
 
     async def drain(self) -> None:
-        """Wait while the server does not read."""
+        """Wait until the server has read enough of the sent data."""
         if not self._writable.is_set():
             await self._writable.wait()

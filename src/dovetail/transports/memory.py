@@ -1,4 +1,4 @@
-"""Connect a client and a server in memory. Every message is encoded and decoded as on other transports."""
+"""Connect a client and a server in memory. Messages are encoded and decoded as on other transports."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,7 +8,7 @@ from dovetail.transports.duplex_client import DuplexClient
 
 
 class MemoryClient(DuplexClient):
-    """The client's end of a connection. `open_connection` opens the server's end."""
+    """The client side of a connection. `open_connection` opens the server side."""
 
     def __init__(
         self,
@@ -23,23 +23,23 @@ class MemoryClient(DuplexClient):
         self._server: ServerConnection | None = None
 
     async def connect(self) -> None:
-        """Start the server, unless it runs, and make its end."""
+        """Start the server if necessary and open its side of the connection."""
         if self._start is not None:
             try:
                 await self._start(self)
             except MCPError:
                 raise
             except Exception as exc:
-                raise ProcessStartError(f"The server could not start: {type(exc).__name__}: {exc}") from exc
+                raise ProcessStartError(f"the server could not start: {type(exc).__name__}: {exc}") from exc
         self._server = self._open_connection(self.receive_message)
 
     def write(self, data: bytes) -> None:
-        """Hand a message to the server."""
+        """Send a message to the server."""
         if self._server is not None:
             self._server.receive(data)
 
     async def disconnect(self) -> None:
-        """Let go of the server's end. The last client to do so stops the server."""
+        """Close the server side. The server stops when its last client disconnects."""
         try:
             if self._server is not None:
                 await self._server.close()

@@ -1,6 +1,7 @@
-"""A pipe as an asyncio transport: polled by the event loop, or by a thread where the loop cannot.
+"""A pipe as an asyncio transport, polled by the event loop or read and written by a thread.
 
-Windows polls pipes only on one of its two loops, and only pipes of a special kind; a thread works with every loop.
+On Windows, only one of the two event loops can poll pipes, and only pipes of a special kind. A thread works with every
+loop.
 """
 
 import asyncio
@@ -13,12 +14,12 @@ import threading
 from typing import IO, Any, cast
 
 _CHUNK_BYTES = 65536
-_MAX_CHUNKS_AHEAD = 4  # chunks read ahead of a busy loop
+_MAX_CHUNKS_AHEAD = 4  # maximum number of chunks that wait for the event loop
 _HIGH_WATER_BYTES = 65536
 
 
 async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.ReadTransport:
-    """Bytes of the pipe go to the protocol; the transport owns the pipe."""
+    """Pass the bytes of a pipe to a protocol. The transport owns the pipe."""
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
         return ThreadReader(loop, protocol, pipe)
@@ -27,7 +28,9 @@ async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Re
 
 
 async def read_into(reader: asyncio.StreamReader, descriptor: int) -> asyncio.ReadTransport:
-    """What a descriptor holds goes to a reader, whether it can be polled or not; the transport owns the descriptor."""
+    """Pass the bytes of a descriptor to a reader. A thread reads the descriptor if the event loop cannot poll it. The
+    transport owns the descriptor.
+    """
     protocol = asyncio.StreamReaderProtocol(reader)
     pipe, mode = os.fdopen(descriptor, "rb", 0), os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
@@ -36,7 +39,7 @@ async def read_into(reader: asyncio.StreamReader, descriptor: int) -> asyncio.Re
 
 
 async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.WriteTransport:
-    """What is written goes into the pipe; the protocol hears when to pause; the transport owns the pipe."""
+    """Open a transport that writes to a pipe and owns it. The protocol gets `pause_writing` and `resume_writing`."""
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
         return ThreadWriter(loop, protocol, pipe)
@@ -45,7 +48,7 @@ async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Wr
 
 
 def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
-    """The pipe for a transport of this loop, which will close it."""
+    """Return a pipe object that a transport of this loop can close."""
     if not type(loop).__module__.startswith("uvloop"):
         return pipe
     with pipe:
@@ -55,7 +58,7 @@ def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
 class _Descriptor:
     """A descriptor that uvloop closes by its number.
 
-    It would then close a file too, a second time: by then the number may be that of a file another thread has opened.
+    uvloop would close a file object a second time. By then another thread may have opened a file with the same number.
     """
 
     def __init__(self, fd: int) -> None:
@@ -69,7 +72,7 @@ class _Descriptor:
 
 
 class ThreadReader(asyncio.ReadTransport):
-    """Reads in a thread, at most a few chunks ahead of the loop."""
+    """Reads a pipe in a thread, at most a few chunks ahead of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, pipe: IO[bytes]) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class ThreadReader(asyncio.ReadTransport):
         threading.Thread(target=self._run, name="dovetail-reader", daemon=True).start()
 
     def _run(self) -> None:
-        # Closing a pipe under a thread that reads it may hang: only this thread closes it.
+        # Only this thread closes the pipe, because closing it during a read may hang.
         try:
             with self._pipe:
                 while self._slots.acquire() and not self._is_closing:
@@ -92,7 +95,7 @@ class ThreadReader(asyncio.ReadTransport):
         except OSError:
             _call_in_loop(self._loop, self._handle_chunk, b"")
         except RuntimeError:
-            pass  # the loop is closed
+            pass  # the event loop is closed, so there is nothing to notify
 
     def _handle_chunk(self, data: bytes) -> None:
         if self._is_paused and not self._is_closing:
@@ -111,42 +114,42 @@ class ThreadReader(asyncio.ReadTransport):
             self.close()
 
     def pause_reading(self) -> None:
-        """Deliver nothing until told otherwise; the pipe fills up meanwhile."""
+        """Stop delivering data. The pipe then fills up, and the sender has to wait."""
         self._is_paused = True
 
     def resume_reading(self) -> None:
-        """Deliver again."""
+        """Deliver data again."""
         self._is_paused = False
         pending, self._pending = self._pending, []
         for data in pending:
             self._handle_chunk(data)
 
     def is_reading(self) -> bool:
-        """Whether data is delivered."""
+        """Return whether data is delivered."""
         return not (self._is_paused or self._is_closing)
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Return whether the transport is closed or closing."""
         return self._is_closing
 
     def close(self) -> None:
-        """Deliver nothing any more. The pipe itself is closed when its writers are gone."""
+        """Stop delivering data. The thread closes the pipe when its current read returns."""
         if not self._is_closing:
             self._is_closing = True
             self._slots.release()
             self._loop.call_soon(self._protocol.connection_lost, None)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Deliver to another protocol."""
+        """Set the protocol that receives the data."""
         self._protocol = cast("asyncio.Protocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Whom data is delivered to."""
+        """Return the protocol that receives the data."""
         return self._protocol
 
 
 class ThreadWriter(asyncio.WriteTransport):
-    """Writes in a thread; what waits for it is counted, and the protocol told to pause beyond a limit."""
+    """Writes to a pipe in a thread. Pauses the protocol if too many bytes are queued."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, pipe: IO[bytes]) -> None:
         super().__init__()
@@ -179,7 +182,7 @@ class ThreadWriter(asyncio.WriteTransport):
         self._protocol.connection_lost(error)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Queue bytes."""
+        """Queue bytes for the thread."""
         if self._is_closing or not data:
             return
         self._queue.put(bytes(data))
@@ -189,35 +192,35 @@ class ThreadWriter(asyncio.WriteTransport):
             self._protocol.pause_writing()
 
     def get_write_buffer_size(self) -> int:
-        """How much waits to be written."""
+        """Return the number of queued bytes."""
         return self._queued_bytes
 
     def can_write_eof(self) -> bool:
-        """A pipe can end."""
+        """Return True, because closing a pipe sends an end of file."""
         return True
 
     def write_eof(self) -> None:
-        """Close after what is queued."""
+        """Close the pipe after the thread has written the queued bytes."""
         self.close()
 
     def close(self) -> None:
-        """Close after what is queued."""
+        """Close the pipe after the thread has written the queued bytes."""
         if not self._is_closing:
             self._is_closing = True
             self._queue.put(None)
 
     def abort(self) -> None:
-        """Close without what is queued."""
+        """Close the pipe and discard the queued bytes."""
         self._is_aborted = True
         self._queue.put(None)
         self._is_closing = True
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Return whether the transport is closed or closing."""
         return self._is_closing
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Who is told to pause."""
+        """Return the protocol that gets `pause_writing` and `resume_writing`."""
         return self._protocol
 
 
@@ -228,5 +231,5 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _call_in_loop(loop: asyncio.AbstractEventLoop, function: Any, argument: object) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed
+    with contextlib.suppress(RuntimeError):  # the event loop is closed, so there is nothing to notify
         loop.call_soon_threadsafe(function, argument)

@@ -1,6 +1,5 @@
-"""The client side of a Unix or TCP socket. `line_protocol` does the framing.
-
-Framing and flow only; what the lines mean is `talking`'s business. Time is linear in the bytes, however they are cut.
+"""The client side of a Unix or TCP socket. `line_protocol` does the framing, and `duplex_client` handles the
+messages.
 """
 
 import asyncio
@@ -10,11 +9,11 @@ from dovetail.error_context import add_context
 from dovetail.errors import ConnectError
 from dovetail.transports.line_protocol import LineClient
 
-_CONNECT_HINT = "is the server running, and is that its address?"
+_CONNECT_HINT = "is the server running, and is the address correct?"
 
 
 class SocketClient(LineClient):
-    """A server on a Unix socket or a TCP address."""
+    """A connection to a server on a Unix socket or a TCP address."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class SocketClient(LineClient):
         self._port = port
 
     async def connect(self) -> None:
-        """Reach the socket."""
+        """Open the socket."""
         address = self._path or f"{self._host}:{self._port}"
         timeout = asyncio.timeout(self._connect_timeout)
         try:
@@ -44,10 +43,11 @@ class SocketClient(LineClient):
         except OSError as exc:
             if timeout.expired():
                 raise add_context(
-                    ConnectError(f"no connection in {self._connect_timeout:g} s to {address}"), hint=_CONNECT_HINT
+                    ConnectError(f"could not connect to {address} within {self._connect_timeout:g} seconds"),
+                    hint=_CONNECT_HINT,
                 ) from None
             reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc) or type(exc).__name__
-            raise add_context(ConnectError(f"nothing listens at {address}: {reason}"), hint=_CONNECT_HINT) from None
+            raise add_context(ConnectError(f"could not connect to {address}: {reason}"), hint=_CONNECT_HINT) from None
 
     async def _open_socket(self) -> None:
         if self._path is not None:
@@ -56,7 +56,7 @@ class SocketClient(LineClient):
             await self._loop.create_connection(lambda: self, self._host, self._port)
 
     async def disconnect(self) -> None:
-        """Close the socket, when what was said last has left; not waiting long for a server that does not read."""
+        """Send the last messages and close the socket. Abort it after a timeout if the server does not read."""
         if self._out:
             self._flush()
         if self._writer is not None:
@@ -68,7 +68,7 @@ class SocketClient(LineClient):
                     self._writer.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
+        """End the connection and complete `disconnect`."""
         super().connection_lost(exc)
         if not self._close_future.done():
             self._close_future.set_result(None)

@@ -13,11 +13,11 @@ from dovetail.transports.line_protocol import LineProtocol, serve_connection
 from dovetail.transports.spool import MemoryBudget
 
 MAX_CONNECTIONS = 1000
-_HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")  # a method and a space; no message begins with a letter
+_HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")  # an HTTP method and a space. No MCP message begins with a letter
 
 
 class _ConnectionFactory:
-    """Makes a protocol for each connection and keeps its task."""
+    """Creates a protocol and a task for each connection."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -39,8 +39,9 @@ class _ConnectionFactory:
 
 
 class _SocketConnection(LineProtocol):
-    """A connection. One too many is closed at once, and so is one that speaks HTTP: a web page could make a browser
-    send a request whose body is a message, and nothing here would know where it comes from.
+    """One connection. The server closes a connection at once if there are too many, or if the client uses HTTP. A web
+    page could make a browser send a message as the body of a request, and the server could not detect the origin of
+    that request.
     """
 
     def __init__(self, service: Service, budget: MemoryBudget, *, is_full: bool) -> None:
@@ -85,10 +86,12 @@ async def serve_socket(
 
 
 async def _check_free(path: str) -> None:
-    """Whoever listens there already would be cut off for good; a socket nobody listens on is only a leftover."""
+    """Raise OSError if another server uses the socket, because that server would lose its clients. A socket without a
+    server is a leftover and can be replaced.
+    """
     try:
         _, writer = await asyncio.open_unix_connection(path)
     except OSError:
         return
     writer.close()
-    raise OSError(errno.EADDRINUSE, f"another server listens on {path}")
+    raise OSError(errno.EADDRINUSE, f"another server is already listening on {path}")

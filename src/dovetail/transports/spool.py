@@ -1,7 +1,7 @@
 """Spool: buffered bytes, in memory up to a limit and on disk beyond it.
 
-A client that sends or reads slowly keeps its bytes waiting. Many such clients together must not take the memory, and
-no one else should have to wait for them: what is too much lies in an unnamed temporary file.
+Clients that send or read slowly leave bytes in buffers. Many slow clients must not fill the memory or delay other
+clients, so bytes over the limit go to an unnamed temporary file.
 """
 
 import os
@@ -12,7 +12,7 @@ SLICE_BYTES = 64 * 1024
 
 
 class MemoryBudget:
-    """How many waiting bytes may be in memory, everyone's together."""
+    """The limit for buffered bytes in memory, shared by all spools."""
 
     __slots__ = ("max_bytes", "used_bytes")
 
@@ -22,9 +22,9 @@ class MemoryBudget:
 
 
 class Spool:
-    """One sequence of bytes; close it when they have gone on.
+    """A buffered sequence of bytes. Close the spool after use.
 
-    One message, whose size has a limit of its own, may be larger than the budget while nothing else waits.
+    A single message has its own size limit, and may exceed the budget while nothing else is buffered.
     """
 
     __slots__ = ("_budget", "_file", "_passed_bytes", "_passed_pieces", "_pieces", "is_single_message", "size")
@@ -35,15 +35,14 @@ class Spool:
         self.is_single_message = True
         self._file: IO[bytes] | None = None
         self.size = 0
-        self._passed_pieces = self._passed_bytes = (
-            0  # how many pieces, and bytes of them, lie before what was read last
-        )
+        # Number and total size of the pieces before the last read position.
+        self._passed_pieces = self._passed_bytes = 0
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
         self.size += len(data)
         if self._file is not None:
-            self._file.seek(0, os.SEEK_END)  # a slice may have been read meanwhile
+            self._file.seek(0, os.SEEK_END)  # an earlier read may have moved the file position
             self._file.write(data)
             return
         self._pieces.append(data)
@@ -54,9 +53,9 @@ class Spool:
             self.move_to_disk()
 
     def move_to_disk(self) -> None:
-        """Give the memory back."""
+        """Move the bytes to a temporary file and free the memory."""
         if self._file is None:
-            import tempfile  # seldom needed, and slow to load
+            import tempfile  # imported here, because tempfile is rarely needed and slow to import
 
             self._file = tempfile.TemporaryFile(prefix="dovetail-")  # noqa: SIM115 - lives as long as the spool
             for piece in self._pieces:
@@ -64,26 +63,26 @@ class Spool:
             self._release()
 
     def read(self) -> bytes:
-        """All the bytes."""
+        """Return all bytes."""
         if self._file is None:
             return b"".join(self._pieces)
         self._file.seek(0)
         return self._file.read()
 
     def iter_slices(self) -> Iterator[bytes]:
-        """The bytes in slices; moving to disk between two of them changes nothing."""
+        """Yield the bytes in slices. The spool may move to disk between two slices."""
         for start in range(0, self.size, SLICE_BYTES):
             yield self.read_slice(start)
 
     def read_slice(self, start: int) -> bytes:
-        """The slice that starts there; empty at the end."""
+        """Return the slice that starts at this position. Return empty bytes at the end."""
         if self._file is not None:
             self._file.seek(start)
             return self._file.read(SLICE_BYTES)
         return self._slice_pieces(start)
 
     def _slice_pieces(self, start: int) -> bytes:
-        """A slice of the pieces, which are not joined for it: that would be one more copy of a large message."""
+        """Return a slice. Do not join all pieces, because that would copy a large message."""
         pieces = self._pieces
         if start < self._passed_bytes:
             self._passed_pieces = self._passed_bytes = 0
@@ -101,7 +100,7 @@ class Spool:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Free the memory and delete the file."""
         self._release()
         if self._file is not None:
             self._file.close()
@@ -112,7 +111,7 @@ class Spool:
 
 
 def create_spool(data: bytes, budget: MemoryBudget) -> Spool:
-    """A spool of these bytes."""
+    """Create a spool with these bytes."""
     spool = Spool(budget)
     spool.append(data)
     return spool

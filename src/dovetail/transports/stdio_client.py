@@ -1,6 +1,5 @@
-"""The client side of stdio: starts the server's process. `line_protocol` does the framing.
-
-Framing and flow only; what the lines mean is `talking`'s business. Time is linear in the bytes, however they are cut.
+"""The client side of stdio. It starts the process of the server. `line_protocol` does the framing, and `duplex_client`
+handles the messages.
 """
 
 import asyncio
@@ -16,12 +15,13 @@ from dovetail.transports.line_protocol import LineClient
 from dovetail.transports.process.child_process import ChildProcess
 from dovetail.transports.process.command import build_environment, suggest_fix
 
-# A process that closed its output is about to end: its exit code and last words say more than the closing did.
+# A process that closed its output usually exits soon. The client waits this long for the exit code and stderr, because
+# they explain the failure better.
 _EXIT_WAIT_S = 0.5
 
 
 class StdioClient(LineClient):
-    """A server started as a process, spoken to over its standard streams. spec: stdio"""
+    """A connection to a child process over its standard streams. spec: stdio"""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class StdioClient(LineClient):
         self._watch_task = self._loop.create_task(self._watch(self._child))
 
     def eof_received(self) -> bool:
-        """It closed its output: how it ended is known in a moment."""
+        """Handle a last line without a newline. `_watch` reports the exit code."""
         self.data_received(b"\n")
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Its output is over; a process that lives on without it is no server any more."""
+        """End the connection after a short wait, even if the process keeps running with its output closed."""
         if self._end_error is None:
             self._loop.call_later(_EXIT_WAIT_S, self.end, ConnectionLost("the server closed its output"))
         self._writable.set()
@@ -72,12 +72,12 @@ class StdioClient(LineClient):
         )
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """What is known of the process; of what it said on stderr, what came since a time."""
+        """Return the exit code of the process and its stderr output after `since`."""
         child = self._child
         return {} if child is None else {"exit_code": child.returncode, "stderr": child.stderr_tail(since) or None}
 
     def suggest_fix(self) -> str | None:
-        """What its last words and its environment suggest."""
+        """Return a hint based on the stderr, exit code and environment of the process."""
         child = self._child
         if child is None or child.returncode is None:
             return None
@@ -87,7 +87,7 @@ class StdioClient(LineClient):
         )
 
     async def disconnect(self) -> None:
-        """Close its input, then terminate, then kill it."""
+        """Close the input of the process, then terminate and finally kill it."""
         if self._out:
             self._flush()
         if self._child is not None:

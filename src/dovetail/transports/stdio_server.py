@@ -1,7 +1,7 @@
 """The standard streams of this process as a connection.
 
-From the first moment nothing else can write to the client: descriptor 1 is moved away and points to stderr, so a
-print, a C library or a child process lands there; descriptor 0 reads as empty. spec: stdio
+Only this module can write to the client. Descriptor 1 points to stderr, so stderr receives the output of print, C
+libraries and child processes. Descriptor 0 is empty. spec: stdio
 """
 
 import asyncio
@@ -21,14 +21,14 @@ _PIPE_BYTES = 1024 * 1024
 
 @contextmanager
 def isolate_streams() -> Generator[tuple[int, int]]:
-    """Descriptors for the client's bytes in and out, out of everyone else's reach; put back at the end."""
+    """Yield private descriptors for the client's input and output, and restore the standard streams at the end."""
     source, sink = os.dup(0), os.dup(1)
     stdin, stdout = sys.stdin, sys.stdout
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.close(devnull)
     os.dup2(2, 1)
-    sys.stdout.flush()  # what was printed before goes where prints now go
+    sys.stdout.flush()  # writes earlier output of this process, which also goes to stderr
     sys.stdout = sys.stderr
     try:
         yield source, sink
@@ -41,7 +41,7 @@ def isolate_streams() -> Generator[tuple[int, int]]:
 
 
 async def open_stdio(service: Service, source: int, sink: int) -> LineProtocol:
-    """A connection that reads one descriptor and writes another."""
+    """Open a connection that reads from one descriptor and writes to another."""
     protocol = LineProtocol(service)
     await _attach_writer(protocol, sink)
     await _attach_reader(protocol, source)
@@ -60,7 +60,7 @@ async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
         pipe = prepare_pipe(os.fdopen(os.dup(descriptor), "rb", 0), loop)
         await loop.connect_read_pipe(lambda: protocol, pipe)
     else:
-        # Files, terminals and Windows pipes cannot be polled.
+        # The event loop cannot poll files, terminals and Windows pipes.
         loop = asyncio.get_running_loop()
         threading.Thread(
             target=_read_in_thread, args=(protocol, loop, descriptor), name="dovetail-stdin", daemon=True
@@ -73,7 +73,7 @@ def _read_in_thread(protocol: LineProtocol, loop: asyncio.AbstractEventLoop, des
             loop.call_soon_threadsafe(protocol.data_received, data)
         loop.call_soon_threadsafe(protocol.eof_received)
     except (OSError, RuntimeError):
-        pass  # closed under us: the process is ending
+        pass  # the process is ending and has closed the descriptor
 
 
 async def _attach_writer(protocol: LineProtocol, descriptor: int) -> None:
@@ -88,7 +88,7 @@ async def _attach_writer(protocol: LineProtocol, descriptor: int) -> None:
 
 
 def _enlarge_pipe(descriptor: int) -> None:
-    """A larger pipe means fewer wake-ups for large messages; it is a wish, not a need."""
+    """Try to enlarge a pipe, so that large messages need fewer wake-ups."""
     try:
         import fcntl
 
@@ -98,7 +98,7 @@ def _enlarge_pipe(descriptor: int) -> None:
 
 
 class _Backpressure(asyncio.Protocol):
-    """The writing pipe's events, told to the connection that reads the other one."""
+    """Forwards the events of the writing pipe to the connection."""
 
     def __init__(self, line_protocol: LineProtocol) -> None:
         self._line_protocol = line_protocol
@@ -115,7 +115,7 @@ class _Backpressure(asyncio.Protocol):
 
 
 class _BlockingWriter:
-    """A descriptor that cannot be polled: a file or a terminal, which takes what it is given."""
+    """Writes to a descriptor that cannot be polled, such as a file or a terminal."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

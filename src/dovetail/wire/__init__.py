@@ -1,5 +1,5 @@
-"""What travels: immutable structs and tables, one superset for every protocol version.
+"""Message types and tables for every protocol version.
 
-Knows the specification's shapes and nothing about who sends them, when, or over what.
-A value here never waits and never changes.
+This package contains the types of the specification. It does not know who sends a message, when, or over which
+transport. All values are immutable.
 """

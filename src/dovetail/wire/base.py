@@ -1,9 +1,14 @@
-"""WireStruct, the base of all structs that travel, and the base classes of parameters and results.
+"""WireStruct, the base of all message structs, and the base classes of parameters and results.
 
-A field equal to its default is not sent, so a required one has none (an empty list would vanish), a default is what
-absence means, None is "not said", and UNSET is for where null is a value. Unions need tags, so text and blob contents
-are one struct, as are elicitation's modes; results are told apart by `resultType` before they are decoded. `_meta` is
-a dict so that foreign keys survive. A result is stamped on a copy. Comments name revisions by year and month.
+Rules for fields:
+
+- A field that equals its default is not sent. A required field therefore has no default.
+- A default is the meaning of an absent field. None means that the field is absent. UNSET is for fields where null is a
+  value.
+- msgspec unions need tags. Text and blob contents are therefore one struct, and so are both modes of elicitation.
+  `resultType` selects the result type before decoding.
+- `_meta` is a dict, so unknown keys are kept.
+- Comments name protocol versions by year and month, because only five files may contain a full date.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,11 +47,11 @@ class _KeywordOnlyMeta(StructMeta):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class WireStruct(Struct, metaclass=_KeywordOnlyMeta, rename="camel", omit_defaults=True, frozen=True):
-    """Something that travels as a JSON object."""
+    """Base class of all structs that are sent as a JSON object."""
 
 
 class Params(WireStruct):
-    """What every request and notification may carry."""
+    """Base class of the parameters of every request and notification."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
 
@@ -58,18 +63,18 @@ class PaginatedParams(Params):
 
 
 class Result(WireStruct):
-    """What every result may carry."""
+    """Base class of every result."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
-    result_type: str | None = None  # since 2026-07, where the era stamps it
+    result_type: str | None = None  # added in protocol version 2026-07. The stateless protocol sets this field
 
 
 class CacheableResult(Result):
-    """A result with a lifetime."""
+    """A result that clients may cache."""
 
-    ttl_ms: int | None = None  # since 2026-07
-    cache_scope: Literal["public", "private"] | None = None  # since 2026-07
+    ttl_ms: int | None = None  # added in protocol version 2026-07
+    cache_scope: Literal["public", "private"] | None = None  # added in protocol version 2026-07
 
 
 class EmptyResult(Result):
-    """A result that only says: done."""
+    """A result without content."""

@@ -1,8 +1,8 @@
 """Decode and encode JSON, with limits on depth, size and numbers.
 
-Reading is strict: what two readers could understand differently (duplicate names, NaN, a byte order mark, broken
-UTF-8, lone surrogates) or what exists only to hurt (endless depth, members, digits) is refused as a ParseError.
-The common message passes on a few counts made by C code; only a suspicious one is looked at closely.
+Decoding is strict. ParseError rejects JSON that two parsers could read differently (duplicate names, NaN, a byte order
+mark, invalid UTF-8, lone surrogates) and JSON that is built to exhaust the reader (depth, members, digits). Most
+messages pass after a few counts in C code. Only suspicious messages are checked in detail.
 """
 
 import re
@@ -14,20 +14,21 @@ import msgspec
 from dovetail.error_context import clip
 from dovetail.errors import InvalidParams, ParseError
 
-MAX_DEPTH: Final = 64  # Go's and Rust's JSON readers stop at 10 000 and 128; no MCP message needs ten.
+MAX_DEPTH: Final = 64  # no MCP message needs ten levels. The JSON parsers of Go and Rust stop at 10,000 and 128
 MAX_MEMBERS: Final = 50_000
-MAX_DIGITS: Final = 40  # A 128 bit integer has 39.
+MAX_DIGITS: Final = 40  # a 128-bit integer has 39 digits
 
-_MAX_REASON_CHARS: Final = 512  # some reasons repeat the value
+_MAX_REASON_CHARS: Final = 512  # limits the reason, because some reasons include the value
 _MIN_BYTES_PER_MEMBER: Final = (
-    1024  # bytes to a member from which on looking at members is cheaper than saying them again
+    1024  # with more bytes per member, checking the members is faster than encoding the value again
 )
 _MAX_INTEGER: Final = 10**MAX_DIGITS - 1
 
-# Possessive, because a matcher that remembers where it could turn back needs a hundred bytes for each one it reads.
+# The pattern has possessive quantifiers, because backtracking would need about a hundred bytes per match.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _UP_TO_COMMA: Final = re.compile(rb'(?:[^",]++|"(?:[^"\\]++|\\.)*+")*+,', re.DOTALL)
-_COUNTING_TABLE: Final = bytes.maketrans(b"123456789[", b"000000000{")  # what is only counted looks the same
+# The decoder only counts digits and opening brackets, so this table maps them to "0" and "{".
+_COUNTING_TABLE: Final = bytes.maketrans(b"123456789[", b"000000000{")
 _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
 
 _encoder: Final = msgspec.json.Encoder()
@@ -35,17 +36,17 @@ _decoder: Final = msgspec.json.Decoder()
 _format_json: Final = msgspec.json.format
 
 encode: Final = _encoder.encode
-as_raw: Final = msgspec.Raw  # what is encoded already, within something that is not
-encode_canonical: Final = msgspec.json.Encoder(order="deterministic").encode  # equal values, equal bytes
+as_raw: Final = msgspec.Raw  # wraps bytes that are already encoded, so that they can be part of a value
+encode_canonical: Final = msgspec.json.Encoder(order="deterministic").encode  # encodes equal values as equal bytes
 
 T = TypeVar("T")
 
 
 def decode(data: bytes) -> Any:
-    """One JSON value, or ParseError. Reading it any other way would give the same value."""
+    """Decode one JSON value, or raise ParseError."""
     is_large = len(data) > MAX_MEMBERS
     separators = _count_separators(data) if is_large else 0
-    # Before reading: a body of nothing but members would take thirty times its size.
+    # Count before decoding, because a body that consists only of members would take thirty times its size in memory.
     if separators >= MAX_MEMBERS:
         _refuse_members(data)
     try:
@@ -56,11 +57,11 @@ def decode(data: bytes) -> Any:
         _check_large(data, value, separators)
         return value
     normalized = data.translate(_COUNTING_TABLE)
-    # First, because what follows goes down as deep as the value does.
+    # Check the depth first, because the following checks recurse into the value.
     if normalized.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
-    # A name given twice is dropped by the reader: what is said again in the same bytes has none, and in other bytes a
-    # dropped name shows by its missing colon; only `\u` could smuggle one back in.
+    # The decoder drops duplicate names. If the value encodes to the same bytes again, the message had no duplicates.
+    # Otherwise a missing colon reveals a dropped name, unless a `\u` escape hides the colon.
     reencoded = encode(value)
     if reencoded != data and (data.count(b":") != reencoded.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)
@@ -70,19 +71,21 @@ def decode(data: bytes) -> Any:
 
 
 def _check_large(data: bytes, value: Any, separators: int) -> None:
-    """The same in fewer passes: most of a large message is a few long texts, and its members are quickly looked at."""
+    """Check a large message in fewer passes. A large message is mostly a few long strings, so counting its members is
+    fast.
+    """
     counts = _scan_members(value, len(data) // _MIN_BYTES_PER_MEMBER)
     if counts is None:
         _refuse_depth(value)
     separator_count, has_short_numbers = counts or (_count_separators(encode(value)), False)
-    if separator_count != separators:  # a name given twice was dropped
+    if separator_count != separators:  # the decoder has dropped a duplicate name
         _refuse_duplicates(data)
     if not has_short_numbers and _TOO_MANY_DIGITS in data.translate(_COUNTING_TABLE):
         _refuse_digits(data)
 
 
 def _count_separators(data: bytes) -> int:
-    """How many commas and colons stand between members: one layout puts a blank after each, the other none."""
+    """Count the commas and colons between members, in compact and in spaced JSON."""
     try:
         return len(_format_json(data, indent=0)) - len(_format_json(data, indent=-1))
     except (msgspec.MsgspecError, RecursionError) as exc:
@@ -90,10 +93,10 @@ def _count_separators(data: bytes) -> int:
 
 
 def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
-    """How many commas and colons it takes to say a value, and whether all its numbers are surely short.
+    """Return how many commas and colons the encoded value contains, and whether all its numbers are short.
 
-    None if it has too many members for looking at each to be worth it. An integer has the digits it was written with,
-    a float may have lost some.
+    Return None if the value has too many members to visit each. An integer keeps all its digits, but a float may have
+    lost some.
     """
     separators, has_short_numbers = 0, True
     members: list[Any] = [value]
@@ -118,7 +121,7 @@ def _may_be_long(item: Any) -> bool:
 
 
 def convert(value: Any, target_type: type[T], *, label: str = "params") -> T:
-    """Decoded JSON as a typed value, or InvalidParams with the place that does not fit."""
+    """Convert decoded JSON to a type, or raise InvalidParams with the path that does not match."""
     try:
         return msgspec.convert(value, target_type)
     except msgspec.ValidationError as exc:
@@ -126,7 +129,7 @@ def convert(value: Any, target_type: type[T], *, label: str = "params") -> T:
 
 
 def to_plain(value: Any) -> Any:
-    """A typed value as dicts, lists, strings and numbers, spelled as on the wire."""
+    """Convert a typed value to dicts, lists, strings and numbers with the names used on the wire."""
     return msgspec.to_builtins(value, str_keys=True)
 
 
@@ -141,7 +144,7 @@ def _reason(exc: Exception) -> str:
 
 
 def _refuse_duplicates(data: bytes) -> None:
-    import json  # only for its pairs hook, only for messages that need it
+    import json  # imported here because only few messages are checked for duplicate names
 
     def check_pairs(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) != len(pairs):
@@ -171,8 +174,9 @@ def _refuse_members(data: bytes) -> None:
 
 
 def has_more_members(data: bytes, limit: int) -> bool:
-    """Whether a JSON text has more members and items than this."""
-    # Each match goes on where the last one ended: searching for the next would be quadratic in a broken string.
+    """Return whether a JSON text has more members and items than `limit`."""
+    # Each match starts at the end of the previous match. Searching for the next match would take quadratic time in an
+    # unterminated string.
     matches = iter(_UP_TO_COMMA.scanner(data).match, None)  # pyright: ignore[reportAttributeAccessIssue]
     return next(islice(matches, limit - 1, None), None) is not None
 

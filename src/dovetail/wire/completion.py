@@ -1,6 +1,6 @@
 """completion/complete: suggestions for an argument of a prompt or a resource template.
 
-The specification's limit of one hundred values is kept by whoever builds the result.
+The code that builds the result enforces the specification's limit of one hundred values.
 """
 
 from typing import ClassVar, Literal
@@ -9,43 +9,43 @@ from dovetail.wire.base import Params, Result, WireStruct
 
 
 class PromptReference(WireStruct, tag_field="type", tag="ref/prompt"):
-    """The prompt whose argument is being typed."""
+    """The prompt whose argument the user is typing."""
 
     type: ClassVar[Literal["ref/prompt"]] = "ref/prompt"
     name: str
-    title: str | None = None  # since 2025-06
+    title: str | None = None  # added in protocol version 2025-06
 
 
 class ResourceTemplateReference(WireStruct, tag_field="type", tag="ref/resource"):
-    """The resource template whose variable is being typed."""
+    """The resource template whose variable the user is typing."""
 
     type: ClassVar[Literal["ref/resource"]] = "ref/resource"
     uri: str
 
 
 class CompletionArgument(WireStruct):
-    """The argument and what was typed so far."""
+    """The name of the argument, and the text typed so far."""
 
     name: str
     value: str
 
 
 class CompletionContext(WireStruct):
-    """Arguments already settled; since 2025-06."""
+    """The arguments that already have a value. Added in protocol version 2025-06."""
 
     arguments: dict[str, str] | None = None
 
 
 class CompleteParams(Params):
-    """What to complete."""
+    """The parameters of completion/complete."""
 
     ref: PromptReference | ResourceTemplateReference
     argument: CompletionArgument
-    context: CompletionContext | None = None  # since 2025-06
+    context: CompletionContext | None = None  # added in protocol version 2025-06
 
 
 class Completion(WireStruct):
-    """Suggestions, and whether there are more."""
+    """The suggestions, and whether the server has more."""
 
     values: list[str]
     total: int | None = None
@@ -53,6 +53,6 @@ class Completion(WireStruct):
 
 
 class CompleteResult(Result):
-    """The answer to a completion request."""
+    """The result of completion/complete."""
 
     completion: Completion

@@ -1,6 +1,7 @@
-"""elicitation/create in both modes, and the notification that a URL elicitation is complete. Since 2025-06.
+"""elicitation/create in both modes, and the notification that a URL elicitation is complete.
 
-One struct holds both modes: `requested_schema` belongs to a form, `url` to a visit.
+Elicitation was added in protocol version 2025-06. One struct holds both modes: form mode uses `requested_schema`,
+URL mode uses `url`.
 """
 
 from typing import Any, Literal
@@ -9,13 +10,13 @@ from dovetail.wire.base import Params, Result
 
 
 class ElicitRequestParams(Params):
-    """What a person is asked."""
+    """The parameters of elicitation/create: a message for the user, with a form or a URL."""
 
     message: str
-    mode: Literal["form", "url"] = "form"  # since 2025-11
+    mode: Literal["form", "url"] = "form"  # added in protocol version 2025-11
     requested_schema: dict[str, Any] | None = None
-    url: str | None = None  # since 2025-11
-    elicitation_id: str | None = None  # 2025-11 only, required there in url mode
+    url: str | None = None  # added in protocol version 2025-11
+    elicitation_id: str | None = None  # only in protocol version 2025-11, where url mode requires it
 
     def __post_init__(self) -> None:
         if self.mode == "form" and self.requested_schema is None:
@@ -25,13 +26,13 @@ class ElicitRequestParams(Params):
 
 
 class ElicitResult(Result):
-    """What the person did, and what they filled in."""
+    """The user's action and the values that the user entered."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
 
 
 class ElicitationCompleteParams(Params):
-    """A visit to a URL is over; 2025-11 only."""
+    """The parameters of the notification that a URL elicitation is complete. Only in protocol version 2025-11."""
 
     elicitation_id: str

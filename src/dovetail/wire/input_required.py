@@ -1,6 +1,6 @@
-"""The input required result and its input requests. Since 2026-07.
+"""The input required result and its input requests, added in protocol version 2026-07.
 
-A question's parameters stay a plain dict: they are read by whoever knows the method.
+The parameters of an input request stay a plain dict. The code that handles the method decodes them.
 """
 
 from typing import Any
@@ -9,14 +9,14 @@ from dovetail.wire.base import Result, WireStruct
 
 
 class InputRequest(WireStruct):
-    """One question: a method of the client and its parameters."""
+    """One question to the client: a method and its parameters."""
 
     method: str
     params: dict[str, Any] | None = None
 
 
 class InputRequiredResult(Result):
-    """Answers are needed before the request can go on."""
+    """A result that asks the client for input before the request can continue."""
 
     input_requests: dict[str, InputRequest] | None = None
     request_state: str | None = None

@@ -1,6 +1,6 @@
 """The JSON-RPC envelope: recognise and build each kind of message.
 
-Knows no method of the protocol. Every message built here is one line of compact JSON.
+This module knows no MCP methods. Every message it builds is one line of compact JSON.
 """
 
 from typing import Any, Final, Literal
@@ -25,7 +25,7 @@ class _Response(Struct, tag_field="jsonrpc", tag="2.0"):
 
 
 def classify(message: Any) -> MessageKind:
-    """Which of the four kinds this decoded message is; InvalidRequest if it is none.
+    """Return the kind of a decoded message, or raise InvalidRequest.
 
     spec: basic#requests, basic#responses, basic#notifications
     """
@@ -41,35 +41,35 @@ def classify(message: Any) -> MessageKind:
 
 
 def read_id(message: Any) -> RequestId | None:
-    """The id to answer a refused message with, where one can be read."""
+    """Return the id of a rejected message, or None if it has no valid id."""
     value = message.get("id") if type(message) is dict else None
     return value if type(value) in (int, str) and _is_small_id(value) else None
 
 
 def encode_request(id: RequestId, method: str, params: Any = None) -> bytes:
-    """A request, as bytes."""
+    """Encode a request."""
     head = _RESPONSE_PREFIX + encode(id) + b',"method":' + encode(method)
     return head + b"}" if params is None else head + b',"params":' + encode(params) + b"}"
 
 
 def encode_notification(method: str, params: Any = None) -> bytes:
-    """A notification, as bytes."""
+    """Encode a notification."""
     head = _NOTIFICATION_PREFIX + encode(method)
     return head + b"}" if params is None else head + b',"params":' + encode(params) + b"}"
 
 
 def encode_result(id: RequestId, body: bytes) -> bytes:
-    """A successful response around an already encoded result."""
+    """Wrap an encoded result in a response."""
     return b"".join((_RESPONSE_PREFIX, encode(id), b',"result":', body, b"}"))
 
 
 def encode_response(id: RequestId, result: Any) -> bytes:
-    """A successful response, result and all encoded at once: a large one is written once and not copied."""
+    """Encode a response and its result in one step, which avoids copying a large result."""
     return encode(_Response(id, result))
 
 
 def encode_error(id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
-    """An error response; without an id where none could be read."""
+    """Encode an error response. `id` is None if the request's id could not be read."""
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
@@ -80,7 +80,7 @@ def encode_error(id: RequestId | None, code: int, message: str, data: Any = None
 
 
 def encode_protocol_error(id: RequestId | None, exc: ProtocolError) -> bytes:
-    """The error response an exception of ours stands for."""
+    """Encode the error response for a ProtocolError."""
     return encode_error(id, exc.code, exc.message, exc.data)
 
 
@@ -89,18 +89,18 @@ def _check_method(message: dict[str, Any]) -> None:
     if type(method) is not str or not method or len(method) > MAX_METHOD_CHARS:
         raise InvalidRequest(f"Invalid request: method must be a string of 1 to {MAX_METHOD_CHARS} characters")
     if "result" in message or "error" in message:
-        raise InvalidRequest("Invalid request: a message has a method or a result, never both")
+        raise InvalidRequest("Invalid request: a message cannot have both a method and a result")
     params = message.get("params")
     if params is not None and type(params) is not dict:
         raise InvalidRequest("Invalid request: params must be an object")
 
 
 def _check_id(id: Any) -> None:
-    # bool is a subclass of int, hence the exact types.
+    # Compare exact types, because bool is a subclass of int.
     if type(id) is int:
         return
     if type(id) is not str:
-        raise InvalidRequest("Invalid request: id must be a string or an integer, never null")
+        raise InvalidRequest("Invalid request: id must be a string or an integer, not null")
     if not _is_small_id(id):
         raise InvalidRequest(f"Invalid request: id is longer than {MAX_ID_BYTES} bytes")
 
@@ -112,13 +112,13 @@ def _is_small_id(id: Any) -> bool:
 def _classify_response(message: dict[str, Any]) -> MessageKind:
     has_result, has_error = "result" in message, "error" in message
     if has_result == has_error:
-        raise InvalidRequest("Invalid request: neither a method, nor exactly one of result and error")
+        raise InvalidRequest("Invalid request: the message must have a method, or exactly one of result and error")
     if has_result:
         _check_id(message.get("id"))
         return "result"
     error = message["error"]
     if type(error) is not dict or type(error.get("code")) is not int or type(error.get("message")) is not str:
-        raise InvalidRequest("Invalid request: error must hold an integer code and a message")
+        raise InvalidRequest("Invalid request: error must have an integer code and a message")
     if message.get("id") is not None:
         _check_id(message["id"])
     return "error"

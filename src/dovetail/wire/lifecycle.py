@@ -1,6 +1,7 @@
-"""initialize and server/discover: names and capabilities of both sides.
+"""initialize and server/discover: names and capabilities of client and server.
 
-A capability that is None was not declared; an empty one was. Members nobody named here are not kept.
+None means that the program did not declare a capability. An empty object declares the capability. Unknown members are
+dropped.
 """
 
 from typing import Any
@@ -10,75 +11,77 @@ from dovetail.wire.content import Icon
 
 
 class Implementation(WireStruct):
-    """The name and version of a program, as it tells them itself."""
+    """The name and version of a program, as the program reports them."""
 
     name: str
     version: str
-    title: str | None = None  # since 2025-06
-    description: str | None = None  # since 2025-11
-    website_url: str | None = None  # since 2025-11
-    icons: list[Icon] | None = None  # since 2025-11
+    title: str | None = None  # added in protocol version 2025-06
+    description: str | None = None  # added in protocol version 2025-11
+    website_url: str | None = None  # added in protocol version 2025-11
+    icons: list[Icon] | None = None  # added in protocol version 2025-11
 
 
 class RootsCapability(WireStruct):
     """The client can list roots."""
 
-    list_changed: bool = False  # until 2026-07
+    list_changed: bool = False  # only in protocol versions before 2026-07
 
 
 class SamplingCapability(WireStruct):
-    """The client can ask a model."""
+    """The client can call a language model."""
 
-    context: dict[str, Any] | None = None  # since 2025-11
-    tools: dict[str, Any] | None = None  # since 2025-11
+    context: dict[str, Any] | None = None  # added in protocol version 2025-11
+    tools: dict[str, Any] | None = None  # added in protocol version 2025-11
 
 
 class ElicitationCapability(WireStruct):
-    """The client can ask a person; neither mode named means form."""
+    """The client can ask its user. A client that declares no mode supports form mode."""
 
-    form: dict[str, Any] | None = None  # since 2025-11
-    url: dict[str, Any] | None = None  # since 2025-11
+    form: dict[str, Any] | None = None  # added in protocol version 2025-11
+    url: dict[str, Any] | None = None  # added in protocol version 2025-11
 
 
 class ClientCapabilities(WireStruct):
-    """What a client can do for a server."""
+    """The capabilities of a client."""
 
     experimental: dict[str, Any] | None = None
     roots: RootsCapability | None = None
     sampling: SamplingCapability | None = None
-    elicitation: ElicitationCapability | None = None  # since 2025-06
-    extensions: dict[str, Any] | None = None  # since 2026-07
-    tasks: dict[str, Any] | None = None  # 2025-11 only
+    elicitation: ElicitationCapability | None = None  # added in protocol version 2025-06
+    extensions: dict[str, Any] | None = None  # added in protocol version 2026-07
+    tasks: dict[str, Any] | None = None  # only in protocol version 2025-11
 
 
 class ListChangedCapability(WireStruct):
-    """The server has tools, or prompts, and may tell when the list changes."""
+    """The server has tools or prompts. `list_changed` is whether it sends list changes."""
 
     list_changed: bool = False
 
 
 class ResourcesCapability(WireStruct):
-    """The server has resources, and may tell when one or the list changes."""
+    """The server has resources. The fields are whether it sends updates and list changes."""
 
     subscribe: bool = False
     list_changed: bool = False
 
 
 class ServerCapabilities(WireStruct):
-    """What a server can do for a client."""
+    """The capabilities of a server."""
 
     experimental: dict[str, Any] | None = None
     logging: dict[str, Any] | None = None
-    completions: dict[str, Any] | None = None  # since 2025-03
+    completions: dict[str, Any] | None = None  # added in protocol version 2025-03
     prompts: ListChangedCapability | None = None
     resources: ResourcesCapability | None = None
     tools: ListChangedCapability | None = None
-    extensions: dict[str, Any] | None = None  # since 2026-07
-    tasks: dict[str, Any] | None = None  # 2025-11 only
+    extensions: dict[str, Any] | None = None  # added in protocol version 2026-07
+    tasks: dict[str, Any] | None = None  # only in protocol version 2025-11
 
 
 class InitializeParams(Params):
-    """A client introduces itself; until 2026-07."""
+    """The parameters of initialize: the client's version, name and capabilities. Only in protocol versions before
+    2026-07.
+    """
 
     protocol_version: str
     capabilities: ClientCapabilities
@@ -86,7 +89,9 @@ class InitializeParams(Params):
 
 
 class InitializeResult(Result):
-    """A server introduces itself and settles the revision; until 2026-07."""
+    """The result of initialize: the protocol version to use, and the server's name and capabilities. Only in protocol
+    versions before 2026-07.
+    """
 
     protocol_version: str
     capabilities: ServerCapabilities
@@ -95,7 +100,9 @@ class InitializeResult(Result):
 
 
 class DiscoverResult(CacheableResult):
-    """What a server speaks and can do; since 2026-07."""
+    """The result of server/discover: the server's protocol versions, name and capabilities. Added in protocol version
+    2026-07.
+    """
 
     supported_versions: list[str]
     capabilities: ServerCapabilities

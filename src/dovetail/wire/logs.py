@@ -1,6 +1,6 @@
 """logging/setLevel and notifications/message, with the eight syslog levels.
 
-Speaks of messages for the peer; the process's own logging is not its business.
+These messages go to the client, not to the `logging` module of Python.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -24,18 +24,20 @@ _SEVERITY: dict[LoggingLevel, int] = {level: rank for rank, level in enumerate(L
 
 
 def get_severity(level: LoggingLevel) -> int:
-    """Rank of a level: 0 for debug, 7 for emergency."""
+    """Return the rank of a level: 0 for debug, 7 for emergency."""
     return _SEVERITY[level]
 
 
 class SetLevelParams(Params):
-    """The lowest level a client wants to hear; until 2026-07."""
+    """The parameters of logging/setLevel: the lowest level that the client wants to receive. Only in protocol versions
+    before 2026-07.
+    """
 
     level: LoggingLevel
 
 
 class LoggingMessageNotificationParams(Params):
-    """One log entry; `data` is any JSON value, null included."""
+    """One log message. `data` is any JSON value, including null."""
 
     level: LoggingLevel
     data: Any

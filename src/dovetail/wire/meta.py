@@ -1,6 +1,6 @@
-"""The keys of `_meta`: reserved keys, and the rule for all keys.
+"""The keys of `_meta`: which keys are valid, and which are reserved.
 
-Reads keys only, never values. Each check takes time linear in the length of the key.
+Each check takes time linear in the length of the key.
 """
 
 import re
@@ -17,24 +17,25 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
 
-# The key grammar, spec: basic#_meta. Possessive quantifiers give nothing back, so no key can make a match backtrack.
-# Compiled by the first key that is looked at.
+# The grammar of a key, spec: basic#_meta. Possessive quantifiers prevent backtracking. The pattern is compiled on first
+# use.
 _LABEL = r"[A-Za-z](?:-*+[A-Za-z0-9])*+"
 _NAME = r"(?:[A-Za-z0-9](?:[._-]*+[A-Za-z0-9])*+)?"
 _PREFIX = rf"{_LABEL}(?:\.{_LABEL})*+"
 
-# The second label decides, spec: basic#_meta; alone, the label is a prefix some peers use.
+# A prefix is reserved if its second label is one of these, spec: basic#_meta. Some peers use the label alone as a
+# prefix.
 _RESERVED_LABELS = frozenset({"modelcontextprotocol", "mcp"})
 
 
 def is_valid_key(name: str) -> bool:
-    """Whether a key has the form the specification asks for: labels and a slash if it likes, then a name."""
+    """Return whether a key has the form of the specification: an optional prefix of labels and a slash, then a name."""
     prefix, slash, tail = name.rpartition("/")
     return re.fullmatch(_NAME, tail) is not None and (not slash or re.fullmatch(_PREFIX, prefix) is not None)
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a key's prefix belongs to the protocol, so that nobody else may coin keys under it."""
+    """Return whether the prefix of a key is reserved for the protocol."""
     prefix, slash, _ = name.partition("/")
     labels = prefix.split(".", 2)
     return bool(slash) and (prefix in _RESERVED_LABELS or (len(labels) > 1 and labels[1] in _RESERVED_LABELS))

@@ -1,6 +1,6 @@
 """The method table: parameters, result, direction and protocol versions of every method.
 
-Outside its window a method does not exist. The support matrix in the documentation is printed from this table.
+A method exists only in its protocol versions. The support matrix in the documentation is generated from this table.
 """
 
 from typing import Final, Literal
@@ -44,21 +44,23 @@ Sender = Literal["client", "server", "both"]
 
 
 class Method(WireStruct):
-    """One row: `until` is the first revision without it, `only` the one dialect that has it."""
+    """One row of the table. `until` is the first version without the method. `only` is the one version that has the
+    method.
+    """
 
     name: str
     params: type[Params]
-    result: type[Result] | None = None  # None: a notification
+    result: type[Result] | None = None  # the type of the result, or None for a notification
     sender: Sender = "client"
     since: str = R_2024_11_05
     until: str | None = None
     only_revision: str | None = None
-    name_parameter: str | None = None  # the parameter mirrored in the Mcp-Name header
-    may_require_input: bool = False  # may answer that input is required
+    name_parameter: str | None = None  # the parameter that the Mcp-Name header repeats
+    may_require_input: bool = False  # whether the result may be an InputRequiredResult
     is_cacheable: bool = False
 
     def exists_in(self, revision: str) -> bool:
-        """Whether the revision has this method."""
+        """Return whether a protocol version has this method."""
         return revision == self.only_revision if self.only_revision else is_within(revision, self.since, self.until)
 
 
@@ -147,8 +149,8 @@ def _list_requests(revision: str) -> dict[str, Method]:
     }
 
 
-# What a client may ask for in each revision: a request looks itself up here and nowhere else.
+# The requests that a client may send in each protocol version.
 REQUESTS: Final = {revision: _list_requests(revision) for revision in REVISIONS}
 
-# Several messages in one array were part of one revision only.
+# The protocol version that allows several messages in one array.
 BATCH_REVISIONS: Final = frozenset({R_2025_03_26})

@@ -1,6 +1,6 @@
 """notifications/progress and notifications/cancelled.
 
-Tokens and ids are opaque: they are compared, never read.
+Tokens and ids are opaque, so code only compares them.
 """
 
 from typing import TypeAlias
@@ -11,16 +11,16 @@ ProgressToken: TypeAlias = str | int
 
 
 class ProgressParams(Params):
-    """How far a request has come."""
+    """The progress of a request."""
 
     progress_token: ProgressToken
-    progress: int | float  # a whole number stays whole on the wire
+    progress: int | float  # an int is encoded as a JSON integer
     total: int | float | None = None
-    message: str | None = None  # since 2025-03
+    message: str | None = None  # added in protocol version 2025-03
 
 
 class CancelledParams(Params):
-    """A request is no longer wanted."""
+    """The parameters of notifications/cancelled: the request that is no longer needed."""
 
-    request_id: str | int | None = None  # may be absent in 2025-11 only
+    request_id: str | int | None = None  # None is allowed only in protocol version 2025-11
     reason: str | None = None

@@ -1,6 +1,6 @@
 """prompts/list and prompts/get.
 
-Argument values are text, as the specification has them; converting is the server's work.
+The values of arguments are strings, as in the specification. The server converts them to the types of its function.
 """
 
 from typing import Any
@@ -10,27 +10,27 @@ from dovetail.wire.content import ContentBlock, Icon, Role
 
 
 class PromptArgument(WireStruct):
-    """One blank in a prompt."""
+    """One argument of a prompt."""
 
     name: str
-    title: str | None = None  # since 2025-06
+    title: str | None = None  # added in protocol version 2025-06
     description: str | None = None
     required: bool = False
 
 
 class Prompt(WireStruct):
-    """A prompt as a client sees it."""
+    """The definition of a prompt."""
 
     name: str
-    title: str | None = None  # since 2025-06
+    title: str | None = None  # added in protocol version 2025-06
     description: str | None = None
-    icons: list[Icon] | None = None  # since 2025-11
+    icons: list[Icon] | None = None  # added in protocol version 2025-11
     arguments: list[PromptArgument] | None = None
-    meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
+    meta: dict[str, Any] | None = field(name="_meta", default=None)  # added in protocol version 2025-06
 
 
 class PromptMessage(WireStruct):
-    """One message of a filled-in prompt."""
+    """One message of a prompt."""
 
     role: Role
     content: ContentBlock
@@ -44,16 +44,16 @@ class ListPromptsResult(CacheableResult):
 
 
 class GetPromptParams(Params):
-    """Which prompt, how to fill it in, and the answers to what it asked before."""
+    """The parameters of prompts/get: name, arguments, and answers to earlier input requests."""
 
     name: str
     arguments: dict[str, str] | None = None
-    input_responses: dict[str, Any] | None = None  # since 2026-07
-    request_state: str | None = None  # since 2026-07
+    input_responses: dict[str, Any] | None = None  # added in protocol version 2026-07
+    request_state: str | None = None  # added in protocol version 2026-07
 
 
 class GetPromptResult(Result):
-    """The prompt, filled in."""
+    """The messages of a prompt."""
 
     messages: list[PromptMessage]
     description: str | None = None

@@ -1,7 +1,7 @@
-"""Messages that a client receives: the envelope is decoded, the body stays bytes until its type is known.
+"""Messages that a client receives. The envelope is decoded at once, and the body stays bytes until its type is known.
 
-More forgiving than `codec`: a server's slip must not cost its user the answer, so unknown members, duplicate names and
-broken UTF-8 pass. What could exhaust this side (depth, members) does not.
+This module is more lenient than `codec`, because a client should not lose a result over a small mistake of the server.
+It accepts unknown members, duplicate names and invalid UTF-8. It limits the depth and the number of members.
 """
 
 import re
@@ -14,7 +14,7 @@ from dovetail.errors import InvalidResult, ParseError
 from dovetail.wire.base import UNSET, Struct, UnsetType
 from dovetail.wire.jsonrpc import RequestId
 
-# An empty list takes 64 bytes where its text takes three. Counted only in messages worth the count.
+# An empty list takes three characters as text and 64 bytes in memory. Only the members of large messages are counted.
 MAX_MEMBERS: Final = 1_000_000
 _MAX_UNCHECKED_BYTES: Final = 1024 * 1024
 _SLICE_BYTES: Final = 64 * 1024
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ErrorObject(Struct, omit_defaults=True):
-    """The error of a response; servers have been seen to leave out its message."""
+    """The error of a response. The message is optional, because some servers omit it."""
 
     code: int
     message: str = ""
@@ -37,21 +37,21 @@ class ErrorObject(Struct, omit_defaults=True):
 
 
 class RawMessage(Struct, omit_defaults=True):
-    """One message; `result` and `params` are still text."""
+    """One message. `result` and `params` are not decoded yet."""
 
     id: RequestId | None = None
     method: str | None = None
-    params: msgspec.Raw | UnsetType = UNSET  # msgspec cannot read a Raw that may be None
+    params: msgspec.Raw | UnsetType = UNSET  # UNSET, because msgspec cannot decode a Raw that may be None
     result: msgspec.Raw | UnsetType = UNSET
     error: ErrorObject | None = None
 
     @property
     def is_response(self) -> bool:
-        """Whether it is a response."""
+        """Return whether the message is a response."""
         return self.method is None and (self.result is not UNSET or self.error is not None)
 
     def encode(self) -> bytes:
-        """The message as it came, less what nobody reads."""
+        """Encode the message again, without unknown members."""
         return b'{"jsonrpc":"2.0",' + msgspec.json.encode(self)[1:]
 
 
@@ -61,39 +61,41 @@ _json_decoder: Final = msgspec.json.Decoder()
 
 
 def read_messages(data: bytes | str) -> list[RawMessage]:
-    """The message in these bytes, or the messages of a batch; ParseError if there is none."""
+    """Decode one message or the messages of a batch, or raise ParseError."""
     if len(data) > _MAX_UNCHECKED_BYTES:
         _refuse_members(data)
     try:
-        return _decode_messages(data)
-    except UnicodeDecodeError:
-        return read_messages(data.decode("utf-8", "replace")) if isinstance(data, bytes) else []
-
-
-def _decode_messages(data: bytes | str) -> list[RawMessage]:
-    try:
         return [_message_decoder.decode(data)]
+    except UnicodeDecodeError:
+        return _read_repaired(data)
     except msgspec.MsgspecError as exc:
         head = data[:64].lstrip()
         if head[:1] in (b"[", "["):
-            return _decode_batch(data)
+            return _read_batch(data)
         raise ParseError(clip(str(exc), 200)) from None
     except RecursionError:
         raise ParseError("nested too deeply") from None
 
 
-def _decode_batch(data: bytes | str) -> list[RawMessage]:
+def _read_batch(data: bytes | str) -> list[RawMessage]:
     try:
         return _batch_decoder.decode(data)
+    except UnicodeDecodeError:
+        return _read_repaired(data)
     except (msgspec.MsgspecError, RecursionError) as exc:
         raise ParseError(clip(str(exc), 200)) from None
 
 
-def find_answered_ids(data: bytes) -> list[int]:
-    """Which requests these bytes mean to answer though they are no valid response, as far as that can be read.
+def _read_repaired(data: bytes | str) -> list[RawMessage]:
+    """Read messages whose bytes are not valid UTF-8."""
+    return read_messages(data.decode("utf-8", "replace")) if isinstance(data, bytes) else []
 
-    Ids are read as a server in haste writes them: 1.0 and "1" are 1 here. What is large is only glanced at: read whole,
-    it could take twenty times its size.
+
+def find_answered_ids(data: bytes) -> list[int]:
+    """Return the ids of the requests that an invalid response tries to answer. Ids that cannot be read are left out.
+
+    The search is lenient about types: 1.0 and "1" count as 1. In large data, only the start and the end are searched,
+    because decoding all of it could take twenty times its size in memory.
     """
     if len(data) > _MAX_UNCHECKED_BYTES:
         return _peek_id(data)
@@ -115,7 +117,7 @@ def _parse_id(message: Any) -> int | None:
 
 
 def _peek_id(data: bytes) -> list[int]:
-    """The id of what is no JSON but looks like a response: before what it holds, or at the very end."""
+    """Find the id in data that is not JSON but looks like a response. The id may be at the start or at the end."""
     head = data[:_PEEK_BYTES]
     body_match = _BODY_MEMBER.search(head)
     if body_match is None or b'"method"' in head[: body_match.start()]:
@@ -131,11 +133,13 @@ def _refuse_members(data: bytes | str) -> None:
 
 
 def _exceeds_members(data: bytes) -> bool:
-    """Whether there are too many commas outside of strings; in slices, so that their pieces take little memory."""
+    """Return whether there are too many commas outside strings. Read the data in slices, which takes little memory."""
     commas = quotes = start = 0
     in_string = False
-    while start < len(data) and commas < MAX_MEMBERS and quotes <= 4 * MAX_MEMBERS:  # a member has two strings at most
-        boundary = _NO_BACKSLASH.search(data, start + _SLICE_BYTES)  # never between a backslash and what it escapes
+    # Each member has at most two strings, so at most four quotes.
+    while start < len(data) and commas < MAX_MEMBERS and quotes <= 4 * MAX_MEMBERS:
+        # A slice never ends between a backslash and the character that it escapes.
+        boundary = _NO_BACKSLASH.search(data, start + _SLICE_BYTES)
         end = boundary.end() if boundary is not None else len(data)
         pieces = data[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         commas += b"".join(pieces[in_string::2]).count(b",")
@@ -146,25 +150,26 @@ def _exceeds_members(data: bytes) -> bool:
 
 
 def decode_body(raw: Any, target_type: type[T], label: str) -> T:
-    """A result or parameters as their type; InvalidResult names the place that does not fit."""
+    """Decode a result or parameters as a type, or raise InvalidResult with the path that does not match."""
     if raw is UNSET:
         raw = b"{}"
     try:
-        return _get_decoder(target_type).decode(raw)
+        return (_decoders.get(target_type) or _create_decoder(target_type)).decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         try:
-            return msgspec.convert(to_plain(raw), target_type)  # broken UTF-8 is mended there
+            return msgspec.convert(to_plain(raw), target_type)  # `to_plain` repairs invalid UTF-8
         except (msgspec.MsgspecError, RecursionError):
-            raise InvalidResult(f"{label} is not what the protocol promises: {clip(str(exc), 300)}") from None
+            raise InvalidResult(f"{label} does not match the protocol: {clip(str(exc), 300)}") from None
 
 
 def copy_value(value: T) -> T:
-    """An equal value that shares nothing with it: whoever changes the one does not change the other."""
-    return _get_decoder(type(value)).decode(msgspec.json.encode(value))
+    """Return a deep copy of a value, so that changes of the copy do not affect the original."""
+    value_type = type(value)
+    return (_decoders.get(value_type) or _create_decoder(value_type)).decode(msgspec.json.encode(value))
 
 
 def to_plain(raw: Any) -> Any:
-    """A raw body as dicts, lists, strings and numbers."""
+    """Decode a raw body to dicts, lists, strings and numbers."""
     if raw is UNSET:
         return {}
     try:
@@ -176,15 +181,13 @@ def to_plain(raw: Any) -> Any:
 
 
 def decode_text(text: str) -> Any:
-    """JSON within a text; InvalidResult if it is none."""
+    """Decode a text that contains JSON, or raise InvalidResult."""
     return to_plain(text.encode("utf-8", "replace"))
 
 
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
-def _get_decoder(target_type: Any) -> msgspec.json.Decoder[Any]:
-    decoder = _decoders.get(target_type)
-    if decoder is None:
-        decoder = _decoders[target_type] = msgspec.json.Decoder(target_type)
+def _create_decoder(target_type: Any) -> msgspec.json.Decoder[Any]:
+    decoder = _decoders[target_type] = msgspec.json.Decoder(target_type)
     return decoder

@@ -1,6 +1,6 @@
 """resources/list, resources/templates/list and resources/read.
 
-A URI is text here: nobody parses, resolves or expands it in this module.
+This module treats a URI as plain text. It does not parse or expand URIs.
 """
 
 from typing import Any
@@ -10,30 +10,30 @@ from dovetail.wire.content import Annotations, Icon, ResourceContents
 
 
 class Resource(WireStruct):
-    """Something a client can read."""
+    """The definition of a resource."""
 
     uri: str
     name: str
-    title: str | None = None  # since 2025-06
+    title: str | None = None  # added in protocol version 2025-06
     description: str | None = None
     mime_type: str | None = None
     size: int | None = None
-    icons: list[Icon] | None = None  # since 2025-11
+    icons: list[Icon] | None = None  # added in protocol version 2025-11
     annotations: Annotations | None = None
-    meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
+    meta: dict[str, Any] | None = field(name="_meta", default=None)  # added in protocol version 2025-06
 
 
 class ResourceTemplate(WireStruct):
-    """A family of resources, named by a URI template."""
+    """The definition of a group of resources that share a URI template."""
 
     uri_template: str
     name: str
-    title: str | None = None  # since 2025-06
+    title: str | None = None  # added in protocol version 2025-06
     description: str | None = None
     mime_type: str | None = None
-    icons: list[Icon] | None = None  # since 2025-11
+    icons: list[Icon] | None = None  # added in protocol version 2025-11
     annotations: Annotations | None = None
-    meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
+    meta: dict[str, Any] | None = field(name="_meta", default=None)  # added in protocol version 2025-06
 
 
 class ListResourcesResult(CacheableResult):
@@ -51,14 +51,14 @@ class ListResourceTemplatesResult(CacheableResult):
 
 
 class ReadResourceParams(Params):
-    """Which resource, and the answers to what it asked before."""
+    """The parameters of resources/read: the URI, and answers to earlier input requests."""
 
     uri: str
-    input_responses: dict[str, Any] | None = None  # since 2026-07
-    request_state: str | None = None  # since 2026-07
+    input_responses: dict[str, Any] | None = None  # added in protocol version 2026-07
+    request_state: str | None = None  # added in protocol version 2026-07
 
 
 class ReadResourceResult(CacheableResult):
-    """What the resource holds; one URI may hold several parts."""
+    """The contents of a resource. One URI can have several parts."""
 
     contents: list[ResourceContents]

@@ -1,7 +1,7 @@
 """The protocol versions, oldest first, and the two eras.
 
-Handshake revisions open a session with `initialize`; stateless ones carry everything in each request.
-`DRAFT` is a dialect of the handshake era: one more row, not a second implementation.
+Handshake versions open a session with `initialize`. In stateless versions, each request contains everything the server
+needs. `DRAFT` is a dialect of the handshake era, with its own row in the tables.
 """
 
 from typing import Final
@@ -17,36 +17,36 @@ HANDSHAKE_REVISIONS: Final = (R_2024_11_05, R_2025_03_26, R_2025_06_18, R_2025_1
 STATELESS_REVISIONS: Final = (R_2026_07_28,)
 PUBLISHED_REVISIONS: Final = HANDSHAKE_REVISIONS + STATELESS_REVISIONS
 REVISIONS: Final = (*PUBLISHED_REVISIONS, DRAFT)
-PROTOCOL_VERSIONS: Final = (*reversed(PUBLISHED_REVISIONS), DRAFT)  # newest published version first
+PROTOCOL_VERSIONS: Final = (*reversed(PUBLISHED_REVISIONS), DRAFT)  # the newest published version is first
 
 NEWEST_REVISION: Final = R_2026_07_28
 NEWEST_HANDSHAKE_REVISION: Final = R_2025_11_25
 
-# A handshake HTTP request that names no revision speaks this one. spec: streamable-http#protocol-version-header
+# The version of a handshake HTTP request without a version header. spec: streamable-http#protocol-version-header
 DEFAULT_HTTP_REVISION: Final = R_2025_03_26
 
-# The draft dialect has what the newest handshake revision has; only spellings differ.
+# The draft dialect has the same features as the newest handshake version, under different names.
 _ORDER: Final = {revision: place for place, revision in enumerate(PUBLISHED_REVISIONS)} | {
     DRAFT: len(HANDSHAKE_REVISIONS) - 1
 }
 
 
 def get_order(revision: str) -> int:
-    """The revision's place in time, to compare with another's."""
+    """Return the position of a version in the order of publication."""
     return _ORDER[revision]
 
 
 def is_older(revision: str, other: str) -> bool:
-    """Whether the revision was published before the other."""
+    """Return whether a version was published before another."""
     return _ORDER[revision] < _ORDER[other]
 
 
 def is_stateless(revision: str) -> bool:
-    """Whether the revision belongs to the stateless era."""
+    """Return whether a version belongs to the stateless era."""
     return revision in STATELESS_REVISIONS
 
 
 def is_within(revision: str, since: str, until: str | None) -> bool:
-    """Whether something that exists from `since` up to, not including, `until` exists in this revision."""
+    """Return whether a feature that exists from `since` up to, but not including, `until` exists in a version."""
     position = _ORDER[revision]
     return _ORDER[since] <= position and (until is None or position < _ORDER[until])

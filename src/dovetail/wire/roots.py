@@ -1,6 +1,6 @@
-"""roots/list: the folders that a client opens to a server.
+"""roots/list: the folders that a client shares with a server.
 
-A root grants nothing by itself; the struct only names it.
+A root is only a name and grants no access.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ class Root(WireStruct):
 
     uri: str
     name: str | None = None
-    meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
+    meta: dict[str, Any] | None = field(name="_meta", default=None)  # added in protocol version 2025-06
 
 
 class ListRootsResult(Result):

@@ -1,6 +1,6 @@
 """sampling/createMessage: a server's request to the client's model.
 
-Holds no opinion on which model answers; the preferences are advice.
+The client chooses the model. The preferences of the server are only hints.
 """
 
 from typing import Any, Literal
@@ -11,13 +11,13 @@ from dovetail.wire.tools import Tool
 
 
 class ModelHint(WireStruct):
-    """Part of a model's name."""
+    """A hint for the choice of a model. `name` is a part of the model's name."""
 
     name: str | None = None
 
 
 class ModelPreferences(WireStruct):
-    """What matters in the choice of a model; priorities run from 0 to 1."""
+    """Preferences for the choice of a model. Priorities range from 0 to 1."""
 
     hints: list[ModelHint] | None = None
     cost_priority: float | None = None
@@ -26,21 +26,21 @@ class ModelPreferences(WireStruct):
 
 
 class ToolChoice(WireStruct):
-    """Whether the model may, must or must not call tools; since 2025-11."""
+    """Whether the model may, must or must not call tools. Added in protocol version 2025-11."""
 
     mode: Literal["auto", "required", "none"] = "auto"
 
 
 class SamplingMessage(WireStruct):
-    """One turn of the conversation put to the model."""
+    """One message of the conversation with the model."""
 
     role: Role
-    content: SamplingContent | list[SamplingContent]  # a list, and tool blocks, since 2025-11
-    meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-11
+    content: SamplingContent | list[SamplingContent]  # lists and tool blocks were added in protocol version 2025-11
+    meta: dict[str, Any] | None = field(name="_meta", default=None)  # added in protocol version 2025-11
 
 
 class CreateMessageRequestParams(Params):
-    """The conversation, and how the model should go on."""
+    """The parameters of sampling/createMessage: the conversation and the model settings."""
 
     messages: list[SamplingMessage]
     max_tokens: int
@@ -50,14 +50,14 @@ class CreateMessageRequestParams(Params):
     temperature: float | None = None
     stop_sequences: list[str] | None = None
     metadata: dict[str, Any] | None = None
-    tools: list[Tool] | None = None  # since 2025-11
-    tool_choice: ToolChoice | None = None  # since 2025-11
+    tools: list[Tool] | None = None  # added in protocol version 2025-11
+    tool_choice: ToolChoice | None = None  # added in protocol version 2025-11
 
 
 class CreateMessageResult(Result):
-    """What the model said."""
+    """The model's reply."""
 
     role: Role
-    content: SamplingContent | list[SamplingContent]  # a list, and tool blocks, since 2025-11
+    content: SamplingContent | list[SamplingContent]  # lists and tool blocks were added in protocol version 2025-11
     model: str
     stop_reason: str | None = None

@@ -1,13 +1,13 @@
 """subscriptions/listen, resources/subscribe, and the notification that a resource changed.
 
-Says what is wished for; what a filter matches is decided in the protocol.
+The structs hold the subscription filter. The protocol package decides which changes a filter matches.
 """
 
 from dovetail.wire.base import Params, Result, WireStruct
 
 
 class SubscriptionFilter(WireStruct):
-    """What a listener wants to hear; since 2026-07."""
+    """The changes that a client subscribes to. Added in protocol version 2026-07."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -16,34 +16,34 @@ class SubscriptionFilter(WireStruct):
 
 
 class ListenParams(Params):
-    """Open a stream of notices; since 2026-07."""
+    """The parameters of subscriptions/listen. Added in protocol version 2026-07."""
 
     notifications: SubscriptionFilter
 
 
 class ListenResult(Result):
-    """The stream is over; its subscription id stands in `_meta`. Since 2026-07."""
+    """The end of a subscription stream. `_meta` holds the subscription id. Added in protocol version 2026-07."""
 
 
 class AcknowledgedParams(Params):
-    """The part of the filter the server will honour; since 2026-07."""
+    """The part of the filter that the server accepts. Added in protocol version 2026-07."""
 
     notifications: SubscriptionFilter
 
 
 class SubscribeParams(Params):
-    """Begin to hear about one resource; until 2026-07."""
+    """The parameters of resources/subscribe. Only in protocol versions before 2026-07."""
 
     uri: str
 
 
 class UnsubscribeParams(Params):
-    """Stop hearing about one resource; until 2026-07."""
+    """The parameters of resources/unsubscribe. Only in protocol versions before 2026-07."""
 
     uri: str
 
 
 class ResourceUpdatedParams(Params):
-    """A resource changed."""
+    """The parameters of notifications/resources/updated."""
 
     uri: str

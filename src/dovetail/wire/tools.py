@@ -1,6 +1,6 @@
 """tools/list and tools/call.
 
-Schemas are plain dicts: this module neither reads nor checks them.
+Schemas are plain dicts. This module does not check schemas.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from dovetail.wire.content import ContentBlock, Icon
 
 
 class ToolAnnotations(WireStruct):
-    """Hints about a tool's behaviour, None where its author said nothing; since 2025-03."""
+    """Hints about a tool's behaviour. None means that the author gave no hint. Added in protocol version 2025-03."""
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -20,17 +20,17 @@ class ToolAnnotations(WireStruct):
 
 
 class Tool(WireStruct):
-    """A tool as a client sees it."""
+    """The definition of a tool."""
 
     name: str
-    title: str | None = None  # since 2025-06
+    title: str | None = None  # added in protocol version 2025-06
     description: str | None = None
-    icons: list[Icon] | None = None  # since 2025-11
+    icons: list[Icon] | None = None  # added in protocol version 2025-11
     input_schema: dict[str, Any]
-    output_schema: dict[str, Any] | None = None  # since 2025-06
-    annotations: ToolAnnotations | None = None  # since 2025-03
-    execution: dict[str, Any] | None = None  # 2025-11 only
-    meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
+    output_schema: dict[str, Any] | None = None  # added in protocol version 2025-06
+    annotations: ToolAnnotations | None = None  # added in protocol version 2025-03
+    execution: dict[str, Any] | None = None  # only in protocol version 2025-11
+    meta: dict[str, Any] | None = field(name="_meta", default=None)  # added in protocol version 2025-06
 
 
 class ListToolsResult(CacheableResult):
@@ -41,17 +41,18 @@ class ListToolsResult(CacheableResult):
 
 
 class CallToolParams(Params):
-    """Which tool, with which arguments, and the answers to what it asked before."""
+    """The parameters of tools/call: name, arguments, and answers to earlier input requests."""
 
     name: str
     arguments: dict[str, Any] | None = None
-    input_responses: dict[str, Any] | None = None  # since 2026-07
-    request_state: str | None = None  # since 2026-07
+    input_responses: dict[str, Any] | None = None  # added in protocol version 2026-07
+    request_state: str | None = None  # added in protocol version 2026-07
 
 
 class CallToolResult(Result):
-    """What a tool answered; a failure of the tool itself is told by `is_error`."""
+    """The result of a tool. `is_error` means that the tool failed."""
 
     content: list[ContentBlock]
-    structured_content: Any = UNSET  # since 2025-06; any JSON value, null included, since 2026-07
+    # Added in protocol version 2025-06. Any JSON value, including null, since 2026-07.
+    structured_content: Any = UNSET
     is_error: bool = False

@@ -1,6 +1,7 @@
-"""A web server on the loopback that speaks as the makers of models do: it refuses what they would, and says its lines.
+"""A fake provider server on loopback. It returns scripted replies, and refuses requests that the providers would
+refuse.
 
-One for both: `/v1/chat/completions` is OpenAI's, `/v1/messages` Anthropic's.
+It serves both APIs: `/v1/chat/completions` of OpenAI and `/v1/messages` of Anthropic.
 """
 
 import json
@@ -13,7 +14,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ScriptedReply(NamedTuple):
-    """What the model says: text, and calls as (id, name, arguments)."""
+    """A reply of the model: text, and calls as (id, name, arguments)."""
 
     text: str | None = None
     calls: tuple[tuple[str, str, Any], ...] = ()
@@ -21,7 +22,7 @@ class ScriptedReply(NamedTuple):
 
 
 class BadRequest(Exception):
-    """What a maker answers with status 400."""
+    """The provider answers with status 400."""
 
 
 def require(condition: Any, message: str) -> None:
@@ -30,7 +31,7 @@ def require(condition: Any, message: str) -> None:
 
 
 class ProviderServer:
-    """The server, the requests it got, and what it has yet to say."""
+    """The server, the requests it received, and the replies it has left."""
 
     def __init__(self, *replies: ScriptedReply) -> None:
         self.replies = [*replies]

@@ -1,4 +1,4 @@
-"""A model by a word."""
+"""Test creating a model from a name."""
 
 import pytest
 

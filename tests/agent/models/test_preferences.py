@@ -1,4 +1,4 @@
-"""Which model answers: hints before priorities, earlier hints before later ones, the user's first of equals."""
+"""Test the choice of a model: hints before priorities, earlier hints before later ones, then the user's order."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The adapters, with the makers' own clients, against a server that speaks as the makers do."""
+"""Test the model adapters, with the providers' client libraries, against a fake provider server."""
 
 import json
 import subprocess
@@ -186,7 +186,7 @@ async def test_no_key_of_openai_goes_elsewhere(maker: ProviderServer, monkeypatc
     assert "sk-secret" not in json.dumps(maker.headers)
 
 
-async def test_openai_itself_is_told_the_limit_in_its_newer_word(
+async def test_openai_gets_the_limit_under_its_newer_name(
     maker: ProviderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", f"{maker.url}/v1")
@@ -304,7 +304,7 @@ async def test_tools_in_sampling(maker: ProviderServer, kind: str, revision: str
     assert "found x" in json.dumps(maker.requests[1]["messages"])
 
 
-async def test_a_call_that_cannot_be_read_is_no_answer_to_a_server(maker: ProviderServer) -> None:
+async def test_an_unreadable_model_call_fails_the_sampling_request(maker: ProviderServer) -> None:
     """It is a failure of the model, rather than a call without arguments, which it was not."""
     async with Host(policy=Policy("ask", [rule("allow", kind="*")]), model=made("openai", maker)) as host:
         host.add("clock", clock(), protocol_version="2025-11-25")

@@ -1,1 +1,1 @@
-"""Adapters for model providers, one file for each."""
+"""Adapters for model providers, one file per provider."""

@@ -1,4 +1,4 @@
-"""Anthropic's models. Imports the `anthropic` client at the first reply."""
+"""Anthropic's models. The `anthropic` package is imported at the first reply."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -23,15 +23,15 @@ _TOOL_CHOICE_TYPES: Final = {"auto": "auto", "required": "any", "none": "none"}
 
 
 class AnthropicModel:
-    """Models of Anthropic, by name. The first answers, unless a server prefers another.
+    """Anthropic's models, by name. The first model answers unless a server prefers another.
 
-    Options are those of `anthropic.AsyncAnthropic`; without `api_key` the client looks for ANTHROPIC_API_KEY. A
-    temperature is not passed on: the newer models refuse one.
+    Other options are those of `anthropic.AsyncAnthropic`. Without `api_key`, the client reads ANTHROPIC_API_KEY. The
+    temperature is not sent, because newer models reject it.
     """
 
     def __init__(self, *models: str | ModelInfo, **options: Any) -> None:
         self.models = as_model_infos(models)
-        self.price = self.models[0].price  # of the one that answers, unless another is preferred
+        self.price = self.models[0].price  # the price of the default model
         self._options = options
         self._client: Any = None
 
@@ -47,7 +47,7 @@ class AnthropicModel:
         tool_choice: ToolChoice | None = None,
         model_preferences: ModelPreferences | None = None,
     ) -> ModelReply:
-        """The next message of the conversation."""
+        """Return the next message of the conversation."""
         aliases, model = ToolAliases(), choose_model(self.models, model_preferences)
         request: dict[str, Any] = {"model": model.name, "max_tokens": max_tokens}
         request["messages"] = [_to_message(message, aliases) for message in messages]
@@ -96,7 +96,7 @@ def _to_block(block: Any, aliases: ToolAliases) -> dict[str, Any]:
             tool_result = {"type": "tool_result", "tool_use_id": block.tool_use_id, "content": content}
             return tool_result | ({"is_error": True} if block.is_error else {})
         case _:
-            raise ModelError(f"Anthropic's models take no {block.type}")
+            raise ModelError(f"Anthropic's models do not accept {block.type}")
 
 
 def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> ModelReply:

@@ -1,4 +1,4 @@
-"""Create a model from its name, as on the command line: `openai:NAME`, `anthropic:NAME`, `URL#NAME`."""
+"""Create a model from a name in the form of the command line: `openai:NAME`, `anthropic:NAME`, `URL#NAME`."""
 
 from typing import Any, Final
 
@@ -16,7 +16,11 @@ MODEL_NAME_HELP: Final = (
 
 
 def load_model(name: str, **options: Any) -> Model:
-    """Return the model of a name such as "openai:gpt-5.2". Options are those of the provider's client."""
+    """Return the model with a name such as "openai:gpt-5.2". Options are those of the provider's client.
+
+    Args:
+        name: The provider and the model, such as "openai:NAME" or "ollama:NAME".
+    """
     if name.startswith(("http://", "https://")):
         url, _, model_name = name.partition("#")
         if model_name:

@@ -1,4 +1,6 @@
-"""OpenAI's models and services with the same chat completions API. Imports the `openai` client at the first reply."""
+"""OpenAI's models and services with the same chat completions API. The `openai` package is imported at the first
+reply.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -25,17 +27,21 @@ _STOP_REASONS: Final = {"stop": "endTurn", "length": "maxTokens", "tool_calls": 
 
 
 class OpenAIModel:
-    """Models of OpenAI, by name; with `base_url`, those of any server that speaks as OpenAI's does.
+    """Models of OpenAI, or of a server with the same API.
 
-    The first answers, unless a server prefers another. Other options are those of `openai.AsyncOpenAI`; without
-    `api_key` the client looks for OPENAI_API_KEY.
+    The first model answers unless a server prefers another. Other options are those of `openai.AsyncOpenAI`. Without
+    `api_key`, the client reads OPENAI_API_KEY.
+
+    Args:
+        base_url: The URL of a server with the same API.
     """
 
     def __init__(self, *models: str | ModelInfo, base_url: str | None = None, **options: Any) -> None:
         self.models = as_model_infos(models)
-        self.price = self.models[0].price  # of the one that answers, unless another is preferred
+        self.price = self.models[0].price  # the price of the default model
         if base_url is not None:
-            options = {"base_url": base_url, "api_key": "none", **options}  # local servers want none, the client does
+            # The OpenAI client requires a key, but local servers do not.
+            options = {"base_url": base_url, "api_key": "none", **options}
         self._is_compatible_server = base_url is not None
         self._options = options
         self._client: Any = None
@@ -52,10 +58,10 @@ class OpenAIModel:
         tool_choice: ToolChoice | None = None,
         model_preferences: ModelPreferences | None = None,
     ) -> ModelReply:
-        """The next message of the conversation."""
+        """Return the next message of the conversation."""
         aliases, model = ToolAliases(), choose_model(self.models, model_preferences)
         request: dict[str, Any] = {"model": model.name, "messages": _to_messages(messages, system_prompt, aliases)}
-        # What OpenAI calls it now is unknown to most of those who speak as it did.
+        # Most compatible servers know only the older name of this parameter.
         request["max_tokens" if self._is_compatible_server else "max_completion_tokens"] = max_tokens
         if tools:
             request["tools"] = to_openai_tools(aliases.to_entries(tools))
@@ -106,7 +112,7 @@ def _to_assistant_messages(message: SamplingMessage, aliases: ToolAliases) -> It
 
 
 def _to_user_messages(message: SamplingMessage) -> Iterator[dict[str, Any]]:
-    """A result is a message of its own, and holds words alone: its pictures come after."""
+    """Convert a user message. Each tool result becomes a separate text message, followed by its images."""
     parts: list[dict[str, Any]] = []
     for block in get_blocks(message):
         if isinstance(block, ToolResultContent):
@@ -132,12 +138,12 @@ def _to_content_part(block: Any) -> dict[str, Any]:
             )
             return {"type": "input_audio", "input_audio": {"data": block.data, "format": audio_format}}
         case _:
-            raise ModelError(f"a user says no {type(block).__name__}")
+            raise ModelError(f"a user message cannot contain {type(block).__name__}")
 
 
 def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> ModelReply:
     if not getattr(response, "choices", None):
-        raise ModelError(f"{model.name}: the answer holds no message")
+        raise ModelError(f"{model.name}: the response has no message")
     choice = response.choices[0]
     content: list[SamplingContent] = []
     if text := choice.message.content or choice.message.refusal:

@@ -1,4 +1,4 @@
-"""Choose a model by the preferences of a server: cost, speed, intelligence and name hints. Pure."""
+"""Choose a model by the preferences of a server: cost, speed, intelligence and name hints. This module does no I/O."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from dovetail.wire.sampling import ModelPreferences
 
 
 class ModelInfo(Struct, frozen=True):
-    """One model of a maker. Grades run from 0 to 1; the price is dollars for a million tokens, in and out."""
+    """One model of a provider. Scores range from 0 to 1."""
 
-    name: str
-    price: tuple[float, float] | None = None
-    cost: float = 0.5
-    speed: float = 0.5
-    intelligence: float = 0.5
-    aliases: tuple[str, ...] = ()  # hints it answers to beside its own name
+    name: str  # the name of the model
+    price: tuple[float, float] | None = None  # dollars for a million input and output tokens
+    cost: float = 0.5  # score for low cost. 1 is the cheapest
+    speed: float = 0.5  # score for speed. 1 is the fastest
+    intelligence: float = 0.5  # score for capability. 1 is the most capable
+    aliases: tuple[str, ...] = ()  # other names that servers may use for this model
 
 
 def measure_usage(model: ModelInfo, input_tokens: int, output_tokens: int) -> Usage:
@@ -27,16 +27,16 @@ def measure_usage(model: ModelInfo, input_tokens: int, output_tokens: int) -> Us
 
 
 def as_model_infos(models: Sequence[str | ModelInfo]) -> tuple[ModelInfo, ...]:
-    """Models by name, or with all that is known of them; ValueError if there is none."""
+    """Convert model names to ModelInfo. Raise ValueError if the list is empty."""
     if not models:
-        raise ValueError("which model? Give the name of one, or several of which the first answers")
+        raise ValueError("no model given. Pass one or more model names. The first one is the default")
     return tuple(ModelInfo(model) if isinstance(model, str) else model for model in models)
 
 
 def choose_model(models: Sequence[ModelInfo], model_preferences: ModelPreferences | None) -> ModelInfo:
-    """The model that suits best: a hint counts before the priorities, an earlier hint before a later one.
+    """Choose the best model. Hints count more than priorities, and an earlier hint more than a later one.
 
-    A hint is part of a name. spec: sampling#model-preferences
+    A hint matches a model if it is part of the model's name. spec: sampling#model-preferences
     """
     if model_preferences is None:
         return models[0]
@@ -55,4 +55,4 @@ def choose_model(models: Sequence[ModelInfo], model_preferences: ModelPreference
     )
     return max(
         models, key=lambda model: cost * model.cost + speed * model.speed + intelligence * model.intelligence
-    )  # the first of equals
+    )  # `max` returns the first of several equal models

@@ -1,4 +1,6 @@
-"""Helpers for adapters: tool names a provider accepts, and content converted for it. Pure."""
+"""Helpers for adapters. They convert tool names and content to the form that a provider accepts. This module does
+no I/O.
+"""
 
 import json
 import re
@@ -25,23 +27,23 @@ _VALID_ALIAS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolAliases:
-    """The names of tools as makers take them, and back."""
+    """Maps tool names to names that a provider accepts, and back."""
 
     def __init__(self) -> None:
         self._name_by_alias: dict[str, str] = {}
 
     def to_alias(self, name: str) -> str:
-        """What a maker is told."""
+        """Return the name for the provider."""
         alias = name if _VALID_ALIAS.fullmatch(name) else make_model_name("", name)
         self._name_by_alias[alias] = name
         return alias
 
     def to_name(self, alias: str) -> str:
-        """What a model meant."""
+        """Return the tool name for a provider's name."""
         return self._name_by_alias.get(alias, alias)
 
     def to_entries(self, tools: Iterable[Tool]) -> list[CatalogEntry]:
-        """Tools under the names that are told."""
+        """Return the tools with their names for the provider."""
         return [
             CatalogEntry(
                 server="", name=tool.name, full_name=tool.name, model_name=self.to_alias(tool.name), definition=tool
@@ -51,22 +53,22 @@ class ToolAliases:
 
 
 def get_blocks(message: SamplingMessage) -> Sequence[Any]:
-    """What a message holds, as a list."""
+    """Return the content of a message as a list."""
     return message.content if isinstance(message.content, list) else [message.content]
 
 
 def format_content(content: Iterable[ContentBlock]) -> str:
-    """The blocks of a result that can be said in words; pictures are told apart by `pictures`."""
+    """Format the blocks of a result as text. Omit images, which `get_images` returns."""
     return "\n".join(text for block in content if (text := _format_block(block)) is not None)
 
 
 def get_images(content: Iterable[ContentBlock]) -> list[ImageContent]:
-    """The pictures of a result."""
+    """Return the images of a result."""
     return [block for block in content if isinstance(block, ImageContent)]
 
 
 def format_result(result: ToolResultContent) -> str:
-    """What a tool answered, in words; its structured value where it has no other."""
+    """Format a tool result as text. Use the structured value if the result has no content."""
     text = format_content(result.content)
     if not text and result.structured_content is not UNSET:
         return json.dumps(to_plain(result.structured_content), ensure_ascii=False)
@@ -74,7 +76,7 @@ def format_result(result: ToolResultContent) -> str:
 
 
 def describe_failure(exc: Exception) -> str:
-    """What went wrong between a maker's client and the maker; where, if no answer came that would tell."""
+    """Describe an error of a provider's client. If the provider did not respond, include the endpoint."""
     request = None if getattr(exc, "response", None) is not None else getattr(exc, "request", None)
     return str(exc) if request is None else f"{exc} ({request.url})"
 

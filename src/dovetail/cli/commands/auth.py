@@ -54,8 +54,8 @@ def login(
 ) -> int:
     """Log in to a server.
 
-    Opens a browser. Requests the scopes of the saved login again, and keeps that login until the new one succeeds. To
-    start over, log out first. Exits with 7 if a --scope was not granted.
+    Opens a browser. Requests the scopes of the saved login again, and keeps the saved login until the new login
+    succeeds. To log in without the saved scopes, log out first. Exits with 7 if a --scope was not granted.
 
     \b
     dovetail auth login https://example.com/mcp
@@ -132,7 +132,7 @@ def logout(ctx: click.Context, **params: Any) -> int:
     options = read_target_options(ctx, **params)
     url = _get_url(options)
     if logins.load_login(url) is None:
-        FileTokenStore().delete(url)  # it may exist but be unreadable
+        FileTokenStore().delete(url)  # remove a login that exists but cannot be read
         output.print_error(f"not logged in to {url}")
         return error_report.EXIT_AUTH
 
@@ -140,7 +140,7 @@ def logout(ctx: click.Context, **params: Any) -> int:
         create_client = functools.partial(create_http_client, None, True, None, Timeouts().connect)
         was_revoked = await create_authorizer(url, "oauth", create_client).log_out()
         note = "token revoked" if was_revoked else "the authorization server did not revoke the token"
-        click.echo(output.format_json({"revoked": was_revoked}) if options.json else f"logged out of {url}; {note}")
+        click.echo(output.format_json({"revoked": was_revoked}) if options.json else f"logged out of {url}, {note}")
 
     return run_to_exit_code(run, options.json)
 
@@ -162,7 +162,7 @@ def _print_login(options: TargetOptions, saved_login: SavedLogin | None, url: st
         scopes = output.escape_line(" ".join(logins.get_granted_scopes(saved_login)))
         issuer = output.escape_line(saved_login.server.issuer)
         state = _describe_state(saved_login)
-        click.echo(f"{url}: logged in at {issuer}{f' with {scopes}' if scopes else ''}; {state}")
+        click.echo(f"{url}: logged in at {issuer}{f' with {scopes}' if scopes else ''}, {state}")
 
 
 def _describe_login(saved_login: SavedLogin) -> dict[str, Any]:

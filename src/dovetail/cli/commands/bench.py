@@ -57,7 +57,7 @@ def command(
                 return True
 
         load_test = LoadTest(send_request, concurrency, requests, None if requests else duration, rate)
-        await send_request()  # warm up
+        await send_request()  # the first request is a warm-up and is not measured
         await load_test.run(command_run.progress_bar.draw)
         figures = load_test.summarize()
         command_run.print_result(figures, lambda: _format_figures(figures))
@@ -67,7 +67,7 @@ def command(
 
 
 class LoadTest:
-    """Workers that send requests until the count or the duration is reached."""
+    """Sends requests with several workers until the count or the duration is reached."""
 
     def __init__(
         self, send_request: Any, concurrency: int, requests: int | None, duration: float | None, rate: float | None
@@ -83,7 +83,7 @@ class LoadTest:
         self._elapsed_s = 0.0
 
     async def run(self, show_progress: Any) -> None:
-        """Run the test. Calls `show_progress` after every 100 requests."""
+        """Run the load test. Call `show_progress` after every 100 requests."""
         started_at = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):

@@ -53,7 +53,7 @@ def command(ctx: click.Context, input_json: str | None, output: str | None, forc
         try:
             result = await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
         except RemoteError as exc:
-            # The list may omit tools that need more scopes, so the server decides.
+            # The list may omit tools that need more scopes, so the server decides whether a tool exists.
             if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
             raise _unknown_tool_error(name, tools) from None
@@ -81,7 +81,7 @@ def _print_result(content: str) -> None:
 
 
 def _write_output(result: CallToolResult, output: str, force: bool) -> None:
-    """Write each binary block to a file, numbered from the second on, or the text if there is none."""
+    """Write each binary block to a file. Files after the first are numbered. If no block is binary, write the text."""
     pieces = [piece for block in result.content if (piece := _decode_block(block)) is not None]
     path = Path(output)
     for number, piece in enumerate(pieces or [format_result(result).encode()], 1):
@@ -100,7 +100,7 @@ def _decode_block(block: Any) -> bytes | None:
 
 
 async def find_tool(command_run: CommandRun, name: str) -> Tool:
-    """Return the tool with this name. Raise UsageError if there is none."""
+    """Return the tool with this name. Raise UsageError if the name is unknown."""
     tools = {tool.name: tool for tool in await command_run.client.list_tools()}
     if name not in tools:
         raise _unknown_tool_error(name, tools)
@@ -112,7 +112,7 @@ def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageErro
 
 
 def format_result(result: CallToolResult) -> str:
-    """Return the text of a result, or its structured content. Other blocks become one line each."""
+    """Return the text of a result, or its structured content. Each block that is not text becomes one line."""
     parts = [format_block(block) for block in result.content]
     if any(parts):
         return "\n".join(parts)

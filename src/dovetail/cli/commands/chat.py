@@ -68,22 +68,20 @@ def command(
     dovetail chat mcp.json --model anthropic:claude-sonnet-5 --policy policy.toml
     echo "What time is it in Oslo?" | dovetail chat mcp.json --model openai:gpt-5.2 --policy policy.toml
     """
-    keyboard = LineReader()
     initial_prompt = _read_prompt(prompt)
     try:
         language_model = load_model(model)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    host = create_host(files, policy, audit_log, servers, consent=create_consent(keyboard), model=language_model)
+    host = create_host(files, policy, audit_log, servers, consent=create_consent(), model=language_model)
     report_failures(host)
     agent = Agent(host, language_model, system_prompt=system_prompt, max_turns=max_turns, budget_tokens=budget_tokens)
 
     async def run() -> int:
-        with keyboard:
-            async with host:
-                if initial_prompt is not None:
-                    return await _run_prompt(agent, initial_prompt, as_json)
-                return await _run_conversation(agent, keyboard, as_json)
+        async with host:
+            if initial_prompt is not None:
+                return await _run_prompt(agent, initial_prompt, as_json)
+            return await _run_conversation(agent, as_json)
 
     with LogPrinter(verbose):
         return run_to_exit_code(run, as_json)
@@ -99,20 +97,26 @@ def _read_prompt(prompt: str | None) -> str | None:
     return content
 
 
-async def _run_conversation(agent: Agent, keyboard: LineReader, as_json: bool) -> int:
+async def _run_conversation(agent: Agent, as_json: bool) -> int:
     output.print_note("type /help for a list of commands")
-    while line := await keyboard.read_line("> "):
-        message = line.strip()
-        if message in ("/quit", "/exit"):
-            break
+    while (message := await _read_message()) not in ("/quit", "/exit"):
         if message.startswith("/"):
             click.echo(await _run_slash_command(agent, message), err=True)
         elif message:
             try:
                 await _run_prompt(agent, message, as_json)
-            except MCPError as exc:  # the conversation goes on
+            except MCPError as exc:  # the conversation continues after an error
                 output.print_error(str(exc))
     return error_report.EXIT_OK
+
+
+async def _read_message() -> str:
+    """Return the next line of the user. At the end of the input, return the command that ends the conversation."""
+    with LineReader() as lines:
+        try:
+            return await lines.read_line_async("> ")
+        except EOFError:
+            return "/quit"
 
 
 async def _run_prompt(agent: Agent, prompt: str, as_json: bool) -> int:

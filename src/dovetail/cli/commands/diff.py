@@ -1,6 +1,7 @@
 """`dovetail diff`: compare two servers or recordings."""
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import click
 
@@ -14,11 +15,20 @@ from dovetail.cli.target_argument import (
     read_target_options,
     target_options,
 )
+from dovetail.error_context import clip
 from dovetail.recording.playback import find_revision, read_exchanges
-from dovetail.schemas.definition_diff import Difference, diff_definitions
+from dovetail.schemas.definition_diff import (
+    NAMED_SCHEMAS,
+    SCHEMA_LISTS,
+    Difference,
+    Path,
+    find_differences,
+    is_breaking,
+    is_property,
+)
 from dovetail.terminal import output
-from dovetail.wire.base import replace
-from dovetail.wire.codec import to_plain
+from dovetail.wire.base import Struct, replace
+from dovetail.wire.codec import encode, to_plain
 
 _KEY_FIELDS = {"tools": "name", "resources": "uri", "templates": "uriTemplate", "prompts": "name"}
 
@@ -42,24 +52,22 @@ def command(ctx: click.Context, strict: bool, **params: Any) -> int:
 
     async def run() -> int:
         old_items, new_items = await _fetch_items(old), await _fetch_items(new)
-        differences_found = [
-            difference
+        entries = [
+            entry
             for kind in ITEM_KINDS
-            for difference in diff_definitions(kind.removesuffix("s"), old_items[kind], new_items[kind])
+            for entry in compare_items(kind.removesuffix("s"), old_items[kind], new_items[kind])
         ]
-        click.echo(output.format_json(differences_found) if options.json else _format_differences(differences_found))
-        return (
-            error_report.EXIT_VALIDATION
-            if any(strict or difference.is_breaking for difference in differences_found)
-            else error_report.EXIT_OK
-        )
+        lines = "\n".join(map(_format_entry, entries)) or "no differences"
+        click.echo(output.format_json(entries) if options.json else lines)
+        fails = any(strict or entry.is_breaking for entry in entries)
+        return error_report.EXIT_VALIDATION if fails else error_report.EXIT_OK
 
     with LogPrinter(options.verbose):
         return run_to_exit_code(run, options.json)
 
 
 def _split_targets(options: TargetOptions) -> tuple[TargetOptions, TargetOptions]:
-    """Return the options of both targets, with the protocol version of the recording if there is one."""
+    """Return the options of both targets. If one target is a recording, both use its protocol version by default."""
     args = options.args
     recording = next((arg for arg in args if arg.endswith(".jsonl")), None)
     if recording is not None and options.protocol_version is None:
@@ -81,22 +89,104 @@ async def _fetch_items(options: TargetOptions) -> dict[str, dict[str, Any]]:
         return items_by_kind
 
 
+class DiffEntry(Struct, frozen=True):
+    """One difference in the report."""
+
+    kind: Literal["removed", "added", "changed", "description"]
+    item: str  # the kind and name of the item, such as "tool forecast"
+    message: str
+    is_breaking: bool = False
+
+
 _KIND_STYLES = {
     "removed": ("-", "red"),
     "added": ("+", "green"),
     "changed": ("~", "yellow"),
     "description": ("~", None),
 }
+_DESCRIPTIVE_FIELDS = ("title", "description", "icons", "_meta")
 
 
-def _format_differences(differences_found: list[Difference]) -> str:
-    if not differences_found:
-        return "no differences"
-    return "\n".join(map(_format_difference, differences_found))
+def _format_entry(entry: DiffEntry) -> str:
+    mark, colour = _KIND_STYLES[entry.kind]
+    item, message = output.escape_line(entry.item), output.escape_line(entry.message)
+    return output.style(f"{mark} {item}: {message}{' (breaking)' if entry.is_breaking else ''}", fg=colour)
 
 
-def _format_difference(difference: Difference) -> str:
-    mark, colour = _KIND_STYLES[difference.kind]
-    item, change = output.escape_line(difference.item), output.escape_line(difference.message)
-    description = f"{mark} {item}: {change}{' (breaking)' if difference.is_breaking else ''}"
-    return output.style(description, fg=colour)
+def compare_items(
+    kind: str, old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
+) -> Iterator[DiffEntry]:
+    """Yield the differences between two lists of items of one kind."""
+    yield from (DiffEntry("removed", f"{kind} {name}", "removed", True) for name in old if name not in new)
+    yield from (DiffEntry("added", f"{kind} {name}", "added") for name in new if name not in old)
+    for name in old:
+        if name in new:
+            differences = find_differences(old[name], new[name])
+            yield from (_describe(f"{kind} {name}", difference) for difference in differences)
+
+
+def _describe(item: str, difference: Difference) -> DiffEntry:
+    field = difference.path[0]
+    is_schema = field in ("inputSchema", "outputSchema", "arguments")
+    is_description = difference.effect == "text" if is_schema else field in _DESCRIPTIVE_FIELDS
+    kind = _find_kind(difference)
+    message = (
+        _describe_schema_change(difference, kind) if is_schema else f"{'.'.join(difference.path).strip('_')} changed"
+    )
+    return DiffEntry("description" if is_description else kind, item, message, is_breaking(difference))
+
+
+def _find_kind(difference: Difference) -> Literal["removed", "added", "changed"]:
+    if difference.path == ("outputSchema",):
+        return "added" if difference.old is None else "removed" if difference.new is None else "changed"
+    return difference.kind if is_property(difference) else "changed"
+
+
+def _describe_schema_change(difference: Difference, kind: str) -> str:
+    is_output = difference.path[0] == "outputSchema"
+    side = "result field" if is_output else "argument"
+    label, keyword = _split_path(difference.path, is_entry=difference.kind != "changed")
+    # The whole schema changed, not one keyword.
+    if isinstance(difference.old, dict) and isinstance(difference.new, dict):
+        keyword = ""
+    if is_property(difference):
+        is_required = not is_output and difference.kind == "added" and difference.effect == "narrower"
+        return f"{'required ' if is_required else ''}{side} `{label}` {kind}"
+    name = difference.new if difference.old is None else difference.old
+    if keyword == "required" and isinstance(name, str):
+        path = f"{label}.{name}" if label else name
+        return f"{side} `{path}` is {'now' if difference.old is None else 'no longer'} required"
+    schema_name = f"`{label}`" if label else "output schema" if is_output else "input schema"
+    if not keyword and None in (difference.old, difference.new):
+        return f"{schema_name} {kind if label == '' else difference.kind}"
+    subject = f"{keyword} of {schema_name}" if keyword else schema_name
+    return f"{subject} changed{_describe_values(keyword, difference)}"
+
+
+def _split_path(path: Path, *, is_entry: bool) -> tuple[str, str]:
+    """Return the dotted name of an argument or result field, and the keyword of its schema. The keyword is empty if the
+    path ends at the schema.
+    """
+    names: list[str] = []
+    segments = [*path] if path[0] == "arguments" else [*path[1:]]
+    while segments:
+        keyword = segments.pop(0)
+        if not segments or (path == ("arguments", "required") and not is_entry):
+            return ".".join(names), segments[0] if segments else keyword
+        names += [] if keyword in ("properties", "arguments") else [keyword]
+        names += [segments.pop(0)] if keyword in NAMED_SCHEMAS or keyword in SCHEMA_LISTS else []
+    return ".".join(names), ""
+
+
+def _describe_values(keyword: str, difference: Difference) -> str:
+    if difference.effect in ("text", "same"):
+        return ""
+    if keyword == "enum" and isinstance(difference.old, list) and isinstance(difference.new, list):
+        removed = [f"{choice!r} removed" for choice in difference.old if choice not in difference.new]
+        added = [f"{choice!r} added" for choice in difference.new if choice not in difference.old]
+        return f": {clip(', '.join(removed + added), 200)}"
+    return f" from {_format_value(difference.old)} to {_format_value(difference.new)}"
+
+
+def _format_value(value: Any) -> str:
+    return "none" if value is None else clip(value if isinstance(value, str) else encode(value).decode(), 80)

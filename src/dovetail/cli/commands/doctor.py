@@ -83,7 +83,7 @@ def _format_result(result: CheckResult) -> str:
 
 
 def _indent(message: str) -> str:
-    """Indent continuation lines, so that none of them looks like a check."""
+    """Indent continuation lines, so that no line looks like a separate check."""
     return output.escape_text(message).replace("\n", "\n      ")
 
 
@@ -115,7 +115,7 @@ async def _run_checks(options: TargetOptions, add_result: Callable[[CheckResult]
 
 def _create_failure(name: str, exc: MCPError) -> CheckResult:
     translate_error(exc)
-    hint, exc.hint = exc.hint, None  # printed on its own line
+    hint, exc.hint = exc.hint, None  # the hint is printed on a separate line
     return CheckResult(name, "fail", str(exc), hint or _HINTS.get(type(exc).__name__))
 
 
@@ -130,7 +130,7 @@ _HINTS = {
 
 
 def _check_target(target: Any) -> Iterator[CheckResult]:
-    """Check what is possible without starting the server."""
+    """Run the checks that do not start the server."""
     url = get_target_url(target)
     if url is not None:
         yield CheckResult("address", "ok", url)

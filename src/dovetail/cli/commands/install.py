@@ -22,8 +22,9 @@ def command(
 ) -> int:
     """Add a server to the configuration of a host.
 
-    Adds one entry and keeps the rest of the file as it is. Programs are written with their full path, because a host
-    may have another PATH. --env NAME without a value becomes a reference to the variable, if the host supports it.
+    Adds one entry and keeps the rest of the file unchanged. Programs are written with their full path, because a host
+    may have another PATH. --env NAME without a value becomes a reference to the variable, if the host supports
+    references.
 
     \b
     dovetail install server.py --to claude-desktop

@@ -30,7 +30,7 @@ def command(ctx: click.Context, profiles: tuple[str, ...], strict: bool, **param
     """Check tool schemas and descriptions.
 
     Finds schemas that model providers reject, hidden characters and missing descriptions, and counts the tokens of each
-    tool. Exits with 6 if a schema would be rejected, or with --strict, if there is any issue.
+    tool. Exits with 6 if a schema would be rejected. With --strict, exits with 6 if any issue is found.
 
     \b
     dovetail lint server.py
@@ -76,11 +76,13 @@ def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> Li
 
 
 def _find_schema_error(schema: Any) -> str | None:
-    """Return why a schema is invalid. Schemas that are too large or refer to other documents are not checked."""
+    """Return why a schema is invalid, or None. Schemas that are too large or refer to other documents are not
+    checked.
+    """
     try:
         compile_schema(schema)
     except UnusableSchema as exc:
-        return str(exc) if str(exc).startswith(("not a schema", "refers to what is not there")) else None
+        return str(exc) if str(exc).startswith(("not a schema", "reference to a missing schema")) else None
     return None
 
 

@@ -1,4 +1,4 @@
-"""`dovetail list`: list what a server offers, or the configured servers."""
+"""`dovetail list`: list the items of a server, or the configured servers."""
 
 from typing import Any
 
@@ -20,7 +20,8 @@ ITEM_KINDS = ("tools", "resources", "templates", "prompts")
 def command(ctx: click.Context, **params: Any) -> int:
     """List tools, resources and prompts of a server.
 
-    Name one or more kinds to list only these. Without a target, lists the servers configured in the known hosts.
+    Pass one or more kinds to list only items of these kinds. Without a target, lists the servers configured in the
+    known hosts.
 
     \b
     dovetail list
@@ -38,7 +39,7 @@ def command(ctx: click.Context, **params: Any) -> int:
         items_by_kind = {kind: await list_items(command_run.client, kind) for kind in command_run.args or ITEM_KINDS}
         command_run.print_result(items_by_kind, lambda: _format_items(items_by_kind))
         if command_run.is_stderr_hidden and not any(items_by_kind.values()):
-            await command_run.client.close()  # all that it said is here then
+            await command_run.client.close()  # closing waits for the remaining stderr output
             for stderr_line in command_run.last_stderr_lines:
                 output.print_note(stderr_line)
 
@@ -46,7 +47,7 @@ def command(ctx: click.Context, **params: Any) -> int:
 
 
 async def list_items(client: Client, kind: str) -> list[Any]:
-    """Everything of one kind; nothing where the server does not know the kind."""
+    """Return all items of one kind. Return an empty list if the server does not support this kind."""
     capabilities = client.server_capabilities
     match kind:
         case "tools" if capabilities.tools is not None:

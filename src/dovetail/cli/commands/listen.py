@@ -25,7 +25,7 @@ def command(ctx: click.Context, count: int | None, **params: Any) -> int:
     async def execute(command_run: CommandRun) -> None:
         remaining = count
         async with command_run.client.listen(uris=command_run.args) as changes:
-            output.print_note("listening; press Ctrl-C to stop")
+            output.print_note("listening. Press Ctrl-C to stop")
             async for change in changes:
                 event = {"kind": change.kind, "uri": change.uri, "maybe_missed": change.maybe_missed}
                 click.echo(

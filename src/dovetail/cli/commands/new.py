@@ -60,9 +60,9 @@ def command(name: str, force: bool) -> int:
     if not module.isidentifier():
         raise click.UsageError(f"{name!r} is not a valid name for a Python module")
     if keyword.iskeyword(module):
-        raise click.UsageError(f"{module!r} is a Python keyword; choose another name")
+        raise click.UsageError(f"{module!r} is a Python keyword. Choose another name")
     if module in sys.stdlib_module_names or module == "dovetail":
-        raise click.UsageError(f"{module!r} would shadow an existing module; choose another name")
+        raise click.UsageError(f"{module!r} would shadow an existing module. Choose another name")
     folder = Path(name).parent
     files = {
         folder / f"{module}.py": _SERVER_TEMPLATE.format(name=module, file=f"{module}.py"),
@@ -70,7 +70,7 @@ def command(name: str, force: bool) -> int:
     }
     for path in files:
         if path.exists() and not force:
-            raise click.UsageError(f"{path} already exists; use --force to overwrite it")
+            raise click.UsageError(f"{path} already exists. Use --force to overwrite it")
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         path.write_text(content, encoding="utf-8")

@@ -9,14 +9,13 @@ import click
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
 from dovetail.cli.host_setup import create_consent, create_host, host_options, print_start_hint
+from dovetail.host.consent.definition_changes import format_changes
 from dovetail.host.consent.pins import PinComparison, PinStore
 from dovetail.host.host import Host, get_parts
 from dovetail.host.server_settings import ServerSettings
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.schemas.definition_changes import format_changes
 from dovetail.storage import get_data_dir
 from dovetail.terminal import output
-from dovetail.terminal.line_reader import LineReader
 
 _NO_SERVER_MESSAGE = "no server could be checked"
 _JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -122,33 +121,29 @@ def _run_with_servers(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Start the servers and run an action with those that list their tools. Report the others."""
-    keyboard = LineReader()
+    """Start the servers and run an action with the servers that list their tools. Report the other servers."""
     options: dict[str, Any] = {
-        "consent": create_consent(keyboard),
+        "consent": create_consent(),
         "ready_timeout": timeout,
         "defaults": ServerSettings(start_timeout=timeout),
     }
     host = create_host(files, policy, audit_log, servers, **options)
 
     async def run() -> int:
-        with keyboard:
-            async with host:
-                await host.list_tools()
-                supervisors = [
-                    supervisor for supervisor in get_parts(host).servers.list() if supervisor.state != "disabled"
-                ]
-                checked_servers = {
-                    supervisor.name: supervisor for supervisor in supervisors if "tool" in supervisor.known
-                }
-                unavailable = [supervisor for supervisor in supervisors if supervisor.name not in checked_servers]
-                for supervisor in unavailable:
-                    reason = supervisor.last_error or supervisor.state
-                    output.print_note(f"{supervisor.name} could not be checked: {reason}")
-                    print_start_hint(supervisor.last_error)
-                return action(host, checked_servers, as_json) or (
-                    error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK
-                )
+        async with host:
+            await host.list_tools()
+            supervisors = [
+                supervisor for supervisor in get_parts(host).servers.list() if supervisor.state != "disabled"
+            ]
+            checked_servers = {supervisor.name: supervisor for supervisor in supervisors if "tool" in supervisor.known}
+            unavailable = [supervisor for supervisor in supervisors if supervisor.name not in checked_servers]
+            for supervisor in unavailable:
+                reason = supervisor.last_error or supervisor.state
+                output.print_note(f"{supervisor.name} could not be checked: {reason}")
+                print_start_hint(supervisor.last_error)
+            return action(host, checked_servers, as_json) or (
+                error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK
+            )
 
     with LogPrinter(False):
         return run_to_exit_code(run, as_json)

@@ -35,7 +35,7 @@ def command(
     """Record a session with a server.
 
     Records the lists and the steps you pass, with secrets masked. A step is "call TOOL a=1", "read URI" or "prompt NAME
-    a=1". If a step fails, the file contains everything up to then.
+    a=1". If a step fails, the file contains all messages before the failure.
 
     \b
     dovetail record server.py -o server.jsonl
@@ -53,7 +53,7 @@ def command(
             for verb, args in parsed_steps:
                 await _STEP_FUNCTIONS[verb](command_run, *args)
         finally:
-            traffic.save(output)  # also if a step failed
+            traffic.save(output)  # write the file even if a step failed
         command_run.print_result(
             {"path": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
         )

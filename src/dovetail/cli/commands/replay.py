@@ -26,7 +26,7 @@ from dovetail.terminal import output
 from dovetail.wire.base import replace
 from dovetail.wire.elicitation import ElicitRequestParams
 
-# What differs from one run to the next, or from one revision to another, and means nothing.
+# Members that are ignored, because they differ between runs or protocol versions.
 _VOLATILE_MEMBERS = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState", "nextCursor"})
 
 
@@ -37,7 +37,7 @@ _VOLATILE_MEMBERS = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "re
 def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
     """Replay a recording and compare the responses.
 
-    Exits with 6 if a response differs. Uses the protocol version of the recording, unless you pass another.
+    Exits with 6 if a response differs. Uses the protocol version of the recording, unless you pass --protocol-version.
 
     \b
     dovetail replay server.py server.jsonl

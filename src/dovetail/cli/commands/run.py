@@ -49,8 +49,8 @@ def command(
     """Run a server over stdio or HTTP.
 
     Serves the Server object of a file or a module. A file without a Server runs as a program. For any other target,
-    connects as a client and serves what the target offers: a URL over stdio, a command over HTTP, or an old server to
-    new clients. The options that the file passes to app.run are ignored. To use them, run the file with Python.
+    connects as a client and serves the items of the target: a URL over stdio, a command over HTTP, or an old server to
+    new clients. Options that the file passes to app.run are ignored. To use these options, run the file with Python.
 
     \b
     dovetail run server.py
@@ -68,7 +68,7 @@ def command(
         options = _apply_process_options(options, reload)
     app = None
     if not is_plain and not options.command:
-        with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to the client
+        with contextlib.redirect_stdout(sys.stderr):  # only messages for the client may be written to stdout
             app = _load_own_server(options.args, options.module)
     if app is None and is_file and not http:
         app = _run_as_program(options.args[0], is_plain)
@@ -106,7 +106,7 @@ def _reject_http_options(ctx: click.Context) -> None:
 
 
 def _apply_process_options(options: TargetOptions, reload: bool) -> TargetOptions:
-    """Apply --env and --cwd to this process, if it becomes the server, and return the other options."""
+    """Apply --env and --cwd to this process if it becomes the server. Return the other options."""
     target_arg = options.args[0] if options.args and not options.module else ""
     if options.command or not (options.module or target_arg.endswith(".py") or has_object_name(target_arg)):
         return options
@@ -134,7 +134,7 @@ def _load_own_server(args: Any, module: str | None) -> Any:
 
 
 def _run_as_program(file: str, is_plain: bool) -> Any:
-    """Run a file as a program. Return its Server if it may not have served it."""
+    """Run a file as a program. Return its Server if the program may have ended without serving."""
     sys.argv = [file]
     if is_plain:
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
@@ -144,7 +144,7 @@ def _run_as_program(file: str, is_plain: bool) -> Any:
 
 
 def create_proxy_server(options: Any) -> Any:
-    """Create a server that offers what the target offers."""
+    """Create a server that offers the items of the target."""
     from dovetail.client.client import Client
     from dovetail.server.server import Server
 
@@ -152,7 +152,8 @@ def create_proxy_server(options: Any) -> Any:
     if extra_args:
         raise click.UsageError(f"unexpected argument: {extra_args[0]}")
     try:
-        client = Client(target, **build_client_options(options, target))  # elicitations go to the caller
+        # The client has no handlers, so elicitations go to the caller.
+        client = Client(target, **build_client_options(options, target))
     except (FileNotFoundError, TypeError, ValueError) as exc:
         raise click.UsageError(str(exc)) from None
     app = Server(client.name)

@@ -13,7 +13,6 @@ from dovetail.errors import PolicyError
 from dovetail.host.host import Host, get_parts
 from dovetail.host.server_settings import ServerSettings
 from dovetail.terminal import output
-from dovetail.terminal.line_reader import LineReader
 
 _TIMEOUT_REASON = "not ready in time"
 
@@ -43,29 +42,27 @@ def command(
     dovetail servers
     dovetail servers mcp.json --policy policy.toml
     """
-    keyboard = LineReader()
     options: dict[str, Any] = {
-        "consent": create_consent(keyboard),
+        "consent": create_consent(),
         "ready_timeout": timeout,
         "defaults": ServerSettings(start_timeout=timeout),
     }
     host = create_host(files, policy, audit_log, servers, should_prompt=not no_start, **options)
 
     async def run() -> int:
-        with keyboard:
-            async with host:
-                if not no_start:
-                    await host.catalog()
-                    await asyncio.sleep(0)  # the last failure updates its state
-                rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
-                policy_error = next(
-                    (
-                        managed_server.last_error
-                        for managed_server in host.servers
-                        if isinstance(managed_server.last_error, PolicyError)
-                    ),
-                    None,
-                )
+        async with host:
+            if not no_start:
+                await host.catalog()
+                await asyncio.sleep(0)  # let the last failed server update its state
+            rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
+            policy_error = next(
+                (
+                    managed_server.last_error
+                    for managed_server in host.servers
+                    if isinstance(managed_server.last_error, PolicyError)
+                ),
+                None,
+            )
         click.echo(output.format_json(rows) if as_json else _format_rows(rows))
         print_start_hint(policy_error)
         has_errors = any(problem.is_error for problem in host.config_problems)

@@ -39,8 +39,8 @@ SCRIPTS = {"bash": _BASH_SCRIPT, "zsh": _ZSH_SCRIPT, "fish": _FISH_SCRIPT}
 def command(shell: str) -> int:
     """Print a shell completion script.
 
-    The script completes commands, options, targets, and the tools of a target with their arguments. To list the tools,
-    it starts or calls the target when you press Tab, and remembers them for a minute.
+    The script completes commands, options, targets, and the tools of a target with their arguments. When you press Tab,
+    the script starts or calls the target to list its tools, and caches the list for a minute.
 
     \b
     eval "$(dovetail shell-completion bash)"                                   in ~/.bashrc

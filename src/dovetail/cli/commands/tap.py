@@ -30,8 +30,8 @@ from dovetail.terminal import output as text
 def command(ctx: click.Context, output: str, port: int, **params: Any) -> int:
     """Record traffic between a host and a server.
 
-    Configure this command in the host instead of the server. It forwards every message and records it, with secrets
-    masked. A command is served over stdio, a URL on a local port.
+    Configure this command in the host instead of the server. The command forwards and records every message, with
+    secrets masked. A command target is served over stdio, a URL target on a local port.
 
     \b
     dovetail tap -o time.jsonl -- uvx mcp-server-time

@@ -1,7 +1,7 @@
-"""Configuration files of the known hosts, read as one shape: a name, and how its server is reached.
+"""Read the configuration files of the known hosts into one form: the name of each server, and how to reach it.
 
-Reading only: no file is ever written here. A bad entry spoils itself and not its file; what is not understood is kept
-and told. References are resolved late, when a server is started, and their values are never kept.
+This module never writes a file. An invalid entry does not affect the other entries. Unknown keys are kept and reported.
+References are resolved when a server starts, and their values are not stored.
 """
 
 import json
@@ -41,11 +41,14 @@ _HOST_BY_FILE_NAME: Final = {
     "windsurf/mcp_config.json": "windsurf",
     "zed/settings.json": "zed",
 }
-_HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed"))  # folders within a project
+# Folders that hosts create inside a project.
+_HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed"))
 
 
 def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iterator[tuple[str, Path, ConfigLevel]]:
-    """The files of the known hosts that are there, each once: whose they are; the project's own first."""
+    """Yield the existing files of the known hosts. Each file is yielded once, with its host and level. Project files
+    come first.
+    """
     seen_paths: set[Path] = set()
     for source, path, level in _iter_candidate_files(home, cwd):
         if path.is_file() and path not in seen_paths:
@@ -68,7 +71,8 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
         ("opencode", "opencode.json"),
         ("zed", ".zed/settings.json"),
     ):
-        yield source, cwd / name, "project" if cwd != home else "user"  # what stands in a home is its user's
+        # Files in the home directory are files of the user, not of a project.
+        yield source, cwd / name, "project" if cwd != home else "user"
     for source, path in (
         ("claude-code", home / ".claude.json"),
         ("cursor", home / ".cursor" / "mcp.json"),
@@ -89,7 +93,12 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
 def discover_configs(
     home: Path | None = None, cwd: Path | None = None
 ) -> tuple[list[ServerConfig], list[ConfigProblem]]:
-    """Every server of every known file, and what could not be read."""
+    """Return the servers in the configuration files of all known hosts, and the problems of the files.
+
+    Args:
+        home: The home directory. Defaults to that of the user.
+        cwd: The directory of the project. Defaults to the current directory.
+    """
     entries: list[ServerConfig] = []
     problems: list[ConfigProblem] = []
     for source, path, level in find_config_files(home, cwd):
@@ -102,10 +111,14 @@ def discover_configs(
 def load_config(
     path: Path, source: str | None = None, *, level: ConfigLevel | None = None, cwd: Path | None = None
 ) -> tuple[list[ServerConfig], list[ConfigProblem]]:
-    """The servers of one file, whatever its dialect.
+    """Return the servers of one configuration file, and the problems of the file.
 
-    `source` is the host whose file it is, and `level` whose: a "project" may not run commands for secrets, nor call its
-    own servers trusted. Where they are not said, the file's place tells; a place nobody knows is a project's.
+    Args:
+        path: The file.
+        source: The host whose format the file has. By default, the location of the file determines the host.
+        level: "user" or "project". A project may not run commands for secrets, nor trust its own servers. By default,
+            the location of the file determines the level, or "project" is used.
+        cwd: The directory of the project. Defaults to the current directory.
     """
     check_level(level)
     is_explicit, location = source is None, _identify_file(path)
@@ -116,7 +129,9 @@ def load_config(
     except (OSError, ValueError) as exc:
         return [], [ConfigProblem(source, path, f"cannot be read: {exc}", is_unreadable=True)]
     entries: list[ServerConfig] = []
-    problems = [ConfigProblem(source, path, f"{name!r} stands there twice: the last one counts") for name in duplicates]
+    problems = [
+        ConfigProblem(source, path, f"{name!r} is defined twice. The last definition is used") for name in duplicates
+    ]
     problems += [ConfigProblem(source, path, text) for text in _find_section_problems(document, is_explicit)]
     original_names: dict[str, str] = {}
     project_dir = _find_project_dir(path)
@@ -124,7 +139,7 @@ def load_config(
         try:
             entry, notices = parse_entry(original_name, raw_entry, source, path, level=level, project_dir=project_dir)
             if (first_name := original_names.setdefault(entry.name, original_name)) != original_name:
-                raise ValueError(f"would be called {entry.name}, as {first_name!r} is")
+                raise ValueError(f"would get the name {entry.name}, which {first_name!r} already has")
         except ValueError as exc:
             problems.append(ConfigProblem(source, path, f"{original_name}: {exc}"))
             continue
@@ -136,7 +151,7 @@ def load_config(
 
 
 def _identify_file(path: Path) -> tuple[str, ConfigLevel]:
-    """Which host's file this is, and whose, by its place; by its name if the place is unknown."""
+    """Return the host and level of a file by its location, or by its name if the location is unknown."""
     absolute_path = path.absolute()
     for source, known_path, level in _iter_candidate_files(None, None):
         if known_path == absolute_path:
@@ -153,13 +168,13 @@ def _find_project_dir(path: Path) -> Path:
 
 
 def check_level(level: str | None) -> None:
-    """ValueError for a level there is not: what is misspelled must not pass for the user's own."""
+    """Raise ValueError for an unknown level, so that a misspelled "project" does not count as "user"."""
     if level not in (None, "user", "project"):
-        raise ValueError(f"a level is 'user' or 'project', not {level!r}")
+        raise ValueError(f"level must be 'user' or 'project', not {level!r}")
 
 
 def parse_config(text: str, suffix: str, duplicates: list[str] | None = None) -> Any:
-    """What a file of this kind says; ValueError if it cannot be read. `twice` gets the names that JSON repeats."""
+    """Parse a configuration file, or raise ValueError. Names that JSON repeats are added to `duplicates`."""
     match suffix:
         case ".toml":
             return tomllib.loads(text)
@@ -167,7 +182,7 @@ def parse_config(text: str, suffix: str, duplicates: list[str] | None = None) ->
             try:
                 import yaml
             except ImportError:
-                raise ValueError("reading YAML needs the yaml library: pip install pyyaml") from None
+                raise ValueError("YAML files need the yaml library: pip install pyyaml") from None
             try:
                 return yaml.safe_load(text)
             except yaml.YAMLError as exc:
@@ -188,7 +203,7 @@ _STRING_OR_TRAILING_COMMA: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]
 
 
 def _strip_comments(text: str) -> str:
-    """JSON as editors write it: with comments and trailing commas."""
+    """Remove comments and trailing commas from JSON. Editors allow both."""
     plain = _STRING_OR_COMMENT.sub(lambda match: match[1] or "", text)
     return _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or "", plain)
 
@@ -196,7 +211,7 @@ def _strip_comments(text: str) -> str:
 def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
     if not isinstance(document, dict):
         return
-    projects: Any = document.get("projects")  # Claude Code keeps a user's servers for one folder there
+    projects: Any = document.get("projects")  # Claude Code stores the servers of each folder under this key
     project: Any = projects.get(str(cwd)) if isinstance(projects, dict) else None
     if isinstance(project, dict) and isinstance(project.get("mcpServers"), dict):
         yield from ((str(name), entry) for name, entry in project["mcpServers"].items())
@@ -207,19 +222,19 @@ def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
         if isinstance(section, dict):
             yield from ((str(name), entry) for name, entry in section.items())
             break
-        if isinstance(section, list):  # Continue lists them, each with its name
+        if isinstance(section, list):  # Continue uses a list of entries that contain their names
             for number, entry in enumerate(section):
                 yield str(entry.get("name") or number) if isinstance(entry, dict) else str(number), entry
             break
 
 
 def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
-    """Why there are no servers, if a file says something else than it means, or was named and has none."""
+    """Yield reasons why a file has no servers. The key may be misspelled, or the user passed a file without servers."""
     sections: dict[str, Any] = document if isinstance(document, dict) else {}
     for key in _SERVER_SECTIONS:
         if key in sections:
             if is_explicit and not isinstance(sections[key], dict | list):
-                yield f"{key} is neither an object nor a list"
+                yield f"{key} must be an object or a list"
             return
     section_by_lowercase = {key.lower(): key for key in _SERVER_SECTIONS}
     for key in sections:
@@ -227,11 +242,11 @@ def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
             yield f"{key}: did you mean {section_by_lowercase[matches[0]]}?"
             return
     if is_explicit and not isinstance(sections.get("projects"), dict):
-        yield f"names no servers: they stand under {_SERVER_SECTIONS[0]}"
+        yield f"has no servers. Add them under {_SERVER_SECTIONS[0]}"
 
 
 def _read_inputs(document: Any) -> dict[str, dict[str, Any]]:
-    """What VS Code asks its user for: by id, as the file describes it."""
+    """Return the inputs that VS Code asks its user for, by id."""
     if not isinstance(document, dict):
         return {}
     nested: Any = document.get("mcp")

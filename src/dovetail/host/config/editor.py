@@ -1,7 +1,7 @@
-"""One server more in the configuration of a known host: where its file is, how an entry is spelled, the file changed.
+"""Add a server to the configuration of a known host: find its file, format the entry, and change the file.
 
-Only the entry is written; everything else in the file, comments and spacing too, stays as it is. What was written is
-read again before it takes the place of the old file, and a change that would lose anything is refused.
+Only the entry is written. The rest of the file does not change, including comments and spacing. The result is parsed
+before it replaces the old file. A change that would lose data is refused.
 """
 
 import codecs
@@ -21,15 +21,16 @@ Scope = Literal["user", "project"]
 
 
 class HostFormat(NamedTuple):
-    """How one host is told of servers."""
+    """The configuration format of one host."""
 
     title: str
     section: str
-    project_file: str | None  # the file within a project
-    user_file: str | None  # the file of the user: `~` is the home, `@` where the system keeps such things
-    has_type: bool = False  # whether an entry says what kind it is
-    url_key: str | None = "url"  # what an address is called; None: only commands are known
-    reference_format: str | None = None  # how a variable of the user's is named in a value
+    project_file: str | None  # path of the file inside a project
+    # Path of the user's file. `~` is the home directory, and `@` the system's configuration directory.
+    user_file: str | None
+    has_type: bool = False  # whether each entry has a "type" key
+    url_key: str | None = "url"  # the key of a URL, or None if the host supports only commands
+    reference_format: str | None = None  # syntax of a reference to a variable
 
 
 HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
@@ -63,7 +64,7 @@ HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
 
 
 def get_config_path(host: str, scope: Scope, home: Path | None = None, cwd: Path | None = None) -> Path:
-    """The file of a host; ValueError if it keeps none there."""
+    """Return the file of a host. Raise ValueError if the host has no file for this scope."""
     host_format = HOST_FORMATS[host]
     name = host_format.project_file if scope == "project" else host_format.user_file
     if name is None:
@@ -88,10 +89,10 @@ def _get_settings_dir(home: Path) -> Path:
 
 
 def format_entry(host: str, entry: ServerConfig) -> dict[str, Any]:
-    """An entry as a host spells it."""
+    """Return an entry in the format of a host."""
     host_format = HOST_FORMATS[host]
     if entry.url is not None and host_format.url_key is None:
-        raise ValueError(f"{host_format.title} knows no addresses in its file")
+        raise ValueError(f"{host_format.title} does not support URLs in its file")
     match host:
         case "opencode":
             type_fields = {"type": "local" if entry.url is None else "remote", "enabled": True}
@@ -123,12 +124,14 @@ def _drop_empty(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_document(host: str, entry: ServerConfig) -> str:
-    """A file that holds nothing but this entry."""
+    """Return a file with this entry only."""
     return insert_entry(host, "", entry.name, format_entry(host, entry))
 
 
 def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = False) -> None:
-    """Write an entry into a host's file, which is made if it is not there; ValueError says why not."""
+    """Add an entry to a host's file. Create the file if necessary. If the entry cannot be added, raise ValueError with
+    the reason.
+    """
     old = path.read_bytes() if path.exists() else b""
     bom = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
     text = old[len(bom) :].decode()
@@ -136,7 +139,7 @@ def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = Fal
 
 
 def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, replace: bool = False) -> str:
-    """The text of a file with one entry more, its lines ended as those of the file are."""
+    """Return the text of a file with one more entry. Use the line ends of the file."""
     section, suffix = (
         HOST_FORMATS[host].section,
         Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").suffix,
@@ -144,12 +147,12 @@ def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, re
     original = _check_object(parse_config(old, suffix) if old.strip() else {}, suffix)
     servers = original.get(section)
     if servers is not None and not isinstance(servers, dict):
-        raise ValueError(f"{section} is no object there")
+        raise ValueError(f"{section} must be an object in this file")
     if servers and name in servers:
         if servers[name] == entry:
             return old
         if not replace:
-            raise ValueError(f"there is a server called {name!r} already, and it is another one")
+            raise ValueError(f"a different server named {name!r} already exists")
     line_end = "\r\n" if "\r\n" in old else "\n"
     match suffix:
         case ".toml":
@@ -163,20 +166,21 @@ def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, re
     return new
 
 
-_UNCHANGEABLE_MESSAGE: Final = "the file is written in a way that cannot be changed without losing something"
+_UNCHANGEABLE_MESSAGE: Final = "the file has a form that cannot be edited without losing data"
 
 
 def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
-    if parsed is None and suffix == ".yaml":  # nothing but comments
+    if parsed is None and suffix == ".yaml":  # the file has only comments
         return {}
     if not isinstance(parsed, dict):
-        raise ValueError("the file holds no object")
+        raise ValueError("the file must contain an object")
     return cast("dict[str, Any]", parsed)
 
 
 def _parse_result(new: str, suffix: str, section: str) -> Any:
-    """What the new text says, to whoever reads it."""
-    if suffix == ".yaml" and not _has_yaml():  # then there was no file, and JSON is YAML
+    """Parse the new text as a host would."""
+    # Without the yaml library, only new files are written. Their content is JSON, which is valid YAML.
+    if suffix == ".yaml" and not _has_yaml():
         return {section: json.loads("{" + new.partition("\n")[2] + "}")}
     try:
         parsed = parse_config(new, suffix)
@@ -191,25 +195,25 @@ _UNSAFE_CHARS: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def _format_value(value: Any, indent: int | None = None) -> str:
-    """A value as JSON, TOML and YAML all read it."""
+    """Format a value so that JSON, TOML and YAML all accept it."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return _UNSAFE_CHARS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-# JSON, with or without comments
+# Functions for JSON, with or without comments
 
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL)
 
 
 class MemberSpan(NamedTuple):
-    """One member of an object: where its value begins and ends in the text."""
+    """The start and end of a member's value in the text."""
 
     start: int
     end: int
 
 
 def _find_members(text: str, brace: int) -> dict[str, MemberSpan]:
-    """The members of the object whose brace opens here."""
+    """Return the members of the object that starts at this brace."""
     members: dict[str, MemberSpan] = {}
     depth, name, value_start, last_end = 0, "", -1, brace
     for token, start, end in _iter_tokens(text, brace):
@@ -244,7 +248,7 @@ def _insert_json(old: str, section: str, name: str, entry: Mapping[str, Any], li
         return _format_value({section: {name: entry}}, 2) + "\n"
     root_brace = next((start for token, start, _ in _iter_tokens(old, 0) if token == "{"), None)
     if root_brace is None:
-        raise ValueError("the file holds no object")
+        raise ValueError("the file must contain an object")
     sections = _find_members(old, root_brace)
     if section not in sections:
         return _insert_member(old, root_brace, bool(sections), section, {name: entry}, 1, line_end)
@@ -269,11 +273,11 @@ def _format_indented(value: Any, depth: int, line_end: str) -> str:
     return _format_value(value, 2).replace("\n", line_end + "  " * depth)
 
 
-# TOML
+# Functions for TOML
 
 
 def _insert_toml(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str) -> str:
-    """A table of the same name gives its place to the new one; what is said before the next table stays with that."""
+    """Insert a table, or replace the table with the same name. Comments before the next table stay with that table."""
     table = "".join(line + line_end for line in _iter_table_lines(section, name, entry))
     kept_lines: list[str] = []
     pending_lines: list[str] = []
@@ -306,7 +310,7 @@ def _iter_table_lines(section: str, name: str, entry: Mapping[str, Any]) -> Iter
 
 
 def _parse_table_header(line: str) -> tuple[str, ...] | None:
-    """The name of the table that begins with this line, part by part."""
+    """Return the parts of the table name if a line is a table header."""
     if not line.lstrip().startswith("["):
         return None
     try:
@@ -320,7 +324,7 @@ def _parse_table_header(line: str) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-# YAML, of which JSON is a part
+# Functions for YAML. JSON is valid YAML.
 
 
 def _has_yaml() -> bool:
@@ -333,13 +337,13 @@ def _has_yaml() -> bool:
 
 def _insert_yaml(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str, *, is_taken: bool) -> str:
     if is_taken:
-        raise ValueError(f"there is a server called {name!r} already; change it by hand")
+        raise ValueError(f"a server named {name!r} already exists. Edit the file by hand")
     member = f"{_format_value(name)}: {_format_value(entry)}"
     if not old.strip() or (section_node := _find_section_node(old, section)) is None:
         separator = "" if not old or old.endswith("\n") else line_end
         return f"{old}{separator}{section}:{line_end}  {member}{line_end}"
     start, stop = section_node.start_mark.index, section_node.end_mark.index
-    if not section_node.value or isinstance(section_node.value, str):  # nothing, in one of its spellings
+    if not section_node.value or isinstance(section_node.value, str):  # the section is empty
         return f"{old[:start].rstrip(' ')}{line_end}  {member}{old[stop:]}"
     if section_node.flow_style:
         return f"{old[: start + 1]}{member}, {old[start + 1 :]}"
@@ -347,13 +351,13 @@ def _insert_yaml(old: str, section: str, name: str, entry: Mapping[str, Any], li
 
 
 def _find_section_node(text: str, section: str) -> Any:
-    """What stands in a section, with its place in the text; None if there is no such section."""
+    """Return the YAML node of a section with its position in the text, or None."""
     _, *values = _compose_unique(text, section)
     return values[0] if values else None
 
 
 def _compose_unique(text: str, section: str) -> list[Any]:
-    """The document, and what stands in a section; ValueError if one of them names something twice."""
+    """Return the nodes of the document and of one section. Raise ValueError if a key is repeated."""
     import yaml
 
     root_node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -362,12 +366,12 @@ def _compose_unique(text: str, section: str) -> list[Any]:
     for node in nodes:
         names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
         if duplicate := next((candidate for candidate in names if names.count(candidate) > 1), None):
-            raise ValueError(f"{duplicate} stands there twice")
+            raise ValueError(f"{duplicate} is defined twice")
     return nodes
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    """All of it or nothing; a link stays one, and so does who may read it."""
+    """Write a file atomically. Symbolic links and permissions are kept."""
     target_path = Path(os.path.realpath(path))
     target_path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target_path, content, target_path.stat().st_mode & 0o777 if target_path.exists() else 0o600)

@@ -1,10 +1,11 @@
-"""References in configurations: looked up when a server starts, remembered only to be masked.
+"""Resolve the references in configurations when a server starts, and mask their values afterwards.
 
-A value never appears in a repr, an error or a log. What cannot be looked up is an error that names the setting and the
-reference, never an empty text and never the reference itself. A project's file may not run commands, nor read files
-outside of the project or what the keyring keeps for anybody else.
+Values never appear in a repr, an error or a log. A reference that cannot be resolved raises an error with the setting
+and the reference. A project file may not run commands, read files outside the project, or read keyring entries of other
+projects or users.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -17,9 +18,11 @@ from dovetail.error_context import clip
 from dovetail.errors import MCPError
 from dovetail.protocol.recording_format import MASK, mask_secrets
 from dovetail.wire.base import Struct
+from dovetail.wire.codec import encode
 
 ConfigLevel: TypeAlias = Literal["user", "project"]
-KeyringReader: TypeAlias = Callable[[str, str], str | None]  # from a service and a name to a password
+# Takes a service and a name, and returns a password or None.
+KeyringReader: TypeAlias = Callable[[str, str], str | None]
 ReferenceKind: TypeAlias = Literal["env", "input", "keyring", "file", "cmd", "place", "unknown"]
 
 _REFERENCE_PATTERN: Final = re.compile(r"\$\{([^{}]*)\}|\{(env|file):([^{}]*)\}")
@@ -30,9 +33,9 @@ _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename"
 _SECRET_NAME_PATTERN: Final = re.compile(
     r"token|key|secret|pass|auth|cred|cookie|bearer|(?:^|_)pat(?:_|$)", re.IGNORECASE
 )
-_MIN_MASKED_CHARS: Final = 6  # a shorter text would be masked wherever it happens to stand
-_COMMAND_TIMEOUT_S: Final = 30.0  # of a command, which may ask its user
-_MAX_SECRET_BYTES: Final = 64 * 1024  # of a file or an output that is one secret
+_MIN_MASKED_CHARS: Final = 6  # shorter values are not masked, because they may be ordinary text
+_COMMAND_TIMEOUT_S: Final = 30.0  # seconds for a command, which may ask its user
+_MAX_SECRET_BYTES: Final = 64 * 1024  # maximum size of a file or output that contains a secret
 _KEYRING_SERVICE: Final = "dovetail"
 _NON_SECRET_VARIABLES: Final = frozenset(
     ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ", "PWD")
@@ -40,7 +43,7 @@ _NON_SECRET_VARIABLES: Final = frozenset(
 
 
 class Reference(Struct, frozen=True):
-    """One reference of a text."""
+    """One reference in a text."""
 
     kind: ReferenceKind
     name: str
@@ -51,7 +54,13 @@ class Reference(Struct, frozen=True):
 
 
 class SecretNotFound(KeyError):
-    """A reference whose value is missing. `setting` is the setting that refers to it."""
+    """Raised if a reference has no value.
+
+    Args:
+        name: The reference.
+        setting: The setting that contains the reference.
+        reason: Why the reference has no value.
+    """
 
     def __init__(self, name: str, setting: str, reason: str) -> None:
         super().__init__(name)
@@ -63,15 +72,15 @@ class SecretNotFound(KeyError):
 
 
 class ReferenceContext(Struct, frozen=True, kw_only=True):
-    """Where a text stands: whose file it is in, and which folder that is about."""
+    """The origin of a text: the level of its file, and its project folder."""
 
     level: ConfigLevel = "user"
     project_dir: Path = Path()
-    allows_bare: bool = False  # whether this host also writes $NAME
+    allows_bare: bool = False  # whether the host of this file also supports $NAME
 
 
 def split_references(text: str, *, allow_bare: bool = False) -> Iterator[str | Reference]:
-    """A text as what stands in it, and what it refers to."""
+    """Split a text into plain parts and references."""
     position = 0
     for match in _REFERENCE_PATTERN.finditer(text):
         yield from _split_bare_variables(text[position : match.start()], allow_bare)
@@ -98,7 +107,7 @@ def _parse_reference(body: str) -> Reference:
 
 
 class SecretLookup:
-    """Looks references up, and remembers the values it found to mask them."""
+    """Resolves references and masks their values."""
 
     def __init__(
         self,
@@ -110,9 +119,10 @@ class SecretLookup:
         self._inputs = dict(inputs or {})
         self._keyring = keyring or _get_keyring_password
         self._values: set[str] = set()
+        self._encoded_values: set[bytes] = set()  # the known secrets as they appear in JSON text
 
     def resolve(self, text: str, setting: str, context: ReferenceContext | None = None) -> str:
-        """Return a setting with its references replaced. The name of the setting appears in errors."""
+        """Return a setting with its references replaced. Errors contain the name of the setting."""
         effective_context = context or ReferenceContext()
         value = "".join(
             part if isinstance(part, str) else self._look_up(part, setting, effective_context)
@@ -123,13 +133,13 @@ class SecretLookup:
         return value
 
     def copy_variables(self, names: Iterable[str]) -> dict[str, str]:
-        """Return those of these environment variables that are set."""
+        """Return the values of these environment variables. Variables that are not set are left out."""
         variables = {name: self._env[name] for name in names if name in self._env}
         self.remember(value for name, value in variables.items() if name not in _NON_SECRET_VARIABLES)
         return variables
 
     def remember_named(self, members: Mapping[str, Any]) -> None:
-        """Mask from now on those values whose names look like secrets."""
+        """Mask from now on all values whose names look like secrets."""
         self.remember(str(value) for name, value in members.items() if _SECRET_NAME_PATTERN.search(name))
 
     def remember(self, values: Iterable[str]) -> None:
@@ -138,10 +148,18 @@ class SecretLookup:
             for secret in {value, value.removeprefix("Bearer ")}:
                 if len(secret) >= _MIN_MASKED_CHARS:
                     self._values.add(secret)
+                    with contextlib.suppress(UnicodeEncodeError):  # a value with a surrogate cannot appear in JSON text
+                        self._encoded_values.add(encode(secret)[1:-1])
 
     def mask(self, value: Any) -> Any:
-        """Return a JSON value or a text without secrets: values that were looked up, and members named like secrets."""
+        """Return a JSON value or a text without secrets. Secrets are all resolved values, and members with names that
+        look like secrets.
+        """
         return mask_secrets(self._replace_secrets(value))
+
+    def has_known_secret(self, encoded_value: bytes) -> bool:
+        """Return whether a JSON text contains a resolved value."""
+        return any(secret in encoded_value for secret in self._encoded_values)
 
     def _replace_secrets(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -173,7 +191,7 @@ class SecretLookup:
             case "input":
                 value = self._inputs.get(name)
                 if value is None:
-                    raise create_error(f"nobody was asked for the input {clip(name)}")
+                    raise create_error(f"the input {clip(name)} has no value")
             case "keyring":
                 value = self._read_keyring(name, context, create_error)
             case "file":
@@ -181,32 +199,34 @@ class SecretLookup:
             case "cmd":
                 value = _run_secret_command(name, context, create_error)
             case _:
-                raise create_error(
-                    f"${{{clip(name)}}} is no reference that is known; for a password manager, use ${{cmd:…}}"
-                )
+                raise create_error(f"unknown reference ${{{clip(name)}}}. For a password manager, use ${{cmd:…}}")
         self.remember([value])
         return value
 
     def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
-        if context.level == "project":  # anything else is the user's, who did not write this file
+        # All other keyring entries belong to the user, who did not write the project file.
+        if context.level == "project":
             service = f"{_KEYRING_SERVICE}:{context.project_dir}"
             value = self._keyring(service, name)
             if value is None:
                 raise create_error(
-                    f"a project's file reads only what is kept for it: keyring set {service!r} {clip(name)}"
+                    f"a project file can only read its own keyring entries. Run: keyring set {service!r} {clip(name)}"
                 )
             return value
         service, slash, user = name.partition("/")
         value = self._keyring(service, user) if slash else self._keyring(_KEYRING_SERVICE, name)
         if value is None:
-            raise create_error(f"the keyring has no {clip(name)}")
+            raise create_error(f"{clip(name)} is not in the keyring")
         return value
 
 
 class SecretResolver:
-    """Resolves references to secrets, and masks the values it found wherever they appear again.
+    """Resolves references to secrets, and masks the resolved values in all later output.
 
-    `inputs` are the answers of the user to the inputs that a configuration file requires.
+    Args:
+        env: Environment variables. Defaults to those of this process.
+        inputs: The user's answers to the inputs of a configuration file, by id.
+        keyring: Reads a secret from the keyring of the system.
     """
 
     def __init__(
@@ -222,21 +242,23 @@ class SecretResolver:
         return f"<{type(self).__name__}>"
 
     def resolve(self, text: str) -> str:
-        """Return a text with its references replaced. Raise SecretNotFound if one is missing."""
+        """Return a text with its references replaced. Raise SecretNotFound if a reference has no value."""
         return self._lookup.resolve(text, "")
 
     def mask(self, value: Any) -> Any:
-        """Return a JSON value or a text without secrets: values that were looked up, and members named like secrets."""
+        """Return a JSON value or a text without secrets. Secrets are all resolved values, and members with names that
+        look like secrets.
+        """
         return self._lookup.mask(value)
 
 
 def get_secret_lookup(resolver: SecretResolver) -> SecretLookup:
-    """Return the lookup of a resolver, which knows about settings and projects."""
+    """Return the lookup of a resolver, which also has the settings and projects."""
     return resolver._lookup  # pyright: ignore[reportPrivateUsage]
 
 
 def mask_error(exc: MCPError, mask: Callable[[str], str]) -> None:
-    """Take secrets out of an error; a cause that holds some is left out of it."""
+    """Mask the secrets of an error. A cause that contains secrets is removed."""
     exc.args = tuple(mask(arg) if isinstance(arg, str) else arg for arg in exc.args)
     for name in ("message", "stderr", "hint"):
         if isinstance(text := getattr(exc, name, None), str):
@@ -264,25 +286,27 @@ def _resolve_path_variable(name: str, context: ReferenceContext) -> str:
 def _read_secret_file(name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
     path = Path(os.path.realpath(context.project_dir / Path(name).expanduser()))
     if context.level == "project" and not path.is_relative_to(os.path.realpath(context.project_dir)):
-        raise create_error(f"a project's file may not read {clip(name)}, which is outside of the project")
+        raise create_error(f"a project file may not read {clip(name)}, which is outside the project")
     try:
         with path.open("rb") as file:
             return file.read(_MAX_SECRET_BYTES).decode().strip()
     except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is no text"
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not a text file"
         raise create_error(f"the file {clip(name)} cannot be read: {reason}") from None
 
 
 def _run_secret_command(command: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
     if context.level == "project":
-        raise create_error("a project's file may not run a command to get a secret; put it into a file of your own")
+        raise create_error(
+            "a project file may not run a command to get a secret. Move the entry to your user configuration"
+        )
     try:
         args = shlex.split(command)
         completed = subprocess.run(
             args, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_TIMEOUT_S, check=False
         )
         if completed.returncode:
-            raise create_error(f"the command {clip(command)} ended with {completed.returncode}")
+            raise create_error(f"the command {clip(command)} exited with {completed.returncode}")
         value = completed.stdout[:_MAX_SECRET_BYTES].decode().strip()
     except subprocess.TimeoutExpired:
         raise create_error(f"the command {clip(command)} took longer than {_COMMAND_TIMEOUT_S:g} s") from None
@@ -301,5 +325,5 @@ def _get_keyring_password(service: str, name: str) -> str | None:
         return None
     try:
         return keyring.get_password(service, name)
-    except KeyringError:  # there is none, or it stays closed
+    except KeyringError:  # the system has no keyring, or the keyring is locked
         return None

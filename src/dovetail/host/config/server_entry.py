@@ -1,6 +1,6 @@
-"""One server of a configuration: what the known hosts write, as one shape.
+"""One server of a configuration file, in one form for all known hosts.
 
-Its repr shows names only: values of variables and headers, and addresses beyond the host, may be secrets.
+The repr of an entry shows only names, because variables, headers and the path of a URL may contain secrets.
 """
 
 import shlex
@@ -31,13 +31,13 @@ SETTINGS_KEY: Final = "x-dovetail"
 
 
 class ConfigProblem(Struct, frozen=True):
-    """A file or an entry that cannot be read, and why; one that is not severe costs nothing but a word."""
+    """A problem of a configuration file or of one entry."""
 
-    source: str
-    path: Path
-    message: str
-    is_error: bool = True
-    is_unreadable: bool = False  # whether nothing of the file could be used
+    source: str  # the host that the file belongs to
+    path: Path  # the path of the file
+    message: str  # a description of the problem
+    is_error: bool = True  # True if the entry cannot be used
+    is_unreadable: bool = False  # True if no entry of the file can be used
 
 
 _SETTING_TYPES: Final[dict[str, Any]] = {
@@ -49,36 +49,40 @@ _SETTING_TYPES: Final[dict[str, Any]] = {
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
-    """One server of one file."""
+    """One server of a configuration file."""
 
-    name: str
-    source: str  # which host's file it is from
-    path: Path
-    command: str | None = None
-    args: list[str] = field(default_factory=list[str])
-    env: dict[str, str] = field(default_factory=dict[str, str])
-    env_passthrough: list[str] = field(default_factory=list[str])  # variables handed on if they are set
-    env_file: str | None = None
-    cwd: str | None = None
-    url: str | None = None
-    headers: dict[str, str] = field(default_factory=dict[str, str])
-    enabled: bool = True
-    settings: ServerSettings = field(default_factory=ServerSettings)
-    unknown_keys: dict[str, Any] = field(default_factory=dict[str, Any])  # what nobody here understands
+    name: str  # the name of the server
+    source: str  # the host that the file belongs to
+    path: Path  # the path of the file
+    command: str | None = None  # the command, for a server that the host starts
+    args: list[str] = field(default_factory=list[str])  # the arguments of the command
+    env: dict[str, str] = field(default_factory=dict[str, str])  # environment variables of the command
+    # Names of environment variables that the server gets if they are set.
+    env_passthrough: list[str] = field(default_factory=list[str])
+    env_file: str | None = None  # a file with more environment variables
+    cwd: str | None = None  # the working directory of the command
+    url: str | None = None  # the URL, for a remote server
+    headers: dict[str, str] = field(default_factory=dict[str, str])  # HTTP headers for the URL
+    enabled: bool = True  # whether the server is used
+    settings: ServerSettings = field(default_factory=ServerSettings)  # how the host treats the server
+    unknown_keys: dict[str, Any] = field(default_factory=dict[str, Any])  # keys of the entry that dovetail does not use
+    # The inputs that the file declares, by id.
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    original_name: str = ""  # its name as the file has it
-    level: ConfigLevel = "user"
-    project_dir: Path = Path()
-    settings_keys: frozenset[str] = frozenset()  # the settings that the file sets
+    original_name: str = ""  # the name of the server in the file
+    level: ConfigLevel = "user"  # "user" or "project"
+    project_dir: Path = Path()  # the directory of the project
+    settings_keys: frozenset[str] = frozenset()  # the names of the settings that the file contains
 
     @property
     def display_target(self) -> str:
-        """Its command or URL as the file has it. References are not resolved."""
+        """Return the command or URL as written in the file. References are not resolved."""
         return self.url or (shlex.join([self.command, *self.args]) if self.command else "")
 
     @property
     def identity(self) -> str:
-        """What is started or reached, as a digest; of a project's file, the file too, and what it sends along."""
+        """Return a digest of the command or URL. For a project file, the digest includes the path, headers and
+        variables.
+        """
         if self.level != "project":
             return identify_server(self._identity_target())
         header_lines = [f"{name}: {value}" for name, value in sorted(self.headers.items())]
@@ -94,7 +98,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def references(self) -> list[Reference]:
-        """Everything it refers to, each once."""
+        """Return all references, each once."""
         references = dict.fromkeys(
             part
             for _, text in self._iter_texts()
@@ -105,7 +109,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def required_inputs(self) -> list[dict[str, Any]]:
-        """The inputs that the user must give, as the file describes them."""
+        """Return the inputs that the user must provide, as the file describes them."""
         return [
             self.inputs.get(reference.name, {"id": reference.name})
             for reference in self.references
@@ -115,7 +119,12 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     def to_target(
         self, env: Mapping[str, str] | None = None, *, secrets: SecretResolver | None = None
     ) -> dict[str, Any]:
-        """Return a target for `Client`, with its references resolved. Raise SecretNotFound if one is missing."""
+        """Return a target for `Client`, with its references resolved. Raise SecretNotFound if a reference has no value.
+
+        Args:
+            env: Environment variables for references. Defaults to those of this process.
+            secrets: Resolves references, and masks their values later.
+        """
         lookup = get_secret_lookup(secrets or SecretResolver(env))
         context = self._reference_context()
         resolved = {setting: lookup.resolve(text, setting, context) for setting, text in self._iter_texts()}
@@ -158,12 +167,14 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSettings:
-    """Return the settings of a server: those its file sets, and `defaults` for the others."""
+    """Return the settings of a server. Settings that its file does not contain are taken from `defaults`."""
     return replace(defaults, **{name: getattr(config.settings, name) for name in config.settings_keys})
 
 
 def describe_config(config: ServerConfig) -> dict[str, Any]:
-    """Return what the user sees when asked whether a server may start. Values show as references only."""
+    """Return the information for the user who decides whether a server may start. References are shown instead of
+    values.
+    """
     references = [str(reference) for reference in config.references if reference.kind != "place"]
     details: dict[str, Any] = {
         "command" if config.url is None else "address": config.display_target,
@@ -178,13 +189,13 @@ def describe_config(config: ServerConfig) -> dict[str, Any]:
 
 
 def select_inputs(config: ServerConfig, inputs: Mapping[str, dict[str, Any]]) -> ServerConfig:
-    """Return a config with those inputs of its file that it refers to."""
+    """Return a config with only those inputs of its file that the config refers to."""
     used_names = {reference.name for reference in config.references if reference.kind == "input"}
     return replace(config, inputs={name: definition for name, definition in inputs.items() if name in used_names})
 
 
 def _parse_env_file(text: str) -> dict[str, str]:
-    """The lines of a file of variables: NAME=VALUE, quotes taken off."""
+    """Parse a file of variables with NAME=VALUE lines, and remove quotes."""
     variables: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
@@ -198,7 +209,7 @@ def _parse_env_file(text: str) -> dict[str, str]:
     return variables
 
 
-# What hosts write.
+# The keys of entries that this module reads.
 
 _KNOWN_KEYS: Final = frozenset(
     ("command", "cmd", "args", "env", "environment", "envs", "env_vars", "env_keys", "envFile", "cwd", "url", "httpUrl",
@@ -206,12 +217,12 @@ _KNOWN_KEYS: Final = frozenset(
      "includeTools", "excludeTools", "enabled_tools", "disabled_tools", "available_tools", "timeout",
      "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "request_timeout_ms", SETTINGS_KEY)
 )  # fmt: skip
-# What has to be said or done here once more.
+# Keys that other hosts use and that have no effect here, with a notice for the user.
 _KEY_NOTICES: Final = {
-    "trust": f'is not taken from another host. Set "{SETTINGS_KEY}": {{"trusted": true}} instead',
-    "oauth": "is not taken over; log in here, if the server asks for it",
+    "trust": f'of another host is ignored. Set "{SETTINGS_KEY}": {{"trusted": true}} instead',
+    "oauth": "is ignored. Log in here if the server requires it",
 }
-# What says nothing to us, or what another host's user agreed to there and not here.
+# Keys that have no meaning here, or that store decisions of another host's user.
 _IGNORED_KEYS: Final = frozenset(
     ("type", "transport", "transportType", "name", "display_name", "description", "title", "icon", "version", "gallery",
      "dev", "bundled", "source", "autoApprove", "alwaysAllow", "required", "settings", "provider", "scopes", "auth",
@@ -224,13 +235,13 @@ _BUILT_IN_TYPES: Final = frozenset(("builtin", "platform", "frontend", "inline_p
 def parse_entry(
     original_name: str, raw_entry: Any, source: str, path: Path, *, level: ConfigLevel, project_dir: Path
 ) -> tuple[ServerConfig, list[str]]:
-    """An entry of a file, and what is to be told about it; ValueError if it is none."""
+    """Parse an entry. Return the entry with notices for the user. Raise ValueError if the entry is invalid."""
     if not isinstance(raw_entry, dict):
         raise ValueError("must be an object")
     entry: dict[str, Any] = raw_entry
     if entry.get("type") in _BUILT_IN_TYPES:
         return ServerConfig(name=make_server_name(original_name), source=source, path=path), [
-            f"is built into {source}, and left out"
+            f"is built into {source} and is skipped"
         ]
     command, args, env = _parse_command(entry)
     url = entry.get("url") or entry.get("httpUrl") or entry.get("serverUrl") or entry.get("uri")
@@ -243,9 +254,9 @@ def parse_entry(
         name: value for name, value in entry.items() if name not in _KNOWN_KEYS and name not in _IGNORED_KEYS
     }
     if unknown_keys:
-        notices.append(f"not understood: {', '.join(sorted(unknown_keys))}")
+        notices.append(f"unknown keys: {', '.join(sorted(unknown_keys))}")
     if (name := make_server_name(original_name)) != original_name:
-        notices.append(f"is called {name} here")
+        notices.append(f"is named {name} here")
     config = ServerConfig(
         name=name,
         source=source,
@@ -272,19 +283,19 @@ def parse_entry(
 def _parse_command(entry: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
     command, args = entry.get("command") or entry.get("cmd"), entry.get("args") or []
     env = _to_string_mapping("env", entry.get("env") or entry.get("environment") or entry.get("envs"))
-    if isinstance(command, dict):  # as Zed wrote it
+    if isinstance(command, dict):  # an older format of Zed has the command as an object
         inner: dict[str, Any] = command
         command, args = inner.get("path"), inner.get("args") or []
         env = _to_string_mapping("env", inner.get("env")) | env
     if not isinstance(args, list):
         raise ValueError("args must be a list")
-    if isinstance(command, list) and command:  # opencode gives the whole command as a list
+    if isinstance(command, list) and command:  # opencode has the command and its arguments in one list
         command, args = command[0], [*command[1:], *args]
     return command, [str(arg) for arg in args], env
 
 
 def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
-    """Headers, those too that Codex takes from variables and Continue nests."""
+    """Return the headers. Codex takes some of them from variables, and Continue nests them."""
     nested: Any = entry.get("requestOptions")
     inner = nested.get("headers") if isinstance(nested, dict) else None
     raw_headers = entry.get("headers") or entry.get("http_headers") or inner
@@ -300,14 +311,14 @@ def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
 def _parse_settings(
     entry: dict[str, Any], source: str, level: ConfigLevel
 ) -> tuple[ServerSettings, frozenset[str], list[str]]:
-    """Return the settings of an entry, the names of those it sets, and notices about them."""
+    """Return the settings of an entry, the names of the settings that it contains, and notices for the user."""
     notices: list[str] = []
     raw_table: Any = entry.get(SETTINGS_KEY) or {}
     if not isinstance(raw_table, dict):
         raise ValueError(f"{SETTINGS_KEY} must be an object")
     table: dict[str, Any] = dict(raw_table)
     if level == "project" and table.pop("trusted", None):
-        notices.append("a project's file cannot call its own server trusted")
+        notices.append("a project file cannot mark its own server as trusted")
     try:
         settings = {name: _parse_setting(name, value) for name, value in table.items()}
         settings |= _parse_tool_filters(entry, settings)
@@ -336,10 +347,13 @@ def _parse_setting(name: str, value: Any) -> Any:
 
 
 def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the tool filters of another host. Our own `include_tools` wins. Tools that either excludes stay out."""
+    """Return the tool filters of another host. `include_tools` under x-dovetail takes precedence. A tool that either
+    filter excludes is not used.
+    """
     filters: dict[str, list[str]] = {}
     included = [entry[name] for name in ("includeTools", "enabled_tools") if entry.get(name) is not None]
-    included += [entry["available_tools"]] if entry.get("available_tools") else []  # goose writes [] and means all
+    # Goose writes an empty list to allow all tools.
+    included += [entry["available_tools"]] if entry.get("available_tools") else []
     if included and "include_tools" not in own_settings:
         filters["include_tools"] = _parse_setting("include_tools", included[0])
     if excluded := entry.get("excludeTools") or entry.get("disabled_tools"):
@@ -349,19 +363,19 @@ def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) 
 
 
 def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:
-    """The variables Codex hands on, each as its name or as an object that has one."""
+    """Return the variables that Codex passes on. Each variable is a name, or an object with a name."""
     names: list[str] = []
     for variable in raw_variables if isinstance(raw_variables, list) else []:
         name = variable.get("name") if isinstance(variable, dict) else variable
         if isinstance(name, str):
             names.append(name)
         else:
-            notices.append(f"env_vars: {clip(str(variable))} names no variable")
+            notices.append(f"env_vars: {clip(str(variable))} is not a variable name")
     return names
 
 
 def _parse_timeouts(entry: dict[str, Any], source: str) -> dict[str, float]:
-    """In seconds; Claude Code, Gemini and opencode count milliseconds."""
+    """Return the timeouts in seconds. Claude Code, Gemini and opencode use milliseconds."""
     timeouts: dict[str, float] = {}
     for name, key, scale in (
         ("timeout", "call", 0.001 if source in _MILLISECOND_HOSTS else 1.0),

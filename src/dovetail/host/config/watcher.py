@@ -1,6 +1,6 @@
-"""Following configuration files: what they name becomes servers of a host, and so does what is written into them later.
+"""Watch configuration files, and update the servers of a host when a file changes.
 
-A file that cannot be read, perhaps because it is just being written, changes nothing.
+If a file cannot be read, for example while it is being written, the servers do not change.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
 
 log = logging.getLogger("dovetail")
 
-_POLL_INTERVAL_S: Final = 1.0  # seconds between two looks
+_POLL_INTERVAL_S: Final = 1.0  # seconds between two checks of the files
 
 
 class ConfigWatcher:
-    """The configuration of one host."""
+    """The configuration files of one host."""
 
     def __init__(
         self, paths: Sequence[str | Path], level: ConfigLevel, secrets: SecretResolver, *, should_watch: bool
@@ -29,12 +29,14 @@ class ConfigWatcher:
         self._level: ConfigLevel = level
         self._secrets = secrets
         self.should_watch = should_watch
-        self.applied_entries: dict[str, ServerConfig] = {}  # as the host has them
+        self.applied_entries: dict[str, ServerConfig] = {}  # the entries that the host uses
         self._seen_stats: list[Any] = []
-        self._last_valid_entries: dict[Path, list[ServerConfig]] = {}  # as each file said when it could be read
+        self._last_valid_entries: dict[Path, list[ServerConfig]] = {}  # entries of each file when it was last valid
 
     def read(self) -> tuple[dict[str, ServerConfig], list[ConfigProblem]]:
-        """The servers by name, of several with one name the first; and what is wrong."""
+        """Return the servers by name, and the problems. If several entries have the same name, the first entry is
+        used.
+        """
         self._seen_stats = self._stat_files()
         entries: list[ServerConfig] = []
         problems: list[ConfigProblem] = []
@@ -47,7 +49,7 @@ class ConfigWatcher:
         entries_by_name: dict[str, ServerConfig] = {}
         for entry in entries:
             if entries_by_name.setdefault(entry.name, entry) is not entry:
-                text = f"{entry.name}: there is one of this name in {entries_by_name[entry.name].path}"
+                text = f"{entry.name}: already defined in {entries_by_name[entry.name].path}"
                 problems.append(ConfigProblem(entry.source, entry.path, text, is_error=False))
         return entries_by_name, problems
 
@@ -57,25 +59,27 @@ class ConfigWatcher:
         return [*find_config_files()]
 
     def forget_changed(self, entries: Mapping[str, ServerConfig]) -> list[str]:
-        """The servers that are no longer what they were; they are forgotten here."""
+        """Return the servers whose entries were changed or removed, and forget their old entries."""
         names = [name for name, entry in self.applied_entries.items() if entries.get(name) != entry]
         for name in names:
             del self.applied_entries[name]
         return names
 
     def create_target(self, entry: ServerConfig) -> Callable[[], dict[str, Any]]:
-        """How it is reached, found out when it is started: what it refers to is looked up then."""
+        """Return a function that creates the target when the server starts, and resolves the references of the
+        entry.
+        """
         return lambda: entry.to_target(secrets=self._secrets)
 
     async def watch_files(self, reload: Callable[[], Awaitable[None]]) -> None:
-        """Call a function whenever one of the files is another than before."""
+        """Call `reload` whenever one of the files changes."""
         while True:
             await asyncio.sleep(_POLL_INTERVAL_S)
             if self._stat_files() != self._seen_stats:
                 try:
                     await reload()
                 except Exception as exc:
-                    log.error("the configuration could not be followed", exc_info=exc)
+                    log.error("cannot watch the configuration files", exc_info=exc)
 
     def _stat_files(self) -> list[Any]:
         stats: list[Any] = []
@@ -87,9 +91,9 @@ class ConfigWatcher:
 
 
 def check_files_exist(paths: Sequence[Any]) -> None:
-    """FileNotFoundError for one that is not there."""
+    """Raise FileNotFoundError if a file does not exist."""
     for path in paths:
         if not isinstance(path, str | Path):
-            raise TypeError(f"files are given one after another: from_config(a, b), not {type(path).__name__}")
+            raise TypeError(f"pass files as separate arguments: from_config(a, b), not {type(path).__name__}")
         if not Path(path).is_file():
-            raise FileNotFoundError(f"there is no file {str(path)!r}")
+            raise FileNotFoundError(f"file not found: {str(path)!r}")

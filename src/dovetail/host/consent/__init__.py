@@ -1,1 +1,1 @@
-"""The user's answers, and what is remembered of them."""
+"""Questions to the user, and the stored answers."""

@@ -1,7 +1,7 @@
-"""Consent: the one way from a host to the person in charge. A question has a kind, and words that are the host's own;
-what a server says stands in it as text that cannot act.
+"""Consent: how a host asks its user.
 
-Brokers ask: a terminal, a function, or nobody. The answer allows, denies, edits, or puts off.
+The host writes the questions. They contain text of a server only quoted and escaped. Consent handlers ask the user on a
+terminal or with a function, or answer without a user. An answer allows, denies, edits or defers.
 """
 
 import asyncio
@@ -17,43 +17,50 @@ from dovetail.wire.codec import to_plain
 
 Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
-# What a person is asked, in words no server has a say in.
+# The questions to a user. Servers cannot change these texts.
 _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "server.start": "Start the server {server}?",
     "tool.call": "Let {server} run its tool {tool}?",
-    "tool.result": "Pass on what {tool} of {server} answered?",
+    "tool.result": "Pass on the result of {tool} from {server}?",
     "resource.read": "Read {tool} from {server}?",
     "prompt.get": "Use the prompt {tool} of {server}?",
-    "completion": "Let {server} suggest how to go on with {tool}?",
-    "definition.changed": "{tool} of {server} is not what it was when it was allowed. Use it as it is now?",
-    "sampling.request": "{server} wants to put this to the model. Let it?",
-    "sampling.response": "Give this answer of the model to {server}?",
+    "completion": "Let {server} suggest completions for {tool}?",
+    "definition.changed": "{tool} of {server} has changed since it was allowed. Use the new definition?",
+    "sampling.request": "{server} wants to send this to the model. Allow it?",
+    "sampling.response": "Send this reply of the model to {server}?",
     "elicitation.form": "{server} asks you to fill in a form. Your answer goes to {server}.",
-    "elicitation.url": "{server} asks you to visit a page of {host}. Open it?",
+    "elicitation.url": "{server} asks you to visit a page on {host}. Open it?",
     "roots.list": "Tell {server} which folders it may work in?",
     "login": "Log in to {server}?",
 }
 
 
-_MAX_NAME_CHARS: Final = 200  # characters of a name that stand in a sentence
-_MAX_SHOWN_MEMBERS: Final = 40  # members of one value that are shown
+# Kinds in stored files of format 1, and their current names.
+RENAMED_KINDS: Final[Mapping[str, str]] = {
+    "complete": "completion",
+    "elicit.form": "elicitation.form",
+    "elicit.url": "elicitation.url",
+}
+
+_MAX_NAME_CHARS: Final = 200  # names longer than this are shortened in the question
+_MAX_SHOWN_MEMBERS: Final = 40  # maximum number of shown members of an object or list
 
 
 class ConsentRequest(Struct, frozen=True, kw_only=True):
-    """What a person is asked. `details` are plain values, some of them the server's: show them with `shown`."""
+    """A question to the user. `text` is safe to print."""
 
-    kind: ConsentKind
-    server: str
-    tool: str = ""  # or the URI of a resource, or the name of a prompt
-    arguments: Mapping[str, Any] | None = None
-    details: Mapping[str, Any] = {}
-    reason: str = ""  # why it is asked
-    trusted: bool = False
-    wait: bool = True  # whether whoever asks waits for the answer
+    kind: ConsentKind  # the kind of request, such as "tool.call"
+    server: str  # the name of the server
+    tool: str = ""  # the name of the tool or prompt, or the URI of the resource
+    arguments: Mapping[str, Any] | None = None  # the arguments of the call
+    details: Mapping[str, Any] = {}  # more values, some of them from the server
+    reason: str = ""  # the reason for the question
+    trusted: bool = False  # whether the server is trusted
+    wait: bool = True  # whether the caller waits for the answer
 
     @property
     def summary(self) -> str:
-        """The question, on one line, in the host's words."""
+        """Return the question on one line, in the words of the host."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
         return _SUMMARY_TEMPLATES[self.kind].format_map(
             {name: escape_line(_elide_middle(value, _MAX_NAME_CHARS)) for name, value in names.items()}
@@ -61,10 +68,10 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The question with everything there is to know, safe to print."""
+        """Return the question with all details, safe to print."""
         lines = [self.summary]
         if len(self.tool) > _MAX_NAME_CHARS:
-            lines += quote_value("in full", self.tool)
+            lines += quote_value("full name", self.tool)
         if self.arguments is not None:
             lines += quote_value("arguments", self.arguments)
         for name, value in self.details.items():
@@ -76,49 +83,51 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
 
 class Allow(Struct, frozen=True):
-    """Yes: this once, or for longer. `expires_in` is in seconds, `exact_arguments` limits it to these arguments."""
+    """The answer that allows the request."""
 
-    scope: Scope = "once"
-    expires_in: float | None = None
-    exact_arguments: bool = False
+    scope: Scope = "once"  # "once", "session", "project" or "always"
+    expires_in: float | None = None  # seconds until the user is asked again. None never asks again within the scope
+    exact_arguments: bool = False  # True limits the answer to calls with the same arguments
 
     def __post_init__(self) -> None:
         if self.scope not in get_args(Scope):
-            raise ValueError(f"a yes holds for one of {', '.join(get_args(Scope))}, not {self.scope!r}")
+            raise ValueError(f"scope must be one of {', '.join(get_args(Scope))}, not {self.scope!r}")
 
 
 class Deny(Struct, frozen=True):
-    """No. `cancelled`: the user closed the question without deciding."""
+    """The answer that denies the request."""
 
-    reason: str = ""
-    cancelled: bool = False
+    reason: str = ""  # the reason that the caller sees
+    cancelled: bool = False  # True if the user closed the question without deciding
 
 
 class Edit(Struct, frozen=True):
-    """Yes, but with this instead: arguments, messages, an answer of the model; for a form, what was filled in."""
+    """The answer that allows the request with other values."""
 
-    value: Any
-
-
-class Defer(Struct, frozen=True):
-    """Not now: it is remembered under a ticket."""
-
-    ticket: str
+    value: Any  # new arguments, messages or reply of the model, or the fields of a form
 
 
-ConsentAnswer: TypeAlias = Allow | Deny | Edit | Defer
+class AnswerLater(Struct, frozen=True):
+    """The answer that defers the decision. The question is stored under a ticket."""
+
+    ticket: str  # the ticket for `Host.answer`
 
 
-# A function may also answer with a boolean, or with what was filled into a form.
-ConsentReply: TypeAlias = Allow | Deny | Edit | Defer | bool | dict[str, Any] | None
-ConsentCallback: TypeAlias = Callable[[ConsentRequest], ConsentReply | Awaitable[ConsentReply]]
+ConsentAnswer: TypeAlias = Allow | Deny | Edit | AnswerLater
+
+
+# Short forms of answers: True for Allow, False or None for Deny, and a dict for Edit.
+ShortAnswer: TypeAlias = bool | Mapping[str, object] | None
+ConsentFunction: TypeAlias = Callable[
+    [ConsentRequest], ConsentAnswer | ShortAnswer | Awaitable[ConsentAnswer | ShortAnswer]
+]
 
 
 class ConsentHandler(Protocol):
-    """Whoever can ask the person in charge. One with a false `is_interactive` has no user to ask."""
+    """Asks the user. If `is_interactive` is False, no user can be asked."""
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """The person's answer."""
+        """Return the answer of the user."""
         ...
 
 
@@ -128,23 +137,23 @@ def is_interactive(consent_handler: ConsentHandler) -> bool:
 
 
 class DenyAll:
-    """Nobody is there."""
+    """Denies every request. Use it if no user can be asked."""
 
     is_interactive = False
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """No."""
-        return Deny("nobody is there to be asked")
+        """Return Deny."""
+        return Deny("no user can be asked")
 
 
-class CallbackConsent:
-    """Asks a function; a plain one may wait for the person, so it has a thread of its own."""
+class FunctionConsent:
+    """Asks with a function. A plain function runs in a thread, because it may wait for the user."""
 
-    def __init__(self, callback: ConsentCallback) -> None:
+    def __init__(self, callback: ConsentFunction) -> None:
         self._callback = callback
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """What the function says; True and False will do."""
+        """Return the answer of the function, which may be a short form."""
         if inspect.iscoroutinefunction(self._callback):
             answer = self._callback(request)
         else:
@@ -153,40 +162,43 @@ class CallbackConsent:
         return as_consent_answer(answer)
 
 
-def as_consent_handler(consent: ConsentHandler | ConsentCallback | None) -> ConsentHandler:
-    """A broker as it may be given: a function will do; nothing is nobody."""
+def as_consent_handler(consent: ConsentHandler | ConsentFunction | None) -> ConsentHandler:
+    """Return the handler for the `consent` option. None denies every request."""
     if consent is None:
         return DenyAll()
     if hasattr(consent, "ask"):
         return cast(ConsentHandler, consent)
     if not callable(consent):
-        raise TypeError(f"consent must be a function, or an object with a method ask, not {consent!r}")
-    return CallbackConsent(consent)
+        raise TypeError(f"consent must be a function or an object with an ask() method, not {consent!r}")
+    return FunctionConsent(consent)
 
 
-def as_consent_answer(answer: Any) -> ConsentAnswer:
-    """An answer as a function may put it."""
+def as_consent_answer(answer: object) -> ConsentAnswer:
+    """Return the answer for the value that a function returned. Raise TypeError if the value is not an answer."""
     match answer:
-        case Allow() | Deny() | Edit() | Defer():
+        case Allow() | Deny() | Edit() | AnswerLater():
             return answer
         case True:
             return Allow()
         case False | None:
             return Deny()
-        case dict():
-            return Edit(answer)
+        case Mapping():
+            return Edit(dict(answer))
         case _:
-            raise TypeError(f"consent is given by Allow, Deny, Edit, Defer, True or False, not {type(answer).__name__}")
+            raise TypeError(
+                "a consent function must return Allow, Deny, Edit, AnswerLater, a bool, a dict or None, not "
+                f"{type(answer).__name__}"
+            )
 
 
 def format_untrusted(value: Any, limit: int = 8000) -> str:
-    """Anything of a server's as text that does nothing but be read; line breaks are left in it."""
+    """Return a value of a server as escaped text. Line breaks are kept."""
     text = value if isinstance(value, str) else json.dumps(to_plain(value), ensure_ascii=False, default=str)
     return escape_text(_elide_middle(text, limit))
 
 
 def quote_value(name: str, value: Any) -> list[str]:
-    """A value with a bar before each of its lines, so that none of them looks like the host's."""
+    """Return a value with a bar before each line, so that no line can look like text of the host."""
     text = value
     if not isinstance(value, str):
         text = json.dumps(_shorten_value(to_plain(value)), ensure_ascii=False, indent=1, default=str)
@@ -197,14 +209,16 @@ def quote_value(name: str, value: Any) -> list[str]:
 
 
 def _elide_middle(text: str, limit: int) -> str:
-    """A text; if it is long, how it begins and ends and how long it is, so that nothing hides behind its length."""
+    """Return a text. A long text is replaced by its start, its length and its end, so that the end is always
+    visible.
+    """
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]} … [{len(text)} characters] … {text[-(limit // 2) :]}"
 
 
 def _shorten_value(value: Any) -> Any:
-    """A value of which each member can be seen: long texts by their ends, long lists and objects too."""
+    """Return a value with long texts, lists and objects shortened in the middle."""
     match value:
         case str():
             return _elide_middle(value, 1000)
@@ -229,4 +243,4 @@ def _shorten_value(value: Any) -> Any:
 
 
 def _omitted_note(members: "list[Any]") -> str:
-    return f"… {len(members) - _MAX_SHOWN_MEMBERS} members more …"
+    return f"… {len(members) - _MAX_SHOWN_MEMBERS} more members …"

@@ -1,7 +1,7 @@
-"""Grants: what the user agreed to, and exactly what for: this server, this definition, such arguments, until then.
+"""Grants: stored answers of the user.
 
-A grant holds for the command or URL it was given for and for the definition the user saw; if either changes, it is
-void without anybody having to notice.
+A grant applies to one server and one definition. It can be limited to certain arguments and to a time. If the command
+or URL of the server changes, or the definition that the user saw, the grant no longer applies.
 """
 
 import secrets
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from dovetail.errors import InvalidParams
-from dovetail.host.consent.consent import Scope
+from dovetail.host.consent.consent import RENAMED_KINDS, Scope
 from dovetail.host.policy.policy import PolicyRequest
-from dovetail.storage import Document, SharedDocument
+from dovetail.storage import Document, SharedDocument, rename_fields
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import convert, encode_canonical, to_plain
 
@@ -21,20 +21,20 @@ _TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "nu
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One agreement."""
+    """A stored answer of the user."""
 
-    id: str = ""  # given when it is added
-    scope: Scope
-    server: str
-    identity: str
-    tool: str
-    kind: str = "tool.call"
-    caller: str = ""
-    fingerprint: str = ""
-    arguments: dict[str, Any] | None = None  # None: whatever the arguments
-    project: str = ""
-    granted_at: float = 0.0
-    expires_at: float | None = None  # None: never
+    id: str = ""  # the id, which the store sets
+    scope: Scope  # "once", "session", "project" or "always"
+    server: str  # the name of the server
+    identity: str  # the identity of the server: a digest of its command or URL
+    tool: str  # the name of the tool or prompt, or the URI of the resource
+    kind: str = "tool.call"  # the kind of requests that the grant allows
+    caller: str = ""  # the gateway caller that the grant belongs to. Empty for the user of the host
+    fingerprint: str = ""  # the fingerprint of the definition that the user allowed
+    arguments: dict[str, Any] | None = None  # the arguments that the grant is limited to. None allows all arguments
+    project: str = ""  # the project that the grant is limited to
+    granted_at: float = 0.0  # time when the grant was given, in seconds since 1970
+    expires_at: float | None = None  # time when the grant expires, in seconds since 1970. None never expires
 
     @classmethod
     def from_request(
@@ -46,10 +46,13 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
         expires_in: float | None = None,
         exact_arguments: bool | Iterable[str] = False,
     ) -> Self:
-        """Create a grant for a request. `expires_in` is in seconds.
+        """Create a grant for a request.
 
-        exact_arguments: True limits it to the same arguments. Names limit it to arguments of the same names and types,
-        and those named to the same value.
+        Args:
+            scope: "once", "session", "project" or "always".
+            expires_in: Seconds until the grant expires. None never expires.
+            exact_arguments: True limits the grant to the same arguments. A list of names requires the same values only
+                for these arguments. All other arguments must have the same names and types.
         """
         now = time.time()
         arguments = request.arguments or {}
@@ -69,12 +72,12 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def is_expired(self, now: float) -> bool:
-        """Return whether it no longer applies at this time."""
+        """Return whether the grant has expired at this time."""
         return self.expires_at is not None and now >= self.expires_at
 
 
 def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -> bool:
-    """Return whether the user agreed to this request."""
+    """Return whether a grant covers this request."""
     return (
         bool(grant.identity)
         and (grant.identity, grant.tool, grant.kind) == (request.server_identity, request.tool, request.kind)
@@ -87,10 +90,10 @@ def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -
 
 
 def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str] = ()) -> dict[str, Any]:
-    """The names and types of arguments; those in `exact` with their value."""
+    """Return the types of the arguments by name. Arguments in `exact_names` have their values instead of types."""
     fixed_names = set(exact_names)
     if unknown := fixed_names - arguments.keys():
-        raise ValueError(f"there is no argument {', '.join(sorted(unknown))}")
+        raise ValueError(f"unknown argument: {', '.join(sorted(unknown))}")
     return {
         name: {"const": value} if name in fixed_names else {"type": _get_type_name(value)}
         for name, value in arguments.items()
@@ -98,7 +101,7 @@ def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str
 
 
 def matches_shape(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Whether arguments have a shape: no other names, the same types, the same values where they are named."""
+    """Return whether arguments match a shape: no other names, the same types, and the values that the shape fixes."""
     if not arguments.keys() <= shape.keys():
         return False
     for name, constraint in shape.items():
@@ -114,28 +117,44 @@ def _get_type_name(value: Any) -> str:
     return _TYPE_NAMES.get(type(value), "null")
 
 
+def _use_current_names(document: Document) -> None:
+    """Rename fields and kinds of format 1. A limit under its old name would have no effect."""
+    records = document.get("grants")
+    rename_fields(records, {"shape": "arguments", "granted": "granted_at", "expires": "expires_at"})
+    for record in records or ():
+        if isinstance(record, dict) and record.get("kind") in RENAMED_KINDS:
+            record["kind"] = RENAMED_KINDS[record["kind"]]
+
+
 class GrantStore:
-    """All grants of a user: those of this run in memory, all others in a file, if there is one."""
+    """The grants of a user. Grants for a session are in memory, and all others are in a file.
+
+    Args:
+        path: The file. None keeps all grants in memory.
+    """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self._stored_document = SharedDocument(path)
+        self._stored_document = SharedDocument(path, (_use_current_names,))
+        self._stored_document.read()  # raises immediately if the file is not usable
         self._session_document = SharedDocument()
 
     @property
     def path(self) -> Path | None:
-        """The file, if there is one."""
+        """Return the file, or None."""
         return self._stored_document.path
 
     def add(self, grant: Grant) -> Grant:
-        """Store a grant and return it with its id. Raise ValueError if it has no server identity."""
+        """Store a grant and return it with its id. Raise ValueError if the grant has no server identity."""
         if not grant.identity:
-            raise ValueError("a grant needs the identity of its server")
+            raise ValueError("a grant must have the identity of its server")
         added = replace(grant, id=secrets.token_hex(8))
         self._document_for(added).change(lambda document: document.setdefault("grants", []).append(to_plain(added)))
         return added
 
     def find(self, request: PolicyRequest, fingerprint: str) -> Grant | None:
-        """Return the grant that covers a request. A grant for `once` is used up by that, by one process only."""
+        """Return the grant that covers a request, or None. A `once` grant is removed, so that only one process can
+        use it.
+        """
         now = time.time()
         for store in (self._session_document, self._stored_document):
             for candidate in _parse_grants(store.read()):
@@ -146,7 +165,13 @@ class GrantStore:
         return None
 
     def revoke(self, id: str | None = None, *, server: str | None = None, tool: str | None = None) -> int:
-        """Remove grants by id, server or tool. Return how many were removed."""
+        """Remove grants by id, server or tool. Return the number of removed grants.
+
+        Args:
+            id: The id of one grant.
+            server: The name of the server.
+            tool: The name of the tool.
+        """
         if id is None and server is None and tool is None:
             raise ValueError("revoke() needs an id, a server or a tool")
 
@@ -178,7 +203,7 @@ class GrantStore:
 
 
 def _parse_grants(document: Document) -> "list[Grant]":
-    """The grants of a document; what is none is nobody's agreement."""
+    """Return the grants of a document. Invalid records are ignored, so they allow nothing."""
     grants: list[Grant] = []
     for record in document.get("grants") or ():
         try:

@@ -1,13 +1,12 @@
-"""Inbox: questions that outlive the process that asked them, in a file, to be answered later, here or elsewhere.
+"""Inbox: questions in a file, which can be answered later or by another process.
 
-A question stands under a ticket with what is to be done once it is answered. Whoever waits for an answer finds it
-there; what nobody waits for is done by whoever answers. An answer is used once.
+Each question has a ticket, and may have a call to make after the answer. If a caller waits, the caller gets the answer.
+Otherwise the process that answers makes the call. Each answer is used once.
 """
 
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import sqlite3
 import threading
@@ -19,65 +18,90 @@ from typing import Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import InputRequestError
-from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentHandler, ConsentRequest, Defer, Deny, Edit
+from dovetail.host.consent.consent import (
+    RENAMED_KINDS,
+    Allow,
+    AnswerLater,
+    ConsentAnswer,
+    ConsentHandler,
+    ConsentRequest,
+    Deny,
+    Edit,
+)
+from dovetail.protocol.sealer import Sealer
+from dovetail.storage import Migrations, open_database
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, to_plain
 
 _DEFAULT_TTL_S: Final = 7 * 86400.0
-_POLL_INTERVAL_S: Final = 0.2  # seconds between two looks for an answer given in another process
-_NONCE_BYTES: Final = 12
+_POLL_INTERVAL_S: Final = 0.2  # seconds between two checks for an answer of another process
 
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS asked (
+CREATE TABLE asked (
     ticket TEXT PRIMARY KEY, request BLOB NOT NULL, work BLOB, answer BLOB, asked REAL NOT NULL, until REAL NOT NULL
 ) WITHOUT ROWID
 """
 
 
+def _use_current_names(database: "sqlite3.Connection") -> None:
+    """Rename fields and kinds of format 1."""
+    answer_names = {"expires": "expires_in", "exact": "exact_arguments", "dismissed": "cancelled"}
+    for ticket, request_data, answer_data in database.execute("SELECT ticket, request, answer FROM asked").fetchall():
+        request: dict[str, Any] = json.loads(request_data)
+        request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
+        answer = None if answer_data is None else json.loads(answer_data)
+        if answer is not None and answer["kind"] != "Edit":  # an Edit contains values of the user, which stay unchanged
+            answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
+        database.execute(
+            "UPDATE asked SET request = ?, answer = ? WHERE ticket = ?",
+            (encode(request), None if answer is None else encode(answer), ticket),
+        )
+
+
+_MIGRATIONS: Final[Migrations["sqlite3.Connection"]] = (_use_current_names,)
+
+
 class DeferredCall(Struct, frozen=True, kw_only=True):
-    """What is to be done once a question is answered: a call, from its beginning or from where it asked."""
+    """A call to make after the answer. It is a new call, or a call that the server interrupted to ask."""
 
     server: str
     identity: str
     tool: str
     arguments: dict[str, Any]
     fingerprint: str = ""
-    pending: str | None = None  # the request as it waits at the server
+    pending: str | None = None  # the interrupted request
     questions: dict[str, Any] = field(default_factory=dict[str, Any])
-    answers: dict[str, Any] = field(default_factory=dict[str, Any])  # those the host gave by itself
+    answers: dict[str, Any] = field(default_factory=dict[str, Any])  # answers that the host gave without a person
 
 
 class PendingConsent(Struct, frozen=True, kw_only=True):
-    """One open question. If the process that asked is gone, it can still be answered only if `is_durable`."""
+    """A question that waits for an answer."""
 
-    ticket: str
-    request: ConsentRequest
-    created_at: float
-    expires_at: float
-    is_durable: bool
+    ticket: str  # the ticket for `Host.answer`
+    request: ConsentRequest  # the question
+    created_at: float  # time of the question, in seconds since 1970
+    expires_at: float  # time when the question expires, in seconds since 1970
+    is_durable: bool  # whether the question can be answered after the asking process has ended
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
-    """Instead of a result: the call waits for an answer, under a ticket."""
+    """A call that waits for an answer. `Host.call` returns it instead of a result."""
 
-    ticket: str
-    requests: tuple[ConsentRequest, ...] = ()
+    ticket: str  # the ticket for `Host.answer`
+    requests: tuple[ConsentRequest, ...] = ()  # the questions, if the server asked several
 
 
 class Inbox:
-    """The file of pending consents. Each has a ticket, and perhaps a call to make when it is answered."""
+    """A file of questions. Each has a ticket, and may have a call to make after the answer."""
 
     def __init__(self, path: str | Path, ttl: float, secret_key: str | bytes | None) -> None:
         self._ttl_s = ttl
-        self._key = None if secret_key is None else _derive_key(secret_key)
+        self._sealer = None if secret_key is None else Sealer(secret_key, purpose="inbox")
         self._lock = threading.Lock()
-        self._answer_events: dict[str, asyncio.Event] = {}  # for those who wait in this process
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute(_SCHEMA)
-        weakref.finalize(self, self._database.close)  # for users who never call close()
+        self._answer_events: dict[str, asyncio.Event] = {}  # events of callers that wait in this process
+        self._database = open_database(path, _SCHEMA, _MIGRATIONS)
+        # Close the file even if the user never calls close().
+        weakref.finalize(self, self._database.close)
 
     def close(self) -> None:
         """Close the file."""
@@ -85,7 +109,7 @@ class Inbox:
             self._database.close()
 
     async def wait(self, ticket: str) -> ConsentAnswer:
-        """Wait for the answer, which this or another process gives."""
+        """Wait for the answer, which may come from another process."""
         answer_event = self._answer_events[ticket] = asyncio.Event()
         try:
             while True:
@@ -97,10 +121,10 @@ class Inbox:
                         await answer_event.wait()
         finally:
             del self._answer_events[ticket]
-            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # no call waits for it any more
+            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # no caller waits for the answer any more
 
     async def put(self, request: ConsentRequest, deferred_call: DeferredCall | None = None) -> str:
-        """Write a question down; its ticket."""
+        """Store a question and return its ticket."""
         ticket = f"tkt_{secrets.token_urlsafe(12)}"
         now = time.time()
         self._execute("DELETE FROM asked WHERE until <= ?", now)
@@ -108,24 +132,24 @@ class Inbox:
             "INSERT INTO asked VALUES (?, ?, ?, NULL, ?, ?)",
             ticket,
             encode(request),
-            None if deferred_call is None else self._encrypt(encode(deferred_call)),
+            None if deferred_call is None else self._seal(ticket, deferred_call),
             now,
             now + self._ttl_s,
         )
         return ticket
 
     async def attach(self, ticket: str, deferred_call: DeferredCall) -> None:
-        """Say what is to be done when it is answered."""
-        self._execute("UPDATE asked SET work = ? WHERE ticket = ?", self._encrypt(encode(deferred_call)), ticket)
+        """Store the call to make after the answer."""
+        self._execute("UPDATE asked SET work = ? WHERE ticket = ?", self._seal(ticket, deferred_call), ticket)
 
     @property
     def open_questions(self) -> int:
-        """How many questions have no answer yet."""
+        """Return the number of questions without an answer."""
         rows = self._execute("SELECT COUNT(*) FROM asked WHERE answer IS NULL AND until > ?", time.time())
         return rows[0][0]
 
     async def items(self) -> list[PendingConsent]:
-        """The open questions, oldest first."""
+        """Return the open questions, oldest first."""
         rows = self._execute(
             "SELECT ticket, request, asked, until, work IS NOT NULL FROM asked"
             " WHERE answer IS NULL AND until > ? ORDER BY asked, ticket",
@@ -143,22 +167,22 @@ class Inbox:
         ]
 
     async def find(self, ticket: str) -> tuple[ConsentRequest, DeferredCall] | None:
-        """The question and what is to be done, left where it is; None if there is none, or somebody waits."""
+        """Return a question and its call without removing them. Return None if the ticket has no call."""
         rows = self._execute(
             "SELECT request, work FROM asked WHERE ticket = ? AND work IS NOT NULL AND until > ?", ticket, time.time()
         )
         return (
             None
             if not rows
-            else (_decode_request(rows[0][0]), convert(json.loads(self._decrypt(rows[0][1])), DeferredCall))
+            else (_decode_request(rows[0][0]), convert(json.loads(self._open(ticket, rows[0][1])), DeferredCall))
         )
 
     async def take(self, ticket: str) -> bool:
-        """Take a question that was found out of the inbox; of several who try, one has it."""
+        """Remove a question that has a call. Return False if another process has already removed it."""
         return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> bool:
-        """Give whoever waits the answer; whether anybody may be waiting."""
+        """Store the answer for a waiting caller. Return whether a caller may be waiting."""
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",
@@ -175,37 +199,29 @@ class Inbox:
         if rows:
             return _decode_answer(json.loads(rows[0][0]))
         if not self._execute("SELECT 1 FROM asked WHERE ticket = ? AND until > ?", ticket, time.time()):
-            return Deny("nobody answered in time", cancelled=True)
+            return Deny("the question expired without an answer", cancelled=True)
         return None
 
     def _execute(self, statement: str, *values: Any) -> list[Any]:
         with self._lock:
             return self._database.execute(statement, values).fetchall()
 
-    def _encrypt(self, data: bytes) -> bytes:
-        if self._key is None:
-            return data
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    def _seal(self, ticket: str, deferred_call: DeferredCall) -> bytes:
+        data = encode(deferred_call)
+        return data if self._sealer is None else self._sealer.seal(data, ticket.encode())
 
-        nonce = os.urandom(_NONCE_BYTES)
-        return nonce + AESGCM(self._key).encrypt(nonce, data, None)
-
-    def _decrypt(self, data: bytes) -> bytes:
-        if self._key is None:
-            return data
-        from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        try:
-            return AESGCM(self._key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None)
-        except (InvalidTag, ValueError):
-            raise ValueError("this file was written with another secret_key") from None
+    def _open(self, ticket: str, data: bytes) -> bytes:
+        """Return the stored call. Raise UnsealError if the call was sealed with another key or by another version."""
+        return data if self._sealer is None else self._sealer.open(data, ticket.encode())
 
 
 class DurableConsent:
     """A consent handler that writes questions to a file, to be answered later or by another process.
 
-    ttl: seconds until a question expires. secret_key: at least 16 bytes, to encrypt the calls that wait.
+    Args:
+        path: The SQLite file of the questions.
+        ttl: Seconds until a question expires.
+        secret_key: At least 16 bytes, to encrypt the calls that wait.
     """
 
     def __init__(self, path: str | Path, *, ttl: float = _DEFAULT_TTL_S, secret_key: str | bytes | None = None) -> None:
@@ -216,25 +232,16 @@ class DurableConsent:
         self._inbox.close()
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Write the question to the file, and wait for its answer if the caller waits."""
+        """Write the question to the file. If the caller waits, wait for the answer."""
         ticket = await self._inbox.put(request)
-        return await self._inbox.wait(ticket) if request.wait else Defer(ticket)
+        return await self._inbox.wait(ticket) if request.wait else AnswerLater(ticket)
 
 
 def get_inbox(consent_handler: ConsentHandler) -> Inbox | None:
-    """Return the inbox of a consent handler, or None if it has none."""
+    """Return the inbox of a consent handler, or None if the handler has no inbox."""
     if isinstance(consent_handler, DurableConsent):
         return consent_handler._inbox  # pyright: ignore[reportPrivateUsage]
     return None
-
-
-def _derive_key(secret_key: str | bytes) -> bytes:
-    import hashlib
-
-    key_bytes = secret_key.encode() if isinstance(secret_key, str) else secret_key
-    if len(key_bytes) < 16:
-        raise ValueError("secret_key must have at least 16 bytes")
-    return hashlib.sha256(b"dovetail inbox " + key_bytes).digest()
 
 
 def _decode_request(data: bytes) -> ConsentRequest:
@@ -247,10 +254,11 @@ def _decode_answer(stored: Mapping[str, Any]) -> ConsentAnswer:
 
 
 def build_responses(deferred_call: DeferredCall, answer: ConsentAnswer) -> dict[str, Any]:
-    """An answer of the person's as the server takes it; where several questions are open, each by its key.
+    """Return the answer in the form that the server expects. If several questions are open, the answer has an entry for
+    each key.
 
     Raises:
-        InputRequestError: it answers something else than was asked.
+        InputRequestError: the answer does not match the questions.
     """
     input_responses: dict[str, Any] = dict(deferred_call.answers)
     if isinstance(answer, Deny):
@@ -270,7 +278,7 @@ def _values_by_key(deferred_call: DeferredCall, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and value.keys() == deferred_call.questions.keys():
         return value
     raise InputRequestError(
-        f"several questions are open: answer each by its key, {', '.join(map(clip, deferred_call.questions))}"
+        f"several questions are open. Answer each by its key: {', '.join(map(clip, deferred_call.questions))}"
     )
 
 
@@ -280,5 +288,5 @@ def _build_response(key: str, input_request: Mapping[str, Any], value: Any) -> d
     if (input_request.get("params") or {}).get("mode") == "url":
         return {"action": "accept"}
     if not isinstance(value, dict):
-        raise InputRequestError(f"{clip(key)} is a form, answered by what was filled in: Edit({{...}}), or Deny()")
+        raise InputRequestError(f"{clip(key)} is a form. Answer it with Edit({{...}}) or Deny()")
     return {"action": "accept", "content": value}

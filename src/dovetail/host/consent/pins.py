@@ -1,4 +1,6 @@
-"""Pins kept: the definitions a user has seen, by server, so that the next ones can be held against them."""
+"""Pins: the definitions that a user has used or accepted. A host compares them with the definitions that a server sends
+later.
+"""
 
 import hashlib
 import time
@@ -7,33 +9,37 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.errors import InvalidParams
-from dovetail.schemas.definition_changes import DefinitionChange, diff_definitions, extract_pinned_fields
-from dovetail.storage import Document, SharedDocument
+from dovetail.host.consent.definition_changes import DefinitionChange, diff_definitions, extract_pinned_fields
+from dovetail.storage import Document, SharedDocument, rename_fields
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, encode_canonical, to_plain
 
 
-def fingerprint(definition: Any) -> str:
-    """The digest of a definition; another for every other one, whatever the order of its members."""
+def fingerprint(definition: object) -> str:
+    """Return the digest of a definition. The order of its members does not matter.
+
+    Args:
+        definition: The definition of a tool, prompt, resource or template.
+    """
     return hashlib.sha256(encode_canonical(extract_pinned_fields(definition))).hexdigest()
 
 
-_MAX_DEFINITION_BYTES: Final = 256 * 1024  # of a definition that is kept whole; of a larger one only the digest
+_MAX_DEFINITION_BYTES: Final = 256 * 1024  # for a larger definition, only the digest is stored
 
 
 class Pin(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One definition as it was agreed to."""
+    """A definition that the user has used or accepted."""
 
-    server: str
-    identity: str
-    name: str
-    fingerprint: str
-    definition: dict[str, Any] = field(default_factory=dict[str, Any])
-    pinned_at: float = 0.0
+    server: str  # the name of the server
+    identity: str  # the identity of the server
+    name: str  # the name of the tool
+    fingerprint: str  # the fingerprint of the definition
+    definition: dict[str, Any] = field(default_factory=dict[str, Any])  # the definition
+    pinned_at: float = 0.0  # time when the pin was stored, in seconds since 1970
 
 
 class ChangedDefinition(Struct, frozen=True, kw_only=True):
-    """A definition that is no longer the one that was agreed to."""
+    """A definition that differs from its pin."""
 
     pin: Pin
     definition: Any
@@ -41,27 +47,38 @@ class ChangedDefinition(Struct, frozen=True, kw_only=True):
 
 
 class PinComparison(Struct, frozen=True, kw_only=True):
-    """What became of a server's definitions."""
+    """The difference between the pins and the definitions of a server."""
 
-    new: list[Any]
-    changed: list[ChangedDefinition]
-    gone: list[Pin]
+    new: list[Any]  # definitions without a pin
+    changed: list[ChangedDefinition]  # definitions that differ from their pins
+    gone: list[Pin]  # pins without a definition
 
     @property
     def same(self) -> bool:
-        """Whether everything is as it was agreed to."""
+        """Return whether all definitions match their pins."""
         return not (self.new or self.changed or self.gone)
 
 
+def _use_current_names(document: Document) -> None:
+    """Rename fields of format 1."""
+    rename_fields(document.get("pins"), {"seen": "pinned_at"})
+
+
 class PinStore:
-    """The definitions of all servers of a user, in a file; without a path, in memory."""
+    """The pins of a user.
+
+    Args:
+        path: The file. None keeps the pins in memory.
+    """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self._document = SharedDocument(path)
-        self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})  # of which list, and by what
+        self._document = SharedDocument(path, (_use_current_names,))
+        self._document.read()  # raises immediately if the file is not usable
+        # The list that was indexed, and its records by identity and name.
+        self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
 
     def get(self, identity: str, name: str) -> Pin | None:
-        """What was agreed to, if anything was."""
+        """Return the pin of a definition, or None."""
         records = self._document.read().get("pins")
         if self._index[0] is not records:
             valid_records = (record for record in records or () if isinstance(record, dict))
@@ -75,8 +92,8 @@ class PinStore:
             record = pins[identity, name] = next(iter(_parse_pins([record])), None)
         return record
 
-    def compare(self, identity: str, definitions: Iterable[Any]) -> PinComparison:
-        """A server's definitions, held against what was agreed to."""
+    def compare(self, identity: str, definitions: Iterable[object]) -> PinComparison:
+        """Compare the definitions of a server with its pins."""
         pins_by_name = {known_pin.name: known_pin for known_pin in self.list() if known_pin.identity == identity}
         new: list[Any] = []
         changed: list[ChangedDefinition] = []
@@ -90,7 +107,7 @@ class PinStore:
             elif pin.fingerprint != fingerprint(definition):
                 definition_changes = diff_definitions(pin.definition, definition) if pin.definition else []
                 differences = definition_changes or [
-                    DefinitionChange("", "widening", "changed; the old definition was too large to be kept")
+                    DefinitionChange("", "widening", "changed. The old definition was too large to be stored")
                 ]
                 changed.append(ChangedDefinition(pin=pin, definition=definition, differences=differences))
         return PinComparison(
@@ -99,8 +116,8 @@ class PinStore:
             gone=[known_pin for name, known_pin in pins_by_name.items() if name not in seen_names],
         )
 
-    def accept(self, server: str, identity: str, definitions: Iterable[Any]) -> None:
-        """Pin definitions that the user accepted. They replace those of the same name."""
+    def accept(self, server: str, identity: str, definitions: Iterable[object]) -> None:
+        """Pin definitions. They replace existing pins with the same names."""
         now = time.time()
         new_pins = [_create_pin(server, identity, definition, now) for definition in definitions]
         names = {new_pin.name for new_pin in new_pins}
@@ -116,7 +133,13 @@ class PinStore:
         self._document.change(edit)
 
     def remove(self, *, server: str | None = None, identity: str | None = None, name: str | None = None) -> int:
-        """Remove the pins of a server, an identity or a name. Return how many were removed."""
+        """Remove the pins of a server, an identity or a name. Return the number of removed pins.
+
+        Args:
+            server: The name of the server.
+            identity: The identity of the server.
+            name: The name of the tool.
+        """
         criteria = (("server", server), ("identity", identity), ("name", name))
         if all(value is None for _, value in criteria):
             raise ValueError("remove() needs a server, an identity or a name")
@@ -133,7 +156,7 @@ class PinStore:
         return self._document.change(edit)
 
     def list(self) -> "list[Pin]":
-        """Everything that was agreed to."""
+        """Return all pins, sorted."""
         return sorted(
             _parse_pins(self._document.read().get("pins") or ()), key=lambda pin: (pin.server, pin.identity, pin.name)
         )

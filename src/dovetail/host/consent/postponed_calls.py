@@ -1,6 +1,7 @@
-"""Postponing: calls that wait in the inbox, and going on with them when they are answered.
+"""Calls that wait in the inbox for consent, and how they continue after an answer.
 
-What was agreed to is looked at again: another server, another definition, or a policy that forbids it now ends it.
+A call is checked again before it continues. The call fails if the server or the definition has changed, or if the
+policy now denies it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,16 +21,16 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
 
-# Performs an authorized call: (server, authorization, *, wait=, resume=).
+# A function that performs an authorized call: (server, authorization, *, wait=, resume=).
 Perform: TypeAlias = Callable[..., Awaitable[Any]]
-# Calls a tool again, with a new authorization: (name, arguments, *, wait=).
+# A function that calls a tool again, with a new authorization: (name, arguments, *, wait=).
 Call: TypeAlias = Callable[..., Awaitable[Any]]
 
 _FORM_METHODS = ("elicitation/create",)
 
 
 class PendingCalls:
-    """The calls of one host that wait."""
+    """The waiting calls of one host."""
 
     def __init__(self, authorizer: RequestAuthorizer, catalog: HostCatalog, perform: Perform, call: Call) -> None:
         self._authorizer = authorizer
@@ -41,21 +42,21 @@ class PendingCalls:
     def _inbox(self) -> Inbox:
         inbox = get_inbox(self._authorizer.consent_handler)
         if inbox is None:
-            raise InputRequestError("calls can only wait for consent with Host(consent=DurableConsent(...))")
+            raise InputRequestError("calls can wait for consent only with Host(consent=DurableConsent(...))")
         return inbox
 
     @property
     def open_questions(self) -> int:
-        """How many questions wait in the inbox, if there is one."""
+        """Return the number of questions in the inbox."""
         inbox = get_inbox(self._authorizer.consent_handler)
         return 0 if inbox is None else inbox.open_questions
 
     async def list_items(self) -> list[PendingConsent]:
-        """What waits."""
+        """Return the questions in the inbox."""
         return await self._inbox.items()
 
     async def defer_call(self, ticket: str, record: ToolRecord, arguments: Mapping[str, Any]) -> PendingCall:
-        """A call that was not agreed to yet."""
+        """Store a call that waits for consent."""
         request = record.request.with_arguments(arguments)
         await self._inbox.attach(ticket, _create_deferred_call(request, record.fingerprint))
         return PendingCall(ticket=ticket)
@@ -63,7 +64,9 @@ class PendingCalls:
     async def handle_input_requests(
         self, supervisor: ServerSupervisor, authorization: Authorization, pending: PendingRequest
     ) -> Any:
-        """A call whose server asks: what only a person can answer is written down, the rest is answered now."""
+        """Handle the input requests of a call. Put questions for a person into the inbox, and answer the other
+        requests.
+        """
         elicitations = {
             key: to_plain(input_request)
             for key, input_request in pending.input_requests.items()
@@ -97,11 +100,13 @@ class PendingCalls:
         return self._authorizer.policy.decide(request).action not in ("deny", "hide")
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> Any:
-        """Go on with what waited. Until it is certain that it can go on, the question stays where it is."""
+        """Continue a call with the answer to its question. The question stays in the inbox until the call can
+        continue.
+        """
         stored = await self._inbox.find(ticket)
         if stored is None:
             if not await self._inbox.answer(ticket, answer):
-                raise NotSupported(f"no question waits under {clip(ticket)}")
+                raise NotSupported(f"unknown ticket {clip(ticket)}: no question waits for an answer")
             return None
         request, deferred_call = stored
         if isinstance(answer, Deny) and deferred_call.pending is None:
@@ -113,9 +118,10 @@ class PendingCalls:
                 arguments=deferred_call.arguments,
             )
             self._authorizer.emit_answer(policy_request, answer, request.reason)
-            raise PolicyError(f"{policy_request.full_name}: {answer.reason or 'the user said no'}")
+            raise PolicyError(f"{policy_request.full_name}: {answer.reason or 'the user declined'}")
         supervisor, tool = await self._catalog.find_tool(f"{deferred_call.server}.{deferred_call.tool}")
-        async with supervisor.using():  # before it is taken: a server that is down costs nobody their answer
+        # Start the server before the question is removed, so that the answer is not lost if the start fails.
+        async with supervisor.using():
             record = await self._catalog.get_record(supervisor, tool)
             return await self._continue_call(ticket, request, deferred_call, answer, supervisor, record)
 
@@ -131,12 +137,13 @@ class PendingCalls:
         authorizer = self._authorizer
         policy_request = record.request.with_arguments(deferred_call.arguments)
         if deferred_call.pending is not None:
-            build_responses(deferred_call, answer)  # what does not answer it leaves it open
+            # If the answer is invalid, this raises and the question stays open.
+            build_responses(deferred_call, answer)
         elif isinstance(answer, Edit):
             authorizer.check_edited_arguments(policy_request, answer.value)
         await self._take(ticket)
         if supervisor.identity != deferred_call.identity or record.fingerprint != deferred_call.fingerprint:
-            raise PolicyError(f"{policy_request.full_name} is not what it was when it was asked for")
+            raise PolicyError(f"{policy_request.full_name} has changed since it was called")
         decision = authorizer.check(policy_request)
         authorizer.emit_answer(replace(policy_request, kind=request.kind), answer, decision.reason)
         if deferred_call.pending is not None:
@@ -152,15 +159,15 @@ class PendingCalls:
         return await self._perform(supervisor, authorization, wait=request.wait)
 
     async def _accept_definition(self, request: PolicyRequest, record: ToolRecord, answer: ConsentAnswer) -> Any:
-        """The new definition may be used, which says nothing of the call that met it."""
+        """Pin the new definition and call the tool again. The new call needs separate consent."""
         if not isinstance(answer, Allow):
-            raise PolicyError(f"{request.full_name}: its definition changed, and that was not agreed to")
+            raise PolicyError(f"{request.full_name}: its definition changed, and the user did not accept the change")
         await self._authorizer.pin_definition(request, record.definition, record.fingerprint)
         return await self._call(request.full_name, request.arguments, wait=False)
 
     async def _take(self, ticket: str) -> None:
         if not await self._inbox.take(ticket):
-            raise NotSupported(f"no question waits under {clip(ticket)} any more")
+            raise NotSupported(f"unknown ticket {clip(ticket)}: the question was already answered")
 
     async def _resume_call(
         self,
@@ -172,10 +179,11 @@ class PendingCalls:
         pending = PendingRequest.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
-            if (
-                not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds
-            ):  # nobody is there to lose patience
-                raise InputRequestError(f"it asked in more than {get_session(client).limits.max_input_rounds} rounds")
+            # If no person answers, only this check limits the number of rounds.
+            if not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds:
+                raise InputRequestError(
+                    f"the server asked in more than {get_session(client).limits.max_input_rounds} rounds"
+                )
             return await client.resume(pending, build_responses(deferred_call, answer))
 
         return await self._perform(supervisor, authorization, wait=False, resume=resume)
@@ -205,10 +213,12 @@ def _build_consent_request(supervisor: ServerSupervisor, input_request: Mapping[
 
 
 def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
-    """All that is open as one question; several stand in it by their keys."""
+    """Return one question for all forms. If there are several forms, the question lists them by key."""
     requests = {key: _build_consent_request(supervisor, form) for key, form in forms.items()}
     first = next(iter(requests.values()))
     if len(requests) == 1:
         return first
     details = {key: {**request.details} for key, request in requests.items()}
-    return replace(first, kind="elicitation.form", details=details, reason="several are open: answer each by its key")
+    return replace(
+        first, kind="elicitation.form", details=details, reason="several questions are open. Answer each by its key"
+    )

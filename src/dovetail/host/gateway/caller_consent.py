@@ -1,120 +1,137 @@
-"""Asking the caller of a gateway for consent: at once where it can be asked, else by a result that asks.
+"""Ask the caller of a gateway for consent: directly if possible, else with a result that asks.
 
-What the gateway must remember from one round to the next it seals, together with what the server behind it wants to be
-told again.
+The gateway seals the data that it needs in the next round, together with the request state of the server behind it.
 """
 
 import asyncio
 import os
+import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from dovetail.errors import InvalidParams
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.request_state import RequestState, Sealer, compute_binding, create_empty_state, hash_request
+from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.request_state import (
+    RequestState,
+    RequestStateSealer,
+    compute_binding,
+    create_empty_state,
+    hash_request,
+)
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import convert
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.raw_message import decode_body
 
-_STATE_TTL_S: Final = 600.0  # seconds a question may be answered
+_STATE_TTL_S: Final = 600.0  # seconds in which a question can be answered
 _MAX_USED_STATES: Final = 65536
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 _STATE_ID_KEY: Final = "ticket"
 _REQUEST_KEY_PREFIX: Final = "dovetail.consent."
 _ROUND_PARAMS: Final = frozenset({"inputResponses", "requestState"})
-_CHOICES: Final = {"once": "Yes, this once", "session": "Yes, from now on", "no": "No"}
+_CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No"}
 
 
 def _build_form(*, can_remember: bool) -> dict[str, Any]:
-    """What is filled in; who cannot be known again is not asked for longer than once."""
+    """Return the schema of the form. Callers that cannot be recognized in later requests can only allow the
+    request once.
+    """
     choices = {name: text for name, text in _CHOICES.items() if can_remember or name != "session"}
-    field = {"type": "string", "title": "Allow it?", "enum": [*choices], "enumNames": [*choices.values()]}
+    field = {"type": "string", "title": "Allow this?", "enum": [*choices], "enumNames": [*choices.values()]}
     return {"type": "object", "properties": {"allow": field}, "required": ["allow"]}
 
 
 class SingleUseStates:
-    """What is sealed from one round to the next; each is good once."""
+    """Seals the states between rounds. Each state can be opened until a request has used it.
 
-    def __init__(self, sealer: Sealer) -> None:
-        self._sealer = sealer
-        self._used_until: dict[str, float] = {}  # until when each would have been good
+    Gateways of one process may share keys, so used states are recorded for the whole process. Other processes do not
+    know which states were used.
+    """
+
+    _used_until: ClassVar[dict[str, float]] = {}  # expiry of used states by id, the oldest first
+    _lock: ClassVar = threading.Lock()  # gateways may run in several threads
+
+    def __init__(self, secret_keys: Sequence[str | bytes] = ()) -> None:
+        self._sealer = RequestStateSealer(secret_keys, purpose="gateway consent")
 
     def seal(self, state: RequestState, binding: bytes) -> str:
-        """A state to come back with."""
+        """Return the sealed state, which the caller sends back."""
         state.once_values = {_STATE_ID_KEY: os.urandom(12).hex()}
         return self._sealer.seal(state, binding, time.time() + _STATE_TTL_S)
 
     def open(self, state: str, binding: bytes) -> RequestState | None:
-        """What was sealed; None for what was not, or has been used."""
+        """Return the opened state. Return None if the state was already used or was not sealed here for this
+        request.
+        """
         try:
             opened = self._sealer.open(state, binding, time.time())
         except InvalidParams:
             return None
         return None if opened.once_values.get(_STATE_ID_KEY) in self._used_until else opened
 
-    def mark_used(self, state: RequestState) -> None:
-        """It is good no longer."""
-        now = time.time()
-        while self._used_until and (
-            len(self._used_until) >= _MAX_USED_STATES or next(iter(self._used_until.values())) <= now
-        ):
-            del self._used_until[next(iter(self._used_until))]  # the oldest stands first
-        self._used_until[str(state.once_values.get(_STATE_ID_KEY))] = now + _STATE_TTL_S
+    def use(self, state: RequestState) -> bool:
+        """Mark a state as used. Return False if another request has already used it."""
+        state_id, now, used_until = str(state.once_values.get(_STATE_ID_KEY)), time.time(), self._used_until
+        with self._lock:
+            if state_id in used_until:
+                return False
+            while used_until and (len(used_until) >= _MAX_USED_STATES or next(iter(used_until.values())) <= now):
+                del used_until[next(iter(used_until))]
+            used_until[state_id] = now + _STATE_TTL_S
+        return True
 
 
 class ConsentRequired(Exception):
-    """The caller has to be asked first, and this is the result that asks."""
+    """Raised if the caller must be asked first. `result` is the result that asks."""
 
     def __init__(self, result: InputRequiredResult) -> None:
         self.result = result
 
 
 class ConsentRound:
-    """One round of a request: what its caller was asked before, and can be asked now.
+    """One round of a request: the answers of its caller so far, and a method to ask further questions.
 
-    A stateless caller comes back with the answer, and with whatever the server behind wanted to be told again; both
-    are sealed in one state. An answer counts for what was shown, and for the definition that was meant (`mark`).
+    A stateless caller sends its answer back together with the request state of the server behind the gateway. Both are
+    sealed in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).
     """
 
-    def __init__(self, exchange: Exchange, states: SingleUseStates, server_name: str, fingerprint: str = "") -> None:
+    def __init__(self, exchange: IncomingExchange, states: SingleUseStates, server_name: str) -> None:
+        caller = exchange.caller
+        # Identifies the caller in later requests. Empty if the caller is unknown.
+        self.caller_id = str(caller.principal or caller.session_id)
+        self.fingerprint = ""  # fingerprint of the definition that needs consent
         self._exchange = exchange
         self._states = states
-        self._fingerprint = fingerprint
-        self._binding = compute_binding(exchange.caller.principal, f"{exchange.method} {server_name}", exchange.params)
-        self._request_state = self._open_state()
-        self._has_asked = self._request_state is not None
-        self._responses = {} if self._request_state is None else self._collect_responses(self._request_state)
+        self._server_name = server_name
+        self._params = exchange.params  # the params as the caller sent them
+        self.request_state: RequestState | None = None  # the opened state of this gateway, or None
+        self._responses: dict[str, Any] = {}
+        state = exchange.params.get("requestState")
+        if type(state) is str and caller.is_stateless:
+            self.request_state = states.open(state, self._compute_binding())
+            if self.request_state is not None:
+                self._responses = self._collect_responses(self.request_state)
+        self._has_asked = self.request_state is not None
 
-    def _open_state(self) -> RequestState | None:
-        """What this gateway sealed; None for a state that is the server's own."""
-        state = self._exchange.params.get("requestState")
-        if type(state) is not str or not self._exchange.caller.is_stateless:
-            return None
-        return self._states.open(state, self._binding)
+    def _compute_binding(self) -> bytes:
+        method = f"{self._exchange.method} {self._server_name}"
+        return compute_binding(self._exchange.caller.principal, method, self._params)
 
     def _collect_responses(self, request_state: RequestState) -> dict[str, Any]:
-        """All answers so far, of those that were asked for."""
-        input_responses: Any = self._exchange.params.get("inputResponses")
+        """Return all answers so far. Answers to questions that were not asked are ignored."""
+        input_responses: Any = self._params.get("inputResponses")
         new_responses = input_responses if type(input_responses) is dict else {}
         return request_state.input_responses | {
             key: value for key, value in new_responses.items() if key in request_state.request_digests
         }
 
     @property
-    def caller_id(self) -> str:
-        """What the caller is known by, and will be in its next request; empty if by nothing."""
-        caller = self._exchange.caller
-        return str(caller.principal or caller.session_id)
-
-    @property
     def can_ask(self) -> bool:
-        """Whether the caller's user can be asked."""
+        """Return whether the user of the caller can be asked."""
         caller = self._exchange.caller
         elicitation = caller.client_capabilities.elicitation
         has_forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
@@ -122,11 +139,11 @@ class ConsentRound:
 
     @property
     def can_ask_directly(self) -> bool:
-        """Whether that takes no other round."""
+        """Return whether the user can be asked without another round."""
         return self.can_ask and not self._exchange.caller.is_stateless
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """The user's answer: asked for at once, or, of a stateless caller, by ending the round."""
+        """Return the answer of the user. Raise ConsentRequired if a stateless caller must be asked first."""
         params = {
             "mode": "form",
             "message": request.text,
@@ -135,10 +152,10 @@ class ConsentRound:
         self._has_asked = True
         if self._exchange.ask is not None and self.can_ask_directly:
             return self._parse_response(await self._ask_directly(self._exchange.ask, params))
-        key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self._fingerprint])}"
+        key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
         if key in self._responses:
             return self._parse_response(self._responses[key])
-        earlier_state = self._request_state or create_empty_state()
+        earlier_state = self.request_state or create_empty_state()
         next_state = RequestState(
             input_responses=self._responses,
             request_digests={key: ""},
@@ -146,7 +163,7 @@ class ConsentRound:
             author_state=earlier_state.author_state,
         )
         input_request = InputRequest(method="elicitation/create", params=params)
-        state = self._states.seal(next_state, self._binding)
+        state = self._states.seal(next_state, self._compute_binding())
         raise ConsentRequired(
             InputRequiredResult(result_type="input_required", input_requests={key: input_request}, request_state=state)
         )
@@ -154,14 +171,14 @@ class ConsentRound:
     def _parse_response(self, raw: Any) -> ConsentAnswer:
         result = convert(raw, ElicitResult, label="elicitation answer")
         if result.action != "accept":
-            return Deny("the user said no", cancelled=result.action == "cancel")
+            return Deny("the user declined", cancelled=result.action == "cancel")
         match (result.content or {}).get("allow"):
             case "once":
                 return Allow()
             case "session" if self.caller_id:
                 return Allow("session")
             case _:
-                return Deny("the user said no")
+                return Deny("the user declined")
 
     async def _ask_directly(self, ask: Any, params: dict[str, Any]) -> Any:
         exchange = self._exchange
@@ -174,18 +191,22 @@ class ConsentRound:
         finally:
             exchange.resume(asked_at, loop.time())
 
-    @contextmanager
-    def forward_params(self, **changes: Any) -> Generator[None]:
-        """The request as the server behind is to see it: without what was between the gateway and its caller."""
-        original_params = self._exchange.params
-        self._exchange.params = original_params | changes
-        if self._request_state is not None:
-            self._states.mark_used(self._request_state)
-            self._exchange.params = self._strip_own_state(self._request_state, self._exchange.params)
-        try:
-            yield
-        finally:
-            self._exchange.params = original_params
+    def build_params(self, judged_arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the parameters for the server: the checked arguments, without the state of this gateway.
+
+        Raises:
+            InvalidParams: another request has already used the state.
+        """
+        params = self._params
+        sent_arguments = params.get("arguments")
+        has_changed = judged_arguments is not sent_arguments and judged_arguments is not None
+        if has_changed and (judged_arguments or sent_arguments is not None):
+            params = params | {"arguments": judged_arguments}
+        if self.request_state is not None:
+            if not self._states.use(self.request_state):
+                raise InvalidParams("Invalid params: requestState was already used")
+            params = self._strip_own_state(self.request_state, params)
+        return params
 
     def _strip_own_state(self, request_state: RequestState, params: dict[str, Any]) -> dict[str, Any]:
         forwarded = {name: value for name, value in params.items() if name not in _ROUND_PARAMS}
@@ -202,7 +223,9 @@ class ConsentRound:
         return forwarded
 
     def wrap_result(self, result: Result | bytes) -> Result | bytes:
-        """What the server behind wants to know goes to the caller together with the consent that was given."""
+        """Return the result for the caller. If the server asks for input, seal its request state together with the
+        consent.
+        """
         if not self._has_asked or not self._exchange.caller.is_stateless:
             return result
         input_required = find_input_required(result, self._exchange.method)
@@ -214,11 +237,11 @@ class ConsentRound:
             once_values={},
             author_state=input_required.request_state,
         )
-        return replace(input_required, request_state=self._states.seal(next_state, self._binding))
+        return replace(input_required, request_state=self._states.seal(next_state, self._compute_binding()))
 
 
 def find_input_required(result: Result | bytes, method: str) -> InputRequiredResult | None:
-    """What a server wants to know, if it asks instead of answering."""
+    """Return the decoded result if it asks for input, else None."""
     if isinstance(result, bytes):
         result = (
             decode_body(result, InputRequiredResult, f"the result of {method}")

@@ -1,28 +1,34 @@
 """The definitions that callers of a gateway have used, by caller.
 
-A caller's yes to a changed definition counts for that caller alone: never for another one, nor for the host's user,
-whose pins are in a file. All of it is in memory and bounded, and ends with the host. If there are too many callers,
-those that were idle for longest are dropped. A dropped caller counts as new: the next definition it uses is compared
-with the one of the host's user.
+If a caller accepts a changed definition, the consent counts only for this caller. It does not count for other callers
+or for the user of the host, whose pins are in a file. All entries are in memory, bounded, and lost when the host ends.
+If the memory has too many callers, the callers that were idle longest are dropped. A dropped caller counts as new: the
+next definition that it uses is compared with the pin of the host's user.
 """
 
 import hashlib
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from dovetail.schemas.definition_changes import extract_pinned_fields
+from dovetail.host.consent.definition_changes import extract_pinned_fields
 from dovetail.wire.codec import encode
 
-ANONYMOUS: Final = "anonymous"  # all callers without a login, session or connection; their agreements are not kept
+# All callers without a login, session or connection. Their consent is not stored.
+ANONYMOUS: Final = "anonymous"
 
-_MAX_CALLERS: Final = 16_384  # more than the sessions a server keeps by default
+_MAX_CALLERS: Final = 16_384  # more than the default number of sessions of a server
 _MAX_TOOLS: Final = 65_536
 _MAX_TOOLS_PER_CALLER: Final = 1_024
 _MAX_DEFINITIONS: Final = 256
 _MAX_DEFINITION_BYTES: Final = 64 * 1024
+_MAX_KEY_CHARS: Final = 128  # names longer than this are hashed
+
+Key: TypeAlias = str | bytes | tuple[str, str]
 
 
 class CallerPins:
-    """Fingerprints by caller and tool, and the definitions themselves as long as there is room."""
+    """The fingerprints of used definitions by caller and tool. The definitions themselves are stored up to a size
+    limit.
+    """
 
     def __init__(
         self,
@@ -33,26 +39,29 @@ class CallerPins:
         self._max_callers = max_callers
         self._max_tools = max_tools
         self._max_tools_per_caller = max_tools_per_caller
-        self._callers: dict[bytes, dict[bytes, str]] = {}  # fingerprints by tool; the last caller comes last
+        # Fingerprints by tool for each caller. The most recent caller is last.
+        self._callers: dict[Key, dict[Key, str]] = {}
         self._tool_count = 0
-        self._definitions: dict[str, dict[str, Any]] = {}  # by fingerprint, so callers share them
+        self._definitions: dict[str, dict[str, Any]] = {}  # definitions by fingerprint, shared by all callers
 
     def get(self, caller: str, identity: str, tool: str) -> str | None:
-        """Return the fingerprint a caller used last, or None if it has used none or was dropped."""
-        key = _build_key(caller)
+        """Return the fingerprint that a caller used last, or None."""
+        key = caller if len(caller) <= _MAX_KEY_CHARS else _hash_name(caller)
         fingerprints = self._callers.pop(key, None)
         if fingerprints is None:
             return None
         self._callers[key] = fingerprints
-        return fingerprints.get(_build_key(identity, tool))
+        is_short = len(identity) + len(tool) <= _MAX_KEY_CHARS
+        return fingerprints.get((identity, tool) if is_short else _hash_name(identity, tool))
 
     def put(self, caller: str, identity: str, tool: str, fingerprint: str, definition: Any) -> None:
-        """Remember the definition a caller uses."""
+        """Store the definition that a caller uses."""
         if self.get(caller, identity, tool) == fingerprint:
             return
-        fingerprints = self._callers.setdefault(_build_key(caller), {})
+        fingerprints = self._callers.setdefault(caller if len(caller) <= _MAX_KEY_CHARS else _hash_name(caller), {})
         self._tool_count -= len(fingerprints)
-        key = _build_key(identity, tool)
+        is_short = len(identity) + len(tool) <= _MAX_KEY_CHARS
+        key = (identity, tool) if is_short else _hash_name(identity, tool)
         fingerprints.pop(key, None)
         fingerprints[key] = fingerprint
         if len(fingerprints) > self._max_tools_per_caller:
@@ -63,7 +72,7 @@ class CallerPins:
         self._put_definition(fingerprint, definition)
 
     def get_definition(self, fingerprint: str) -> dict[str, Any] | None:
-        """Return the definition with this fingerprint, or None if it was not kept."""
+        """Return the definition with this fingerprint, or None if the definition is not stored."""
         return self._definitions.get(fingerprint)
 
     def _put_definition(self, fingerprint: str, definition: Any) -> None:
@@ -74,6 +83,6 @@ class CallerPins:
             del self._definitions[next(iter(self._definitions))]
 
 
-def _build_key(*names: str) -> bytes:
-    """A key of fixed size, since callers and servers choose their names."""
+def _hash_name(*names: str) -> bytes:
+    """Return a key of fixed size, because callers and servers choose the names."""
     return hashlib.sha256(encode(names)).digest()

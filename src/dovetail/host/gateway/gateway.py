@@ -1,6 +1,6 @@
-"""Gateway: all servers of a host as one server, for callers of any era.
+"""Gateway: serves all servers of a host as one server, to callers of any protocol version.
 
-Each server is mounted as an `Upstream`, under unambiguous names. Over HTTP there is a path for each mode and server.
+Each server is mounted as an `Upstream`, under unambiguous names. Over HTTP, each mode and each server has a path.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from dovetail.errors import InvalidParams
 from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import Manifest
+from dovetail.host.catalog_item import ServerItems
 from dovetail.host.gateway.caller_consent import SingleUseStates
 from dovetail.host.gateway.upstream import Upstream
 from dovetail.host.parts import HostParts
@@ -24,58 +24,51 @@ from dovetail.host.search_tools import (
     parse_inner_call,
     run_search_tool,
 )
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import ignores_results
 from dovetail.protocol.mountable import ItemKind
-from dovetail.protocol.request_state import Sealer
 from dovetail.server.mounts.mounted_servers import ListedItem
 from dovetail.server.mounts.name_map import NameMap
-from dovetail.server.server import Server, get_dispatcher
+from dovetail.server.server import Server, get_dispatcher, set_other_apps
 from dovetail.wire.tools import ListToolsResult
+
+GatewayMode: TypeAlias = Literal["merged", "search"]
+HostLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 _SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
 _SEARCH_PATH: Final = re.compile(r"/search(/mcp)?/?")
 _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
 
 
-class GatewayRouter:
-    """An ASGI application that chooses the gateway by the path."""
+class GatewayPaths:
+    """The additional paths of a gateway: `/search/mcp`, and `/servers/NAME/mcp` for each server."""
 
-    def __init__(self, default_app: Any, create_app: Callable[[str, str | None, str], Any | None]) -> None:
-        self._default_app = default_app
-        self._create_app = create_app  # from a mode, the name of a server and a path
+    def __init__(self, create_app: Callable[[GatewayMode, str | None, str], Any | None]) -> None:
+        self._create_app = create_app  # takes a mode, the name of a server and a path
         self._apps: dict[str, Any] = {}
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI."""
-        app = self._default_app if scope["type"] != "http" else self._choose_app(scope)
-        await app(scope, receive, send)
-
-    async def close(self) -> None:
-        """Let what runs come to its end."""
-        for app in (self._default_app, *self._apps.values()):
-            await app.close()
-
-    def _choose_app(self, scope: Any) -> Any:
+    def find(self, scope: Any) -> Any | None:
+        """Return the application of a path, or None if the path is not one of the additional paths."""
         path = scope["path"].removeprefix(scope.get("root_path") or "").removeprefix(_METADATA_PREFIX)
-        if match := _SEARCH_PATH.fullmatch(path):
-            return self._get_app("search", None, "/search/mcp") or self._default_app
+        if _SEARCH_PATH.fullmatch(path):
+            return self._get_app("search", None, "/search/mcp")
         if match := _SERVER_PATH.fullmatch(path):
-            return self._get_app("merged", match[1], f"/servers/{match[1]}/mcp") or self._default_app
-        return self._default_app
+            return self._get_app("merged", match[1], f"/servers/{match[1]}/mcp")
+        return None
 
-    def _get_app(self, mode: str, server_name: str | None, path: str) -> Any | None:
+    def _get_app(self, mode: GatewayMode, server_name: str | None, path: str) -> Any | None:
         if path not in self._apps and (app := self._create_app(mode, server_name, path)) is not None:
             self._apps[path] = app
         return self._apps.get(path)
 
-
-GatewayMode: TypeAlias = Literal["merged", "search"]
-HostLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+    async def close(self) -> None:
+        """Close the applications. Running requests are completed first."""
+        for app in self._apps.values():
+            await app.close()
 
 
 class GatewayNameMap(NameMap):
-    """The names of one server among others: those a model sees, and URIs with the server before them."""
+    """The names of one of several servers: model names for tools and prompts, and URIs with a prefix."""
 
     def __init__(self, server_name: str, get_known_items: Callable[[ItemKind], Mapping[str, Any]]) -> None:
         super().__init__(make_uri_scheme(server_name), {}, ())
@@ -83,13 +76,13 @@ class GatewayNameMap(NameMap):
         self._get_known_items = get_known_items
 
     def to_outer(self, kind: ItemKind, inner_name: str) -> str:
-        """What it is called here."""
+        """Return the name in the gateway."""
         if kind in ("tool", "prompt"):
             return make_model_name(self._server_name, inner_name)
         return f"{self.prefix}+{inner_name}"
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """What it is called at home: told by the name itself, or, where that was cut, by what is known."""
+        """Return the name at the server, or None. If the model name was shortened, search for it in the known items."""
         if kind not in ("tool", "prompt"):
             return name[len(self.prefix) + 1 :] if name.startswith(f"{self.prefix}+") else None
         _, _, bare_name = name.partition("__")
@@ -104,50 +97,32 @@ class GatewayNameMap(NameMap):
             None,
         )
 
+    def needs_items(self, kind: ItemKind, name: str) -> bool:
+        """Return whether the name was shortened and its item is not known yet."""
+        return kind in ("tool", "prompt") and name.count("__") == 2 and self.to_inner(kind, name) is None
+
 
 class IdentityNameMap(NameMap):
-    """The names of the only server on a path: its own."""
+    """Keeps the names of a server that is alone on its path."""
 
     def __init__(self) -> None:
         super().__init__("", {}, ())
 
     @property
     def is_unambiguous(self) -> bool:
-        """There is no other."""
+        """Return True, because this path has only one server."""
         return True
 
 
 def make_uri_scheme(server: str) -> str:
-    """A server's name as it may stand before a URI; another for every other name."""
-    uri_scheme = re.sub(r"[^a-z0-9-]", "-", server.lower())  # a scheme is the same in either case
+    """Return the URI scheme for a server. Different servers have different schemes."""
+    uri_scheme = re.sub(r"[^a-z0-9-]", "-", server.lower())  # URI schemes are case-insensitive
     uri_scheme = uri_scheme if uri_scheme[:1].isalpha() else f"s{uri_scheme}"
     return uri_scheme if uri_scheme == server else f"{uri_scheme}-{make_model_name(server, '').rpartition('__')[2]}"
 
 
-class GatewayServer(Server):
-    """A gateway's server; over HTTP it has a path for each form of it."""
-
-    def __init__(self, name: str, create_variant: Callable[..., Server | None], **options: Any) -> None:
-        super().__init__(name, **options)
-        self._create_variant = create_variant
-
-    def asgi(self, *, path: str = "/mcp", **options: Any) -> Any:
-        """As the application of a server, with `/search/mcp` and `/servers/NAME/mcp` beside it."""
-
-        def create_app(mode: str, server_name: str | None, variant_path: str) -> Any | None:
-            server = self._create_variant(mode, server_name)
-            return None if server is None else create_server_app(server, path=variant_path, **options)
-
-        return GatewayRouter(super().asgi(path=path, **options), create_app)
-
-
-def create_server_app(server: Server, **options: Any) -> Any:
-    """The application of one server, on one path."""
-    return Server.asgi(server, **options)
-
-
 class Gateway:
-    """A host as one server."""
+    """Serves a host as one server."""
 
     def __init__(
         self,
@@ -161,32 +136,43 @@ class Gateway:
         **options: Any,
     ) -> None:
         if mode not in get_args(GatewayMode):
-            raise ValueError(f"mode is 'merged' or 'search', not {mode!r}")
+            raise ValueError(f"mode must be 'merged' or 'search', not {mode!r}")
         self._parts = parts
-        self._host_lifespan = host_lifespan  # that of the host, unless somebody else opened it
+        self._host_lifespan = host_lifespan  # opens the host unless it is already open
         self._mode = mode
         self._only_server = only_server
-        self._states = states or SingleUseStates(Sealer(options.get("secrets", ())))
+        self._states = states or SingleUseStates(options.get("secret_keys", ()))
         self._mounted: dict[str, tuple[Upstream, Callable[[], None]]] = {}
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
         self._options = options
-        self.server = GatewayServer(name, self._create_variant, lifespan=self._lifespan, **options)
-        self.server.middleware(self._middleware)
+        self.server = Server(name, lifespan=self._lifespan, **options)
+        if states is None:  # only the main gateway creates gateways for other paths
+            set_other_apps(self.server, self._create_paths)
+        if mode == "search":
+            self.server.middleware(self._handle_search)
         self.sync_mounts()
         for event in ("server.added", "server.removed"):
             parts.events.on(event, lambda _: self.sync_mounts())
 
-    def _create_variant(self, mode: GatewayMode, only_server: str | None) -> Server | None:
-        """Another form of the same host; None for a server it does not have."""
-        if only_server is not None and only_server not in {server.name for server in self._parts.servers.list()}:
-            return None
-        variant_options: dict[str, Any] = {
-            "mode": mode,
-            "only_server": only_server,
-            "name": only_server or self.server.name,
-            "states": self._states,
-        }
-        return Gateway(self._parts, self._host_lifespan, **variant_options, **self._options).server
+    def _create_paths(self, options: Mapping[str, Any]) -> GatewayPaths:
+        """Return the additional paths of the application with these options."""
+        shared_options = {option: value for option, value in options.items() if option != "path"}
+
+        def create_app(mode: GatewayMode, only_server: str | None, path: str) -> Any | None:
+            if only_server is not None and self._parts.servers.find(only_server) is None:
+                return None
+            variant = Gateway(
+                self._parts,
+                self._host_lifespan,
+                mode=mode,
+                only_server=only_server,
+                name=only_server or self.server.name,
+                states=self._states,
+                **self._options,
+            )
+            return variant.server.asgi(path=path, **shared_options)
+
+        return GatewayPaths(create_app)
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[None]:
@@ -194,7 +180,7 @@ class Gateway:
             yield
 
     def sync_mounts(self) -> None:
-        """Mount what has joined, and take off what has left."""
+        """Mount the servers that were added to the host, and unmount the servers that were removed."""
         servers = {
             server.name: server for server in self._parts.servers.list() if self._only_server in (None, server.name)
         }
@@ -211,45 +197,32 @@ class Gateway:
                 )
                 self._mounted[name] = upstream, self.server.mount(upstream, names)
 
-    # Names and lists that take a look at what the servers have
+    # Methods for the search mode
 
     @ignores_results
-    async def _middleware(self, exchange: Exchange, call_next: Any) -> Any:
-        if exchange.method == "tools/list" and self._mode == "search":
+    async def _handle_search(self, exchange: Exchange, call_next: Any) -> Any:
+        assert isinstance(exchange, IncomingExchange)
+        if exchange.method == "tools/list":
             items = {tool.name: ListedItem(tool) for tool in SEARCH_TOOLS}
             return get_dispatcher(self.server).visibility.build_page(exchange, items, "tools", ListToolsResult)
-        if exchange.method in ("prompts/get", "completion/complete"):
-            reference = exchange.params.get("ref")
-            await self._ensure_listed(
-                "prompt", str((reference if type(reference) is dict else exchange.params).get("name")), exchange
-            )
-        if exchange.method != "tools/call":
+        name = exchange.params.get("name")
+        if exchange.method != "tools/call" or name not in (SEARCH_TOOL, DESCRIBE_TOOL, CALL_TOOL):
             return await call_next(exchange)
-        name, arguments = exchange.params.get("name"), exchange.params.get("arguments") or {}
+        arguments = exchange.params.get("arguments") or {}
         if type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
-        if self._mode == "search" and name in (SEARCH_TOOL, DESCRIBE_TOOL):
+        if name != CALL_TOOL:
             return run_search_tool(await self._build_catalog(exchange), name, arguments)
+        inner_name, inner_arguments = parse_inner_call(arguments)
         original_params = exchange.params
-        if self._mode == "search" and name == CALL_TOOL:
-            inner_name, inner_arguments = parse_inner_call(arguments)
-            exchange.params = original_params | {"name": inner_name, "arguments": inner_arguments}
-        await self._ensure_listed("tool", str(exchange.params.get("name")), exchange)
+        exchange.params = original_params | {"name": inner_name, "arguments": inner_arguments}
         try:
             return await call_next(exchange)
         finally:
             exchange.params = original_params
 
-    async def _ensure_listed(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
-        """A name that was cut can only be told back once the servers have listed what they have."""
-        upstreams = [upstream for upstream, _ in self._mounted.values()]
-        if name.count("__") == 2 and not any(
-            GatewayNameMap(upstream.name, upstream.get_known_items).to_inner(kind, name) for upstream in upstreams
-        ):
-            await asyncio.gather(*(upstream.list_items(kind, exchange) for upstream in upstreams))
-
-    async def _build_catalog(self, exchange: Exchange) -> Catalog:
-        """The tools there are for this caller."""
+    async def _build_catalog(self, exchange: IncomingExchange) -> Catalog:
+        """Return a catalog of the tools that this caller may use."""
         upstreams = [upstream for upstream, _ in self._mounted.values()]
         tool_lists = await asyncio.gather(*(upstream.list_items("tool", exchange) for upstream in upstreams))
         tools_by_server = [
@@ -258,6 +231,6 @@ class Gateway:
         ]
         cached_tools, catalog = self._search_cache
         if cached_tools != tools_by_server:
-            catalog = Catalog.from_manifests({name: Manifest(tools=tools) for name, tools in tools_by_server})
+            catalog = Catalog.from_servers({name: ServerItems(tools=tools) for name, tools in tools_by_server})
             self._search_cache = tools_by_server, catalog
         return catalog

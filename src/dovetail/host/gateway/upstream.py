@@ -1,7 +1,7 @@
 """One server of a host, as a gateway mounts it.
 
-A request is authorized first, with the consent of the caller's own user. Then the executor of the host forwards it as
-it came. A caller's credentials are never forwarded.
+Each request is authorized first, with the consent of the caller's user. The executor of the host then forwards the
+request. Credentials of a caller are never forwarded.
 """
 
 import asyncio
@@ -25,13 +25,12 @@ from dovetail.errors import (
 )
 from dovetail.host.authorization import Authorization
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, is_interactive
-from dovetail.host.execution import find_denial
+from dovetail.host.execution import ServerUse, find_denial
 from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates, find_input_required
 from dovetail.host.gateway.caller_pins import ANONYMOUS
 from dovetail.host.parts import HostParts
-from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.server.tool import build_error_result
@@ -40,7 +39,7 @@ from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, 
 
 log = logging.getLogger("dovetail")
 
-# Servers that sleep may have anything.
+# A server that is not running may have any capability.
 _ALL_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -50,12 +49,12 @@ _ALL_CAPABILITIES: Final = ServerCapabilities(
 
 
 class PolicySubject(Struct, frozen=True):
-    """What a request is about, as a policy sees it."""
+    """The subject of a request, as a policy sees it."""
 
     kind: str
     name: str
     arguments: dict[str, Any] | None = None
-    parent_kind: str = ""  # the kind of the thing it is only a part of
+    parent_kind: str = ""  # the kind of the containing item, if the subject is a part of an item
 
 
 class Upstream:
@@ -74,24 +73,24 @@ class Upstream:
         self._states = states
 
     def __mountable__(self) -> "Upstream":
-        """What a server mounts."""
+        """Return the object that a server mounts."""
         return self
 
     async def start(self) -> None:
-        """Nothing is started before it is needed."""
+        """Do nothing. The host starts its servers when they are used."""
 
     async def stop(self) -> None:
-        """The host stops its servers."""
+        """Do nothing. The host stops its servers."""
 
     def capabilities(self) -> ServerCapabilities:
-        """What it may offer."""
+        """Return the capabilities that the server may have."""
         return _ALL_CAPABILITIES
 
-    async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
-        """What it offers this caller; of one that is slow or gone, what it offered last."""
+    async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
+        """Return the items for this caller. If the server is slow or has failed, return the last known items."""
         supervisor = self.supervisor
         try:
-            supervisor = self._server_for(exchange.caller.principal)
+            supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
             async with asyncio.timeout(self._catalog.ready_timeout):
                 items = await supervisor.listed(kind)
         except PolicyError:
@@ -100,55 +99,70 @@ class Upstream:
             items = supervisor.known.get(kind, {})
         return {name: item for name, item in items.items() if self._catalog.is_visible(supervisor, kind, name, item)}
 
-    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
-        """Whether it offers something of this name, or may."""
+    async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
+        """Return whether the server has an item of this name, or may have one."""
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
     def get_known_items(self, kind: ItemKind) -> Mapping[str, Any]:
-        """What it offered last, to whomever."""
+        """Return the items that the server listed last, for any caller."""
         items: dict[str, Any] = {}
         for supervisor in self._servers.list_for_callers(self.supervisor):
             items |= supervisor.known.get(kind, {})
         return items
 
-    def _server_for(self, principal: Principal | None) -> ServerSupervisor:
-        return self._servers.get_for_caller(self.supervisor, principal)
-
-    # Changes
+    # Methods for changes
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Hear of its changes."""
+        """Call a function for each change of the server. Call the returned function to stop."""
         return self.supervisor.follow(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Whether a caller may hear of a resource."""
+        """Return whether a caller may receive updates of a resource."""
         try:
-            supervisor = self._server_for(principal)
+            supervisor = self._servers.get_for_caller(self.supervisor, principal)
         except PolicyError:
             return False
         return find_denial(self._authorizer, supervisor, "resource.read", uri) is None
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Hear of these resources; a server that cannot tell of them keeps nobody from hearing of others."""
+        """Subscribe to resources. Log a warning if the server refuses. Call the returned function to end the
+        subscription.
+        """
         allowed_uris = [uri for uri in uris if self.can_receive_updates(uri, principal)]
         if not allowed_uris:
             return lambda: None
         try:
-            return await self._server_for(principal).subscribe(allowed_uris)
+            return await self._servers.get_for_caller(self.supervisor, principal).subscribe(allowed_uris)
         except MCPError as exc:
-            log.warning("%s does not tell of changes: %s", self.name, exc)
+            log.warning("cannot subscribe to resources of %s: %s", self.name, exc)
             return lambda: None
 
-    # Requests
+    # Methods that handle requests
 
-    async def handle(self, exchange: Exchange) -> Result | bytes:
-        """Have it done, if it may be."""
+    async def handle(self, exchange: IncomingExchange) -> Result | bytes:
+        """Authorize a request and forward it to the server. Return the part of the result that the policy allows."""
         supervisor = self.supervisor
         try:
-            supervisor = self._server_for(exchange.caller.principal)
-            if exchange.method == "tools/call":
-                return await self._call_tool(exchange, supervisor)
-            return await self._handle_other(exchange, supervisor)
+            supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
+            consent_round = ConsentRound(exchange, self._states, self.name)
+            authorize = self._authorize_call if exchange.method == "tools/call" else self._authorize_other
+            authorization = await authorize(exchange, supervisor, consent_round)
+            arguments = authorization.request.arguments
+            if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
+                exchange.params = consent_round.build_params(arguments)  # the mount restores the original params later
+            async with ServerUse(self._executor, supervisor, authorization) as use:
+                forwarder = supervisor.forwarder or await supervisor.get_forwarder()
+                use.result = await forwarder.handle(exchange, authorization.limits.timeout)
+            if authorization.record is None:
+                return consent_round.wrap_result(use.result)
+            # Only a stateless caller can be asked in a result. Any other result is content that the policy must see.
+            if exchange.caller.is_stateless:
+                input_required = find_input_required(use.result, exchange.method)
+                if input_required is not None:
+                    return consent_round.wrap_result(input_required)
+            return await self._executor.review(
+                authorization, use.result, partial(self._ask_later, consent_round=consent_round)
+            )
         except ConsentRequired as needed:
             return needed.result
         except PolicyError as exc:
@@ -158,11 +172,11 @@ class Upstream:
         except (NotFound, NotSupported):
             raise _not_found(exchange) from None
         except MCPError as exc:
-            log.warning("a request for %s failed: %s", self.name, exc)
-            raise InternalError(f"{self.name} cannot be used now: {self._describe_state(supervisor)}") from None
+            log.warning("request to %s failed: %s", self.name, exc)
+            raise InternalError(f"server {self.name} is not available: {self._describe_state(supervisor)}") from None
 
     def _describe_state(self, supervisor: ServerSupervisor) -> str:
-        """Its state, and the reason for it on one line, without what is secret or only for this machine's user."""
+        """Return the state of a server and the reason on one line, without secrets and local hints."""
         error_text = (
             str(supervisor.last_error.args[0]).partition("\n")[0]
             if supervisor.last_error is not None and supervisor.last_error.args
@@ -171,52 +185,38 @@ class Upstream:
         state = supervisor.state.replace("_", " ")
         return f"{state}: {clip(self._secrets.mask(error_text))}" if error_text else state
 
-    async def _handle_other(self, exchange: Exchange, supervisor: ServerSupervisor) -> Result | bytes:
-        subject = _find_subject(exchange)
-        self._check_visible(supervisor, subject.parent_kind or subject.kind, subject.name, bool(subject.parent_kind))
-        consent_round = ConsentRound(exchange, self._states, self.name)
-        request = self._authorizer.create_request(supervisor, subject.kind, subject.name, subject.arguments)
-        authorization = await self._authorizer.authorize(
-            replace(request, caller=consent_round.caller_id or ANONYMOUS),
-            limits=self._authorizer.get_limits(supervisor, subject.name),
-            ask=partial(self._ask, consent_round=consent_round),
-        )
-        return consent_round.wrap_result(await self._forward(exchange, supervisor, authorization, consent_round))
-
-    async def _call_tool(self, exchange: Exchange, supervisor: ServerSupervisor) -> Result | bytes:
-        params = exchange.params
-        name, arguments = str(params.get("name")), params.get("arguments")
+    async def _authorize_call(
+        self, exchange: IncomingExchange, supervisor: ServerSupervisor, consent_round: ConsentRound
+    ) -> Authorization:
+        name, arguments = str(exchange.params.get("name")), exchange.params.get("arguments")
         if supervisor.get_fresh("tool") is None:
             self._check_visible(supervisor, "tool.call", name)
         record = await self._catalog.get_record(supervisor, name)
-        consent_round = ConsentRound(exchange, self._states, self.name, record.fingerprint)
+        consent_round.fingerprint = record.fingerprint
         authorization = await self._authorizer.authorize_call(
             record,
             arguments if type(arguments) is dict else {},
             caller=consent_round.caller_id or ANONYMOUS,
             ask=partial(self._ask, consent_round=consent_round),
         )
-        await self._catalog.check_unchanged(supervisor, record)
-        result = await self._forward(exchange, supervisor, authorization, consent_round)
-        if find_input_required(result, exchange.method) is not None:
-            return consent_round.wrap_result(result)
-        return await self._executor.review(authorization, result, partial(self._ask_later, consent_round=consent_round))
+        if not authorization.is_immediate:
+            await self._catalog.check_unchanged(supervisor, record)
+        return authorization
 
-    async def _forward(
-        self,
-        exchange: Exchange,
-        supervisor: ServerSupervisor,
-        authorization: Authorization,
-        consent_round: ConsentRound,
-    ) -> Result | bytes:
-        async def forward_request(_: Any, max_seconds: float | None) -> Result | bytes:
-            return await (await supervisor.forwarding()).handle(exchange, max_seconds)
-
-        with consent_round.forward_params(**_changed_arguments(authorization.request, exchange.params)):
-            return await self._executor.run(supervisor, authorization, forward_request)
+    async def _authorize_other(
+        self, exchange: IncomingExchange, supervisor: ServerSupervisor, consent_round: ConsentRound
+    ) -> Authorization:
+        subject = _find_subject(exchange)
+        self._check_visible(supervisor, subject.parent_kind or subject.kind, subject.name, bool(subject.parent_kind))
+        request = self._authorizer.create_request(supervisor, subject.kind, subject.name, subject.arguments)
+        return await self._authorizer.authorize(
+            replace(request, caller=consent_round.caller_id or ANONYMOUS),
+            limits=self._authorizer.get_limits(supervisor, subject.name),
+            ask=partial(self._ask, consent_round=consent_round),
+        )
 
     def _check_visible(self, supervisor: ServerSupervisor, kind: str, name: str, is_part: bool = False) -> None:
-        """Raise PolicyError for a hidden item, or for a part of one that is denied, before any server is started."""
+        """Raise PolicyError for a hidden item or a part of a denied item. This check runs before any server starts."""
         denial = find_denial(self._authorizer, supervisor, kind, name)
         if denial is not None and (is_part or denial.action == "hide"):
             raise denial
@@ -224,33 +224,24 @@ class Upstream:
     async def _ask(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
         if consent_round.can_ask:
             return await consent_round.ask(request)
-        return await self._ask_host(request, "it declares no elicitation")
+        return await self._ask_host(request, "the client does not support elicitation")
 
     async def _ask_later(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
-        """When it has been done: another round would do it again."""
+        """Ask after the call. If the caller cannot be asked directly, ask the user of the host, because another round
+        would repeat the call.
+        """
         if consent_round.can_ask_directly:
             return await consent_round.ask(request)
-        return await self._ask_host(request, "it cannot be asked about what has come back")
+        return await self._ask_host(request, "the client cannot be asked after a call")
 
     async def _ask_host(self, request: ConsentRequest, reason: str) -> ConsentAnswer:
         consent_handler = self._authorizer.consent_handler
         if not is_interactive(consent_handler):
-            return Deny(f"this needs the user's consent, and the client cannot ask for it: {reason}")
+            return Deny(f"this request needs the consent of a user, but {reason}")
         return await consent_handler.ask(request)
 
 
-def _changed_arguments(request: PolicyRequest, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that were judged, if they differ from those of the request."""
-    sent_arguments, judged_arguments = params.get("arguments"), request.arguments
-    is_same = (
-        judged_arguments is None
-        or judged_arguments is sent_arguments
-        or (sent_arguments is None and not judged_arguments)
-    )
-    return {} if is_same else {"arguments": judged_arguments}
-
-
-def _find_subject(exchange: Exchange) -> PolicySubject:
+def _find_subject(exchange: IncomingExchange) -> PolicySubject:
     params = exchange.params
     arguments = params.get("arguments")
     match exchange.method:
@@ -264,7 +255,7 @@ def _find_subject(exchange: Exchange) -> PolicySubject:
             return PolicySubject("completion", str(reference.get("name") or reference.get("uri")), None, parent_kind)
 
 
-def _to_denial_result(exchange: Exchange, exc: PolicyError) -> Result:
+def _to_denial_result(exchange: IncomingExchange, exc: PolicyError) -> Result:
     if exc.action == "hide":
         raise _not_found(exchange)
     if exchange.method == "tools/call":
@@ -272,7 +263,7 @@ def _to_denial_result(exchange: Exchange, exc: PolicyError) -> Result:
     raise InvalidParams(f"Not allowed: {exc.args[0]}")
 
 
-def _not_found(exchange: Exchange) -> ProtocolError:
+def _not_found(exchange: IncomingExchange) -> ProtocolError:
     params = exchange.params
     match exchange.method:
         case "tools/call":
@@ -282,4 +273,4 @@ def _not_found(exchange: Exchange) -> ProtocolError:
         case "prompts/get":
             return PromptNotFound(str(params.get("name")))
         case _:
-            return InvalidParams("Invalid params: there is nothing of this name")
+            return InvalidParams("Invalid params: ref names an unknown prompt or resource")

@@ -1,1 +1,1 @@
-"""Rules about what may happen, and their limits."""
+"""Rules for requests, and limits of tools."""

@@ -1,8 +1,8 @@
-"""What a server may make of the arguments of a call.
+"""How a server may read the arguments of a call.
 
-A model may write a number, a boolean or an object as text, and most servers accept that. `normalize` decodes such texts
-where the tool's schema is clear about it, so that a policy judges the values the server will use. Elsewhere `readings`
-lists the values a server may take an argument for.
+A model may write a number, a boolean or an object as text, and most servers accept such a text. `normalize` decodes the
+text if the schema of the tool allows only one type, so that a policy checks the values that the server will use. In
+other cases, `iter_readings` yields all values that a server may read.
 """
 
 import math
@@ -14,8 +14,9 @@ from dovetail.errors import ParseError
 from dovetail.server.parameters.argument_errors import repair_arguments
 from dovetail.wire.codec import decode, encode
 
-MISSING: Final = object()  # no value is there
-UNCLEAR: Final = object()  # a value that the schema forbids: the server refuses it, or coerces it in a way of its own
+MISSING: Final = object()  # the arguments have no value at a pointer
+# The schema forbids the value. The server may reject it, or coerce it in an unknown way.
+UNCLEAR: Final = object()
 
 _ANY_TYPE: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 _TYPES: Final[Mapping[str, frozenset[str]]] = {
@@ -26,11 +27,12 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
-_MAX_SCHEMAS: Final = 256  # looked at for one value; a schema that takes more says nothing
+_MAX_SCHEMAS: Final = 256  # maximum number of schemas per value. Further schemas count as unknown
 _MAX_NESTED_TEXTS: Final = 4
-_MAX_NUMBER_CHARS: Final = 3_000  # Python refuses to print a number of more than 4,300 digits, as hex has 3,571
+# Python cannot print integers with more than 4,300 digits, which is 3,571 digits in hex.
+_MAX_NUMBER_CHARS: Final = 3_000
 _MAX_REFERENCE_CHARS: Final = 1_000
-_MAX_STEPS: Final = 100_000  # values and schemas looked at for one condition
+_MAX_STEPS: Final = 100_000  # maximum number of visited values and schemas per condition
 
 _PREFIXED_NUMBER: Final = re.compile(r"[+-]?0[box][0-9a-f_]+", re.IGNORECASE)
 
@@ -38,29 +40,27 @@ Schema: TypeAlias = Mapping[str, Any]
 
 
 def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments with each text decoded that the schema allows only as another type."""
-    if not schema or all(_is_certain(schema, name, value) for name, value in arguments.items()):
-        return arguments  # most calls: walking through a schema takes thirty times as long
-    return repair_arguments(schema, arguments)
-
-
-def _is_certain(schema: Schema, name: str, value: Any) -> bool:
-    """Return whether an argument can have only one meaning.
-
-    That is a number, a boolean, or a text that is declared as a text.
-    """
-    if isinstance(value, str):
-        member_schema = _find_member_schema(schema, name)
-        return isinstance(member_schema, Mapping) and member_schema.get("type") == "string"
-    return isinstance(value, bool | int | float)
+    """Return the arguments. A text is decoded if the schema does not allow a text in its place."""
+    if not schema:
+        return arguments
+    for name, value in arguments.items():
+        # Most arguments have only one reading: a number, a boolean, or a text that is declared as a text. A full walk
+        # through the schema takes thirty times as long.
+        if isinstance(value, str):
+            member_schema = _find_member_schema(schema, name)
+            if not isinstance(member_schema, Mapping) or member_schema.get("type") != "string":
+                return repair_arguments(schema, arguments)
+        elif not isinstance(value, bool | int | float):
+            return repair_arguments(schema, arguments)
+    return arguments
 
 
 class TooManySteps(Exception):
-    """A condition would take more steps than a decision may."""
+    """Raised if the evaluation of a condition takes too many steps."""
 
 
 class StepBudget:
-    """The steps that one condition may take. Arguments and schemas are untrusted, so their size must not matter."""
+    """Limits the steps of one condition, because arguments and schemas are untrusted and may be large."""
 
     __slots__ = ("_steps_left",)
 
@@ -68,14 +68,14 @@ class StepBudget:
         self._steps_left = _MAX_STEPS
 
     def use(self, count: int = 1) -> None:
-        """Count steps. Raise TooManySteps if there are too many."""
+        """Count steps. Raise TooManySteps if the budget is exceeded."""
         self._steps_left -= count
         if self._steps_left < 0:
             raise TooManySteps
 
 
 class ExpectedSchemas:
-    """The schemas of which a value fits at least one. If there are none, the value may be anything."""
+    """The schemas for a value. The value matches at least one schema. Without schemas, any value is allowed."""
 
     __slots__ = ("_children", "_remaining_items", "_root", "_schemas", "_types", "steps")
 
@@ -85,20 +85,18 @@ class ExpectedSchemas:
         self.steps = steps
         self._types: frozenset[str] | None = None
         self._children: dict[str | int, ExpectedSchemas] = {}
-        self._remaining_items: ExpectedSchemas | None = (
-            None  # of the items after those that have a schema for their position
-        )
+        self._remaining_items: ExpectedSchemas | None = None  # schemas for items that have no schema for their position
 
     @property
     def types(self) -> frozenset[str]:
-        """The possible JSON types. Some of them may not be possible after all."""
+        """Return the JSON types that the schemas may allow."""
         if self._types is None:
             walk = _SchemaWalk(self._root, self.steps)
             self._types = walk.collect_types(self._schemas) if self._schemas else _ANY_TYPE
         return self._types
 
     def get_child(self, step: str | int) -> "ExpectedSchemas":
-        """Return what is expected of a member of an object, or of an item of an array."""
+        """Return the schemas for a member of an object, or for an item of an array."""
         if self._remaining_items is not None and isinstance(step, int):
             return self._remaining_items
         if step not in self._children:
@@ -114,12 +112,14 @@ class ExpectedSchemas:
 
 
 def create_expected_schemas(schema: Schema | None) -> ExpectedSchemas:
-    """Return what is expected of the arguments of a tool with this schema."""
+    """Return the expected schemas for the arguments of a tool with this schema."""
     return ExpectedSchemas((), {}, StepBudget()) if schema is None else ExpectedSchemas((schema,), schema, StepBudget())
 
 
 def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
-    """Yield the values a server may read this one as. The value comes first, or UNCLEAR if the schema forbids it."""
+    """Yield the values that a server may read. The first is `value` itself, or UNCLEAR if the schema forbids the
+    value.
+    """
     expected_schemas.steps.use()
     types, value_type = expected_schemas.types, get_json_type(value)
     if value_type not in types:
@@ -137,7 +137,9 @@ def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any
 def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield each value a server may find at a JSON pointer, NOTHING or UNCLEAR included. There is at least one."""
+    """Yield each value that a server may find at a JSON pointer. At least one value is yielded, which may be MISSING or
+    UNCLEAR.
+    """
     steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
     yield from _iter_values(arguments, create_expected_schemas(schema), steps)
 
@@ -159,7 +161,7 @@ def _iter_values(
 
 
 def get_json_type(value: Any) -> str:
-    """Return the name of a value's type in JSON Schema. A number without a fraction is an integer."""
+    """Return the JSON Schema type of a value. A number without a fraction is an integer."""
     match value:
         case None:
             return "null"
@@ -177,7 +179,7 @@ def get_json_type(value: Any) -> str:
             return "array"
 
 
-# Coercions, as pydantic and other validators make them
+# Functions that yield the coercions of pydantic and other validators
 
 
 def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
@@ -192,7 +194,8 @@ def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
 
 def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
     if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
-        return  # most texts: neither a number nor JSON begins with another letter
+        # Most texts return here, because numbers and JSON do not start with a letter.
+        return
     if len(text) > _MAX_NUMBER_CHARS:
         if _is_number(text):
             yield UNCLEAR
@@ -220,7 +223,7 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_number(text: str) -> int | float | None:
-    """Return the number a text means: with underscores, other digits than ASCII's, or a prefix as in 0x10."""
+    """Return the number in a text, or None. The text may have underscores, non-ASCII digits, or a prefix as in 0x10."""
     for base in (10, 0):
         try:
             return int(text, base)
@@ -233,11 +236,11 @@ def _parse_number(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Schemas are untrusted. A keyword that is not understood allows every type.
+# Schemas are untrusted. A schema with an unknown keyword allows every type.
 
 
 class _SchemaWalk:
-    """One walk through the schemas of a value."""
+    """Walks once through the schemas of a value."""
 
     __slots__ = ("_root", "_schemas_left", "_steps", "is_by_position")
 
@@ -245,7 +248,7 @@ class _SchemaWalk:
         self._root = root
         self._steps = steps
         self._schemas_left = _MAX_SCHEMAS
-        self.is_by_position = False  # whether another item of the same array may have another schema
+        self.is_by_position = False  # whether items of the same array may have different schemas
 
     def collect_types(self, schemas: Sequence[Any]) -> frozenset[str]:
         """Return the types that at least one of the schemas allows."""
@@ -279,7 +282,9 @@ class _SchemaWalk:
         return types
 
     def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
-        """Return the schemas of a member or item, for a container that fits one of these. Empty if one is unknown."""
+        """Return the schemas for a child of a container with one of these schemas. Return an empty sequence if a
+        schema is unknown.
+        """
         child_schemas: list[Any] = []
         for schema in schemas:
             children = self._find_child_schemas(schema, step)
@@ -289,7 +294,7 @@ class _SchemaWalk:
         return child_schemas
 
     def _find_child_schemas(self, schema: Any, step: str | int) -> Sequence[Any]:
-        """Return the schemas a member may match, or nothing if they are unknown."""
+        """Return the schemas that a member may match. Return an empty sequence if they are unknown."""
         if not self._can_enter(schema):
             return ()
         direct_schema = (
@@ -313,7 +318,7 @@ class _SchemaWalk:
         return schema.get("additionalItems") if isinstance(items, list) else items
 
     def _iter_alternatives(self, schema: Schema) -> Iterator[Sequence[Any]]:
-        """Yield groups of schemas. A value fits at least one of each group."""
+        """Yield groups of schemas. A value matches at least one schema of each group."""
         if "$ref" in schema:
             yield [self._resolve_reference(schema["$ref"])]
         for keyword in ("anyOf", "oneOf"):
@@ -323,7 +328,7 @@ class _SchemaWalk:
             yield from ([schema_part] for schema_part in schema["allOf"])
 
     def _resolve_reference(self, reference: Any) -> Any:
-        """Return the schema that a reference within the root means, or None."""
+        """Return the schema that a reference within the root points to, or None."""
         if not isinstance(reference, str) or not reference.startswith("#") or len(reference) > _MAX_REFERENCE_CHARS:
             return None
         target: Any = self._root

@@ -1,8 +1,8 @@
-"""Conditions on the arguments of a call: a place, named by a JSON pointer, and what must be true of the value there.
+"""Conditions on the arguments of a call: a JSON pointer, and a test of the value at that pointer.
 
-A value can fulfil a condition, fail it, or be beyond judging (another type, an address written oddly): whoever asks
-says what such doubt counts as. Of a list, every item must fulfil it, or, where doubt counts, any. The same holds for
-the values a server may take an argument for, such as a text that is also a number.
+The value can fulfil the condition, fail it, or be unclear, for example if it has another type or is an unusual URL. The
+caller passes the result for unclear values as `if_unclear`. If the value is a list, or a server may read it in several
+ways, all items and readings must fulfil the condition. With `if_unclear=True`, one item or reading is enough.
 """
 
 import ntpath
@@ -29,25 +29,27 @@ from dovetail.wire.codec import encode, encode_canonical
 _PLAIN_URL: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?"
 )
-_MAX_EXACT_INTEGER: Final = 2**53  # up to which every whole number is one float
+_MAX_EXACT_INTEGER: Final = 2**53  # floats represent all integers up to 2**53 exactly
 _MAX_DEPTH: Final = 64
 _JSON_TYPES: Final = (str, int, float, list, dict, type(None))
 _DRIVE_PREFIX: Final = re.compile(r"[A-Za-z]:[\\/]")
 
 
 class Condition(Struct, frozen=True):
-    """One test of one argument."""
+    """One test of one argument. Create it with `arg`."""
 
-    pointer: str
-    test: str
-    values: tuple[Any, ...] = ()
+    pointer: str  # the JSON pointer of the argument
+    test: str  # the name of the test, such as "equals"
+    values: tuple[Any, ...] = ()  # the values to compare with
 
     def evaluate(
         self, arguments: Mapping[str, Any], *, if_unclear: bool, schema: Mapping[str, Any] | None = None
     ) -> bool:
-        """Return whether the arguments fulfil it, or `doubt` where that is unknown or would take too long to find out.
+        """Return whether the arguments fulfil the condition.
 
-        The schema of the arguments says which types a server expects. Without it a value may be taken for any type.
+        Args:
+            if_unclear: The result if a value is unclear or the evaluation takes too long.
+            schema: The JSON Schema of the arguments. Without a schema, the server may read a value as any type.
         """
         try:
             return _combine(
@@ -61,7 +63,7 @@ class Condition(Struct, frozen=True):
             return if_unclear
 
     def describe_value(self, arguments: Mapping[str, Any]) -> str:
-        """What stands there, for a reader."""
+        """Return the value at the pointer as text for a user."""
         value, _ = next(iter_values_at(arguments, self.pointer, None))
         return "nothing" if value is MISSING else format_value(value)
 
@@ -98,65 +100,69 @@ class Condition(Struct, frozen=True):
 
 
 class ArgReference(Struct, frozen=True):
-    """A place in the arguments of a call; its methods make conditions."""
+    """An argument of a call. Its methods create conditions."""
 
     pointer: str
 
     def in_(self, values: Sequence[Any]) -> Condition:
-        """One of these values."""
+        """Require one of these values."""
         return Condition(self.pointer, "in", tuple(values))
 
     def equals(self, value: Any) -> Condition:
-        """Exactly this value."""
+        """Require exactly this value."""
         return Condition(self.pointer, "equals", (value,))
 
     def matches(self, *globs: str) -> Condition:
-        """A text that one of these globs matches."""
+        """Require a text that matches one of these globs."""
         return Condition(self.pointer, "matches", globs)
 
     def host_in(self, *globs: str) -> Condition:
-        """A URL whose host one of these globs matches, whatever its port."""
+        """Require a URL whose host matches one of these globs. The port does not matter."""
         return Condition(self.pointer, "host_in", globs)
 
     def under(self, *folders: str) -> Condition:
-        """A path in one of these folders, as it is written: links are not followed."""
+        """Require a path in one of these folders. Paths are compared as text, and links are not followed."""
         return Condition(self.pointer, "under", folders)
 
     def exists(self) -> Condition:
-        """Anything at all."""
+        """Require any value."""
         return Condition(self.pointer, "exists")
 
 
 def arg(pointer: str) -> ArgReference:
-    """The argument at a JSON pointer, such as "/repo" or "/filter/labels"."""
+    """Return the argument at a JSON pointer. Its methods create conditions.
+
+    Args:
+        pointer: A JSON pointer such as "/repo" or "/filter/labels".
+    """
     if not pointer.startswith("/"):
-        raise ValueError(f'a pointer begins with a slash, as in "/repo", not {pointer!r}')
+        raise ValueError(f'a JSON pointer must start with a slash, as in "/repo", not {pointer!r}')
     return ArgReference(pointer)
 
 
 def parse_condition(table: Mapping[str, Any]) -> Condition:
-    """A condition as a file has it: `{arg = "/repo", in = ["a", "b"]}`."""
+    """Return the condition of a table such as `{arg = "/repo", in = ["a", "b"]}`."""
     tests = table.keys() - {"arg"}
     if "arg" not in table or len(tests) != 1 or not isinstance(table["arg"], str):
-        raise ValueError(f"a condition names an arg and one of {', '.join(_TEST_FUNCTIONS)}, exists")
+        raise ValueError(f"a condition must have arg and one test: {', '.join(_TEST_FUNCTIONS)} or exists")
     (test,) = tests
     pointer, value = arg(table["arg"]).pointer, table[test]
     if test == "exists":
         if value is not True:
-            raise ValueError("exists can only be true; use unless for the opposite")
+            raise ValueError("exists must be true. Use unless for the opposite")
         return Condition(pointer, test)
     if test not in _TEST_FUNCTIONS:
-        raise ValueError(f"no test is called {test!r}; there are {', '.join(_TEST_FUNCTIONS)}, exists")
+        raise ValueError(f"unknown test {test!r}. Known tests: {', '.join(_TEST_FUNCTIONS)}, exists")
     if test == "equals":
         return Condition(pointer, test, (value,))
     values = tuple(value) if isinstance(value, list) else (value,)
     if test != "in" and not all(isinstance(item, str) for item in values):
-        raise ValueError(f"{test} takes texts")
+        raise ValueError(f"{test} must be a text or a list of texts")
     return Condition(pointer, test, values)
 
 
 def format_value(value: Any) -> str:
-    """A value of a stranger as a reader may see it: JSON, bounded, nothing that acts on a terminal."""
+    """Return an untrusted value as JSON, escaped and shortened for a user."""
     return clip(encode(value).decode(errors="replace"), 200)
 
 
@@ -165,7 +171,9 @@ def _combine(outcomes: Iterable[bool], if_unclear: bool) -> bool:
 
 
 def _is_unambiguous(reading: Any, value: Any) -> bool:
-    """Return whether a value is read as written and is not a string. A string may always be read as another type."""
+    """Return whether a reading is the value itself and not a string. A string is ambiguous, because a server may read
+    it as another type.
+    """
     return reading is value and not isinstance(value, str)
 
 
@@ -175,13 +183,15 @@ def _is_in(value: Any, values: Sequence[Any], expected: ExpectedSchemas) -> bool
 
 
 def _is_equal(value: Any, other: Any, expected: ExpectedSchemas) -> bool | None:
-    """Return whether two values are equal, or None if that depends on how a server reads something in the first."""
+    """Return whether two values are equal. Return None if the result depends on how a server reads a part of the first
+    value.
+    """
     if (
         isinstance(value, _JSON_TYPES)
         and isinstance(other, _JSON_TYPES)
         and get_json_type(value) != get_json_type(other)
     ):
-        return False  # true is not 1
+        return False  # values of different types differ, such as true and 1
     if isinstance(value, Mapping) and isinstance(other, Mapping):
         if value.keys() != other.keys():
             return False
@@ -209,7 +219,7 @@ def _compare_readings(value: Any, other: Any, expected: ExpectedSchemas) -> bool
 
 
 def _normalize_numbers(value: Any) -> Any:
-    """Numbers by their value: 1.0 is 1."""
+    """Return a value with equal numbers in the same form: 1.0 becomes 1."""
     match value:
         case float() if value.is_integer() and abs(value) <= _MAX_EXACT_INTEGER:
             return int(value)
@@ -226,7 +236,7 @@ def _matches_glob(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool 
 
 
 def _has_host_in(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool | None:
-    # Only what every reader of URLs reads alike: no user, no backslash, no blank, nothing but ASCII.
+    # Accept only URLs that every parser reads in the same way: ASCII, no user, no backslash, no space.
     match = _PLAIN_URL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
@@ -248,7 +258,7 @@ def _is_under(value: Any, folders: Sequence[str], _: ExpectedSchemas) -> bool | 
 
 def _is_within_folder(value: str, folder: str) -> bool | None:
     path_module = ntpath if _DRIVE_PREFIX.match(folder) else posixpath
-    if path_module is posixpath and "\\" in value:  # which some systems read as a slash
+    if path_module is posixpath and "\\" in value:  # some systems treat a backslash as a slash
         return None
     path, folder_path = path_module.normpath(value), path_module.normpath(folder)
     if path_module.isabs(path) != path_module.isabs(folder_path) or bool(path_module.splitdrive(path)[0]) != bool(

@@ -1,6 +1,6 @@
-"""Policy: what a host allows, asks about, denies or hides, as rules that are data.
+"""Policy: rules for what a host allows, asks about, denies or hides.
 
-Pure: the same question gives the same decision, and what is explained is what happens.
+Decisions depend only on the rules and the request. `explain` shows how a decision was made.
 """
 
 import tomllib
@@ -21,6 +21,7 @@ from dovetail.host.policy.rules import (
     Rule,
     Verdict,
     as_rule,
+    depends_on_arguments,
     explain_mismatch,
     matches_restrictive,
     rule,
@@ -32,18 +33,20 @@ __all__ = ["Decision", "Policy", "PolicyRequest", "Rule", "ToolLimits", "arg", "
 
 PolicyLevel: TypeAlias = Literal["admin", "user", "project", "built-in"]
 
+_MAX_CACHED_DECISIONS: Final = 1024
+
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What a policy says, and why."""
+    """The decision of a policy."""
 
-    action: Verdict
-    reason: str
-    level: PolicyLevel = "built-in"
-    rule: Rule | None = None
+    action: Verdict  # "allow", "ask", "deny" or "hide"
+    reason: str  # the reason for the decision
+    level: PolicyLevel = "built-in"  # the level of the policy that decided
+    rule: Rule | None = None  # the rule that decided, or None for a default
 
 
 class _LevelRules(Struct, frozen=True, kw_only=True):
-    """The rules of one tier."""
+    """The rules of one level."""
 
     level: PolicyLevel
     default: Verdict | None
@@ -59,22 +62,27 @@ class _LevelRules(Struct, frozen=True, kw_only=True):
 
 
 class Policy:
-    """Rules for what a host does; without any, it asks.
+    """Rules for what a host may do. Without rules, the host asks the user.
 
-    The strictest rule that applies decides: hide before deny before ask before allow. If no rule matches, `default`
-    applies. `non_interactive` is what "ask" means if no user can be asked. `limits` maps globs of tool names to
-    `ToolLimits`, to a table of its fields, or to a rate such as "60/min". If several match, the strictest applies.
+    The strictest rule that applies decides: hide before deny before ask before allow.
+
+    Args:
+        default: The action if no rule matches. Defaults to "ask".
+        rules: The rules, in any order.
+        limits: Limits of tools, by globs of their names: a `ToolLimits`, its fields as a dict, or a rate such as
+            "60/min". If several globs match, the strictest limit applies.
+        non_interactive: The action that replaces "ask" if no user can be asked. Defaults to "deny".
     """
 
     def __init__(
         self,
         default: Verdict | None = None,
-        rules: Iterable[Rule | Mapping[str, Any]] = (),
-        limits: Mapping[str, ToolLimits | str | Mapping[str, Any]] | None = None,
+        rules: Iterable[Rule | Mapping[str, object]] = (),
+        limits: Mapping[str, ToolLimits | str | Mapping[str, object]] | None = None,
         non_interactive: Literal["allow", "deny"] | None = None,
     ) -> None:
         if default is not None and default not in STRICTNESS:
-            raise ValueError(f"default is allow, ask, deny or hide, not {default!r}")
+            raise ValueError(f"default must be allow, ask, deny or hide, not {default!r}")
         if non_interactive is not None and str(non_interactive) not in ("allow", "deny"):
             raise ValueError(f'non_interactive must be "allow" or "deny", not {non_interactive!r}')
         level_rules = _LevelRules(
@@ -85,36 +93,45 @@ class Policy:
             non_interactive=non_interactive,
         )
         self._levels: tuple[_LevelRules, ...] = (level_rules,)
+        # Cached decisions, by the fields of the request. None means that the arguments also matter.
+        self._decisions: dict[Any, Decision | None] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The policy of a TOML file; ValueError names what is wrong in it."""
+        """Return the policy in a TOML file. Raise ValueError if the file is invalid."""
         try:
             return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except ValueError as exc:
             raise ValueError(f"{path}: {exc}") from None
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """The policy of a document, as a TOML file or a JSON object has it."""
+    def from_dict(cls, document: Mapping[str, object]) -> Self:
+        """Return the policy in a document, such as a parsed TOML file or a JSON object."""
         if unknown := document.keys() - {"default", "non_interactive", "rules", "limits"}:
             raise ValueError(f"unknown key: {', '.join(sorted(unknown))}")
+        fields: Mapping[str, Any] = document
         rules: list[Rule] = []
-        for index, raw_rule in enumerate(document.get("rules", ())):
+        for index, raw_rule in enumerate(fields.get("rules", ())):
             try:
                 rules.append(as_rule(raw_rule))
             except (TypeError, ValueError) as exc:
                 raise ValueError(f"rules[{index}]: {exc}") from None
-        return cls(document.get("default"), rules, document.get("limits"), document.get("non_interactive"))
+        return cls(fields.get("default"), rules, fields.get("limits"), fields.get("non_interactive"))
 
     @classmethod
     def combine(
         cls, *, admin: "Policy | None" = None, user: "Policy | None" = None, project: "Policy | None" = None
     ) -> Self:
-        """Policies of three owners. What a higher one rules, a lower one can tighten, never loosen.
+        """Combine the policies of three owners. A lower policy can make the decision of a higher policy stricter, but
+        not weaker.
 
-        A project can only tighten, whatever the others left to it: its `allow` takes back what its own default or
-        rules forbid and nothing else.
+        A project policy can only make decisions stricter. Its `allow` rules are exceptions from its own default and
+        rules.
+
+        Args:
+            admin: The policy of the administrator, the highest.
+            user: The policy of the user.
+            project: The policy of a project, the lowest.
         """
         combined = cls()
         policies_by_level: tuple[tuple[PolicyLevel, Policy | None], ...] = (
@@ -128,7 +145,7 @@ class Policy:
                 default=level_rules.default,
                 rules=level_rules.rules,
                 limits=level_rules.limits,
-                # Nobody but the owner of the machine may say that silence is consent.
+                # A project cannot allow calls that no user confirms.
                 non_interactive="deny"
                 if level == "project" and level_rules.non_interactive
                 else level_rules.non_interactive,
@@ -141,22 +158,45 @@ class Policy:
 
     @property
     def non_interactive(self) -> Literal["allow", "deny"]:
-        """What "ask" means if no user can be asked."""
+        """Return the action that replaces "ask" if no user can be asked."""
         choices = [
             level_rules.non_interactive for level_rules in self._levels if level_rules.non_interactive is not None
         ]
         return "allow" if choices and "deny" not in choices else "deny"
 
     def decide(self, request: PolicyRequest) -> Decision:
-        """What is to happen."""
-        decision = self._decide(request)
-        if decision.action == "allow" or request.trusted or request.annotations is None:
+        """Return the decision for a request."""
+        hints = request.annotations
+        key = (
+            request.server,
+            request.tool,
+            request.kind,
+            request.trusted,
+            request.from_project,
+            None
+            if hints is None
+            else (hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint, hints.open_world_hint),
+        )
+        decision = self._decisions.get(key)
+        if decision is not None:
             return decision
-        if _is_stricter(decision, self._decide(replace(request, trusted=True))):
-            return replace(decision, reason=f"{decision.reason}; {_explain_ignored_hints(request.annotations)}")
+        decision = self._evaluate(request)
+        if (
+            hints is not None
+            and not request.trusted
+            and decision.action != "allow"
+            and _is_stricter(decision, self._evaluate(replace(request, trusted=True)))
+        ):
+            decision = replace(decision, reason=f"{decision.reason}. {_explain_ignored_hints(hints)}")
+        if key not in self._decisions:
+            if len(self._decisions) >= _MAX_CACHED_DECISIONS:
+                self._decisions.clear()
+            rules = (policy_rule for level_rules in self._levels for policy_rule in level_rules.rules)
+            is_constant = not any(depends_on_arguments(policy_rule, request) for policy_rule in rules)
+            self._decisions[key] = decision if is_constant else None
         return decision
 
-    def _decide(self, request: PolicyRequest) -> Decision:
+    def _evaluate(self, request: PolicyRequest) -> Decision:
         decision: Decision | None = None
         has_matching_rule = False
         for level_rules in self._levels:
@@ -168,9 +208,8 @@ class Policy:
                     level=level_rules.level,
                     rule=matching_rule,
                 )
-            elif (
-                level_rules.default is not None and not has_matching_rule and _has_default(request)
-            ):  # a default speaks where no rule did
+            elif level_rules.default is not None and not has_matching_rule and _has_default(request):
+                # A default applies only if no rule of a higher level has matched.
                 candidate = _apply_default(level_rules.default, level_rules.level, request)
             else:
                 continue
@@ -179,11 +218,17 @@ class Policy:
             has_matching_rule = has_matching_rule or matching_rule is not None
         decision = decision or _get_fallback_decision(request)
         if decision.action == "allow" and request.kind in ALWAYS_ASK_KINDS:
-            return replace(decision, action="ask", reason=f"{decision.reason}; {request.kind} is always for a person")
+            return replace(
+                decision, action="ask", reason=f"{decision.reason}. A user must always answer {request.kind}"
+            )
         return decision
 
     def explain(self, request: PolicyRequest | None = None) -> str:
-        """The rules in the order they count; with a question, its decision and what each rule made of it."""
+        """Return the rules as text, the strictest of each level first.
+
+        Args:
+            request: A request to decide. With a request, the text also has the decision and the outcome of each rule.
+        """
         lines = [] if request is None else self._explain_decision(request)
         for level_rules in self._levels:
             lines += [f"{level_rules.level}:", *self._explain_level(level_rules, request)]
@@ -212,15 +257,15 @@ class Policy:
 
 
 def apply_non_interactive(policy: Policy, decision: Decision) -> Decision:
-    """Return a decision as it is if no user can be asked."""
+    """Return the decision that applies if no user can be asked."""
     if decision.action != "ask":
         return decision
-    reason = f"{decision.reason}; no user can be asked, which means {policy.non_interactive}"
+    reason = f"{decision.reason}. No user can be asked, and non_interactive is {policy.non_interactive}"
     return Decision(action=policy.non_interactive, reason=reason, level=decision.level, rule=decision.rule)
 
 
 def find_limits(policy: Policy, server: str, tool: str) -> ToolLimits:
-    """Return the limits of one tool: of all that match, the strictest of each kind."""
+    """Return the limits of one tool. If several globs match, the strictest limit of each kind applies."""
     combined = ToolLimits()
     for level_rules in policy._levels:  # pyright: ignore[reportPrivateUsage]
         for glob, limits in level_rules.limits:
@@ -230,11 +275,11 @@ def find_limits(policy: Policy, server: str, tool: str) -> ToolLimits:
 
 
 def as_policy(policy: Any) -> Policy:
-    """A policy as it may be given: itself, or the file of one; nothing is one without rules."""
+    """Return the policy for the `policy` option: a policy, the path of its file, or None for no rules."""
     if policy is None:
         return Policy()
     if isinstance(policy, str) and policy in STRICTNESS:
-        raise ValueError(f'policy="{policy}" would be a file of rules. For that action, pass Policy("{policy}")')
+        raise ValueError(f'policy="{policy}" means a file of that name. Pass Policy("{policy}") for the action')
     if isinstance(policy, str | Path):
         return Policy.load(policy)
     if isinstance(policy, Policy):
@@ -242,21 +287,21 @@ def as_policy(policy: Any) -> Policy:
     raise TypeError(f"policy must be a Policy or the path of a TOML file, not {policy!r}")
 
 
-_DEFAULT_DECISION: Final = Decision(
-    action="ask", reason="no rule applies; unless something else is said, the user is asked"
-)
+_DEFAULT_DECISION: Final = Decision(action="ask", reason="no rule applies, and the host asks by default")
 
 
 _CONFIGURED_DECISION: Final = Decision(action="allow", reason="configured by the user")
 
 
 def _is_configured(request: PolicyRequest) -> bool:
-    """Whether the user has said yes by configuring it, which a project cannot do for them."""
+    """Return whether the user allowed the request by configuring the server. A project cannot allow its servers to
+    start.
+    """
     return request.kind in CONFIGURED_KINDS and not (request.from_project and request.kind == "server.start")
 
 
 def _has_default(request: PolicyRequest) -> bool:
-    """Whether a default speaks of it."""
+    """Return whether a default applies to a request."""
     return not _is_configured(request) and request.kind != "definition.changed"
 
 
@@ -265,11 +310,11 @@ def _get_fallback_decision(request: PolicyRequest) -> Decision:
 
 
 def _apply_default(default: Verdict, level: PolicyLevel, request: PolicyRequest) -> Decision:
-    reason = f"no rule applies; the default is {default}"
+    reason = f"no rule applies, and the default is {default}"
     if default == "allow" and (
         request.kind in SERVER_REQUESTED_KINDS or (request.from_project and request.kind == "server.start")
     ):
-        return Decision(action="ask", reason=f"{reason}, which covers no {request.kind}", level=level)
+        return Decision(action="ask", reason=f"{reason}, which does not include {request.kind}", level=level)
     return Decision(action=default, reason=reason, level=level)
 
 
@@ -278,12 +323,12 @@ def _explain_ignored_hints(annotations: ToolAnnotations) -> str:
         ("read-only", annotations.read_only_hint is True),
         ("not destructive", annotations.destructive_hint is False),
         ("idempotent", annotations.idempotent_hint is True),
-        ("closed to the world", annotations.open_world_hint is False),
+        ("closed-world", annotations.open_world_hint is False),
     )
     claims = " and ".join(name for name, is_claimed in hints if is_claimed)
     return (
-        f"the tool claims to be {claims}, but the server is not trusted. "
-        "Pass trusted=True to host.add, or set trusted under x-dovetail in its file"
+        f"The tool claims to be {claims}, but the server is not trusted. Pass trusted=True to host.add, or "
+        "set trusted under x-dovetail in its file"
     )
 
 

@@ -1,16 +1,15 @@
-"""Quotas: how long, how large, how many at once and how often, for the tools a policy limits."""
+"""Quotas: limits of time, size, concurrency and rate for the tools of a policy."""
 
 import asyncio
-import contextlib
+import math
 import re
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from typing import Any, Final
 
 from dovetail.error_context import add_context
 from dovetail.errors import PolicyError
+from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent
@@ -20,24 +19,13 @@ _RATE_PATTERN: Final = re.compile(r"(\d{1,9}) ?/ ?(s|sec|min|h|hour|day)")
 _SECONDS_BY_UNIT: Final = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0}
 
 
-class Rate(Struct, frozen=True):
-    """So many in so many seconds."""
-
-    count: int
-    seconds: float
-
-    def __str__(self) -> str:
-        unit = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "day"}[self.seconds]
-        return f"{self.count}/{unit}"
-
-
 class ToolLimits(Struct, frozen=True, kw_only=True):
-    """The limits of one tool. None: no limit."""
+    """Limits of one tool. None means no limit."""
 
-    timeout: float | None = None  # seconds
-    max_result_bytes: int | None = None
-    max_concurrency: int | None = None
-    rate: str | None = None  # such as "60/min"
+    timeout: float | None = None  # maximum duration of a call in seconds
+    max_result_bytes: int | None = None  # maximum size of a result. Larger results are cut
+    max_concurrency: int | None = None  # maximum number of calls at the same time
+    rate: str | None = None  # maximum number of calls in a period, such as "60/min"
 
     def __post_init__(self) -> None:
         for name in ("timeout", "max_result_bytes", "max_concurrency"):
@@ -56,7 +44,7 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
 
 
 def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
-    """Return the stricter limit of each kind."""
+    """Return limits with the stricter value of each field."""
     return ToolLimits(
         timeout=_min_or_none(first.timeout, second.timeout),
         max_result_bytes=_min_or_none(first.max_result_bytes, second.max_result_bytes),
@@ -66,7 +54,7 @@ def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
 
 
 def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
-    """Return limits as a policy has them: a rate, or a table. Raise ValueError if a value is invalid."""
+    """Return the limits of a policy entry, which is a rate or a table. Raise ValueError if a value is invalid."""
     if isinstance(limits, ToolLimits):
         return limits
     table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
@@ -77,18 +65,17 @@ def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
     return ToolLimits(**table)
 
 
-@lru_cache
-def parse_rate(rate: str) -> Rate:
-    """Return a rate such as "60/min". Raise ValueError if it is invalid."""
+def parse_rate(rate: str) -> tuple[int, float]:
+    """Return the count and the seconds of a rate such as "60/min". Raise ValueError if the rate is invalid."""
     match = _RATE_PATTERN.fullmatch(rate) if isinstance(rate, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if match is None or int(match[1]) == 0:
-        raise ValueError(f'invalid rate {rate!r}. Write it as "60/min"')
-    return Rate(int(match[1]), _SECONDS_BY_UNIT[match[2]])
+        raise ValueError(f'invalid rate {rate!r}. Use a rate such as "60/min"')
+    return int(match[1]), _SECONDS_BY_UNIT[match[2]]
 
 
 def _rate_order(text: str) -> tuple[float, int]:
-    rate = parse_rate(text)
-    return rate.count / rate.seconds, rate.count
+    count, seconds = parse_rate(text)
+    return count / seconds, count
 
 
 def _min_or_none(left: Any, right: Any) -> Any:
@@ -96,46 +83,48 @@ def _min_or_none(left: Any, right: Any) -> Any:
 
 
 class Meter:
-    """What was used of the limits: for each tool of each server, and for each other kind of thing of each server.
+    """Counts calls against their limits, by server and tool. Other requests are counted by server and kind.
 
-    Addresses and names of prompts are the caller's to choose: counted one by one they would be no limit, and no end.
+    URIs and names of prompts are not counted one by one, because callers choose them. Callers could bypass the limits
+    and fill the memory.
     """
 
     def __init__(self) -> None:
-        self._call_times: dict[tuple[str, str], deque[float]] = {}
+        self._limiters: dict[str, RateLimiter] = {}  # rate limiters by rate
         self._semaphores: dict[tuple[str, str], tuple[int, asyncio.Semaphore]] = {}
 
     @asynccontextmanager
     async def limit_call(
         self, server: str, tool: str, limits: ToolLimits, kind: str = "tool.call"
     ) -> AsyncGenerator[None]:
-        """One call; PolicyError if there were too many of late, a wait if there are too many now."""
+        """Run one call. Raise PolicyError if the rate is exceeded. If too many calls are running, wait."""
         tool = tool if kind == "tool.call" else kind
         if limits.rate is not None:
-            self.record_call(server, tool, parse_rate(limits.rate))
-        async with contextlib.AsyncExitStack() as stack:
-            if limits.max_concurrency is not None:
-                size, semaphore = self._semaphores.get((server, tool), (0, None))
-                if semaphore is None or size != limits.max_concurrency:
-                    semaphore = asyncio.Semaphore(limits.max_concurrency)
-                    self._semaphores[server, tool] = limits.max_concurrency, semaphore
-                await stack.enter_async_context(semaphore)
+            self.record_call(server, tool, limits.rate)
+        if limits.max_concurrency is None:
+            yield
+            return
+        size, semaphore = self._semaphores.get((server, tool), (0, None))
+        if semaphore is None or size != limits.max_concurrency:
+            semaphore = asyncio.Semaphore(limits.max_concurrency)
+            self._semaphores[server, tool] = limits.max_concurrency, semaphore
+        async with semaphore:
             yield
 
-    def record_call(self, server: str, tool: str, rate: Rate) -> None:
-        """One more; PolicyError if that is one too many."""
-        now = asyncio.get_running_loop().time()
-        call_times = self._call_times.setdefault((server, tool), deque())
-        while call_times and now - call_times[0] >= rate.seconds:
-            call_times.popleft()
-        if len(call_times) >= rate.count:
-            wait = rate.seconds - (now - call_times[0])
-            raise add_context(PolicyError(f"{server}.{tool}: more than {rate}; again in {wait:.0f} s"), server=server)
-        call_times.append(now)
+    def record_call(self, server: str, tool: str, rate: str) -> None:
+        """Count one call. Raise PolicyError if the rate is exceeded."""
+        limiter = self._limiters.get(rate)
+        if limiter is None:
+            max_count, seconds = parse_rate(rate)
+            limiter = self._limiters[rate] = RateLimiter(max_count, seconds)
+        wait = limiter.take((server, tool), asyncio.get_running_loop().time())
+        if wait:
+            message = f"{server}.{tool}: rate limit of {rate} exceeded. Try again in {math.ceil(wait)} s"
+            raise add_context(PolicyError(message), server=server)
 
 
 def truncate_result(result: CallToolResult, max_bytes: int | None) -> CallToolResult:
-    """A result of at most so many bytes: what is longer gives way to its beginning, and says so."""
+    """Return a result with at most this many bytes of text. A result that is cut contains a note."""
     if max_bytes is None:
         return result
     size = len(encode(result))
@@ -143,6 +132,6 @@ def truncate_result(result: CallToolResult, max_bytes: int | None) -> CallToolRe
         return result
     text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
     kept_text = text.encode()[:max_bytes].decode("utf-8", "ignore")
-    note = f"[the result has {size} bytes, of which {max_bytes} may be passed on]"
+    note = f"[result cut: it has {size} bytes, and the limit is {max_bytes} bytes]"
     content = [TextContent(text=kept_text), TextContent(text=note)] if kept_text else [TextContent(text=note)]
     return replace(result, content=content, structured_content=UNSET)

@@ -1,7 +1,7 @@
-"""Rules: what one is about, and whether it speaks of a question.
+"""Rules of a policy, and whether they apply to a request.
 
-Doubt tightens: an argument that cannot be read counts against the call, and what a server says of its own tools counts
-for it only if the user trusts that server.
+Rules fail closed. An argument that cannot be evaluated makes the decision stricter. The annotations of a tool make a
+decision less strict only if the user trusts the server.
 """
 
 import inspect
@@ -21,16 +21,17 @@ from dovetail.protocol.uri_key import MAX_URI_CHARS, is_ambiguous, is_uri, nfc, 
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
-_SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")  # what may stand for a server's name
+_SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")  # matches the server part of a glob
 
-# Wildcards in a class are ordinary characters already.
+# Matches a character class or an escaped wildcard. Wildcards in a character class are already literal.
 _CLASS_OR_ESCAPED_WILDCARD: Final = re.compile(r"\[!?\]?[^\]]*\]|%(5b|5d|2a|3f)")
-_IPV6_START: Final = re.compile(r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:)")  # as in http://[::1]/, which is not a class
+# Matches the bracket of an IPv6 address, as in http://[::1]/, which is not a character class.
+_IPV6_START: Final = re.compile(r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:)")
 _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
 
 def matches_restrictive(glob: str, server: str, tool: str) -> bool:
-    """Whether a rule that asks, denies or hides means this."""
+    """Return whether the glob of a rule that asks, denies or hides matches a tool or URI."""
     if fnmatchcase(tool, glob) or fnmatchcase(make_full_name(server, tool), glob):
         return True
     if SEPARATOR in glob and fnmatchcase(make_model_name(server, tool), glob):
@@ -39,11 +40,11 @@ def matches_restrictive(glob: str, server: str, tool: str) -> bool:
 
 
 def _matches_uri(glob: str, server: str, uri: str) -> bool:
-    """Return whether a glob matches a URI in one of its readings, whatever the case. A URI too long to read counts."""
+    """Return whether a glob matches any reading of a URI, ignoring case. A URI that is too long matches every glob."""
     if len(uri) > MAX_URI_CHARS:
         return True
     readings = uri_readings(uri)
-    if "?" in uri or "%" in uri:  # many servers ignore a query that they do not know
+    if "?" in uri or "%" in uri:  # many servers ignore an unknown query
         readings |= {reading.partition("?")[0] for reading in readings}
     names = [name for reading in readings for name in _build_names(reading.lower(), server)]
     return any(fnmatchcase(name, spelling) for spelling in _expand_glob(glob) for name in names)
@@ -51,7 +52,7 @@ def _matches_uri(glob: str, server: str, uri: str) -> bool:
 
 @lru_cache(256)
 def _expand_glob(glob: str) -> frozenset[str]:
-    """Return a glob as written and with its escapes decoded. An escaped wildcard becomes an ordinary character."""
+    """Return a glob as written, and with its escapes decoded. An escaped wildcard becomes a literal character."""
     literal = _IPV6_START.sub("[[]", glob)
     literal = _CLASS_OR_ESCAPED_WILDCARD.sub(lambda match: _LITERAL_WILDCARDS.get(match[1], match[0]), literal)
     return frozenset({glob, nfc(glob), nfc(unquote(literal))})
@@ -65,9 +66,11 @@ def _build_names(reading: str, server: str) -> list[str]:
 def matches_permissive(
     glob: str, server: str, tool: str, *, has_server_rule: bool = False, is_certain_uri: bool = False
 ) -> bool:
-    """Return whether a rule that allows means this tool or URI.
+    """Return whether the glob of a rule that allows matches a tool or URI.
 
-    named: the rule names the server elsewhere. uri: `tool` is certainly a URI.
+    Args:
+        has_server_rule: The rule also has globs for the server.
+        is_certain_uri: `tool` is certainly a URI.
     """
     if SEPARATOR in glob and glob == make_model_name(server, tool):
         return True
@@ -75,7 +78,7 @@ def matches_permissive(
     if is_address and is_ambiguous(tool):
         return False
     matches = _matches_exactly if is_address else fnmatchcase
-    # Part by part, so that no server can pass for another by a dot in a tool's name.
+    # Compare the server and the tool separately, so that a tool name with a dot cannot imitate another server.
     server_glob, dot, tool_glob = glob.partition(".")
     if has_server_rule or not dot or not _SERVER_GLOB.fullmatch(server_glob):
         return matches(tool, glob)
@@ -83,7 +86,7 @@ def matches_permissive(
 
 
 def _matches_exactly(uri: str, glob: str) -> bool:
-    """Return whether a glob matches a URI without a `*` in its authority matching a path, query or fragment."""
+    """Return whether a glob matches a URI. A `*` in the host part cannot match a path, query or fragment."""
     authority, remainder = split_authority(glob)
     if "://" not in glob or (not remainder and authority.endswith("*")):
         return fnmatchcase(uri, glob)
@@ -109,23 +112,24 @@ ConsentKind: TypeAlias = Literal[
 
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
-# What the user has said yes to by configuring it: only a rule that means it makes it a question.
+# Kinds that the user allowed by configuring the server. A rule applies only if it names the kind, or forbids the server
+# or the item.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
-# What a server asks for: allowed only by a rule that names it.
+# Kinds of requests that servers send. Only a rule that names the kind can allow such a request.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
-# What a person sees, whatever is allowed.
+# Kinds that a user must always answer, even if a rule allows them.
 ALWAYS_ASK_KINDS: Final = frozenset({"elicitation.form", "elicitation.url", "definition.changed"})
 
 
 def check_consent_kind(kind: str) -> str:
-    """A kind, or ValueError."""
+    """Return the kind. Raise ValueError if the kind is unknown."""
     if kind not in CONSENT_KINDS:
         raise _unknown_kind_error(kind)
     return kind
 
 
 def check_kind_glob(glob: str) -> str:
-    """A kind, or a glob of some; ValueError if nothing can ever match it."""
+    """Return the kind or glob of kinds. Raise ValueError if the glob matches no kind."""
     if not any(fnmatchcase(kind, glob) for kind in CONSENT_KINDS):
         raise _unknown_kind_error(glob)
     return glob
@@ -133,8 +137,8 @@ def check_kind_glob(glob: str) -> str:
 
 def _unknown_kind_error(name: str) -> ValueError:
     matches = get_close_matches(name.replace("/", ".").replace("_", "."), CONSENT_KINDS, n=1)
-    hint = f"; did you mean {matches[0]!r}?" if matches else ""
-    return ValueError(f"there is no kind {name!r}{hint} There are {', '.join(CONSENT_KINDS)}")
+    hint = f" Did you mean {matches[0]!r}?" if matches else ""
+    return ValueError(f"unknown kind {name!r}.{hint} Known kinds: {', '.join(CONSENT_KINDS)}")
 
 
 Verdict: TypeAlias = Literal["allow", "ask", "deny", "hide"]
@@ -153,32 +157,35 @@ _HINT_BY_SPELLING: Final[Mapping[str, str]] = {
 
 
 class PolicyRequest(Struct, frozen=True, kw_only=True):
-    """What a policy is asked about. Without `arguments` it is about the tool itself, not about one call of it."""
+    """The question that a policy answers: may this call run? Without `arguments`: may this tool be used at all?"""
 
-    server: str
-    tool: str = ""  # or the URI of a resource, or the name of a prompt
-    kind: str = "tool.call"
-    arguments: Mapping[str, Any] | None = None
-    schema: Mapping[str, Any] | None = None  # of the arguments; without it they may be of any type to the server
-    annotations: ToolAnnotations | None = None
-    trusted: bool = False
-    from_project: bool = False  # the server comes from a project, not from the user
-    server_identity: str = ""  # which command or URL the server is; its name alone proves nothing
-    caller: str = ""  # whom a gateway asks for; what one of them agreed to is nobody else's
-    project: str = ""  # for grants that hold in one project only
+    server: str  # the name of the server
+    tool: str = ""  # the name of the tool or prompt, or the URI of the resource
+    kind: str = "tool.call"  # the kind of request, such as "tool.call"
+    arguments: Mapping[str, Any] | None = None  # the arguments of the call
+    # The JSON Schema of the arguments. Without a schema, the server may read each argument as any type.
+    schema: Mapping[str, Any] | None = None
+    annotations: ToolAnnotations | None = None  # the annotations of the tool. Ignored if the server is not trusted
+    trusted: bool = False  # whether the server is trusted
+    from_project: bool = False  # whether the server comes from a project, not from the user
+    server_identity: str = ""  # a digest of the command or URL of the server
+    caller: str = ""  # the caller of a gateway. Empty for the user of the host
+    project: str = ""  # the project to which project grants are limited
 
     @property
     def full_name(self) -> str:
-        """The name as the host spells it."""
+        """Return the name as the host writes it, such as "server.tool"."""
         return make_full_name(self.server, self.tool) if self.tool else self.server
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "PolicyRequest":
-        """The question about a call with these arguments, decoded by the schema: judge and send these."""
+        """Return the request for a call with these arguments, decoded by the schema. Send the decoded arguments to the
+        server.
+        """
         return replace(self, arguments=normalize(self.schema, arguments))
 
 
 def evaluate_hint(request: PolicyRequest, name: str) -> bool:
-    """Return the value of a tool annotation. For a server that is not trusted it is the worst case."""
+    """Return the value of a tool annotation. If the server is not trusted, return the riskier value."""
     annotations = request.annotations if request.trusted and request.annotations is not None else ToolAnnotations()
     match name:
         case "read_only":
@@ -192,30 +199,37 @@ def evaluate_hint(request: PolicyRequest, name: str) -> bool:
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """One rule: an action, and the requests it applies to. A field that is not set matches everything."""
+    """One rule: an action, and the requests that it applies to. A field that is not set matches everything."""
 
-    action: Verdict
-    server: tuple[str, ...] = ()
-    tool: tuple[str, ...] = ()
-    kind: tuple[str, ...] = ()
-    annotations: Mapping[str, bool] = {}
-    when: tuple[Condition, ...] = ()
-    unless: tuple[Condition, ...] = ()
-    reason: str = ""
+    action: Verdict  # "allow", "ask", "deny" or "hide"
+    server: tuple[str, ...] = ()  # globs of server names
+    tool: tuple[str, ...] = ()  # globs of tool names, alone or as "server.tool"
+    kind: tuple[str, ...] = ()  # globs of the kinds of requests, such as "tool.call"
+    annotations: Mapping[str, bool] = {}  # annotations that a tool must have, by name
+    when: tuple[Condition, ...] = ()  # conditions on the arguments. All must be true
+    unless: tuple[Condition, ...] = ()  # conditions on the arguments. The rule does not match if all are true
+    reason: str = ""  # the reason that users and models see
 
     def matches(self, request: PolicyRequest) -> bool:
         """Return whether this rule applies to a request."""
         return self._explain_mismatch(request) is None
 
+    def _depends_on_arguments(self, request: PolicyRequest) -> bool:
+        return (
+            bool(self.when or self.unless)
+            and self._matches_name(request)
+            and self._explain_kind_mismatch(request) is None
+        )
+
     def _explain_mismatch(self, request: PolicyRequest) -> str | None:
-        """Return why this rule does not apply to a request, or None if it does."""
+        """Return why this rule does not apply to a request, or None if it applies."""
         if not self._matches_name(request):
             return NAME_MISMATCH
         if mismatch := self._explain_kind_mismatch(request):
             return mismatch
         for name, expected in self.annotations.items():
             if evaluate_hint(request, name) is not expected:
-                trust = "" if request.trusted else ", and the server is not trusted to say so"
+                trust = "" if request.trusted else ". Annotations of servers that are not trusted are ignored"
                 return f"{name} is not {str(expected).lower()}{trust}"
         if not (self.when or self.unless):
             return None
@@ -237,24 +251,24 @@ class Rule(Struct, frozen=True, kw_only=True):
     def _explain_kind_mismatch(self, request: PolicyRequest) -> str | None:
         kind = request.kind
         if self.annotations and not kind.startswith("tool."):
-            return "only tools say such things of themselves"
+            return "only tools have annotations"
         if self.kind:
             return None if any(fnmatchcase(kind, glob) for glob in self.kind) else "another kind"
         if kind == "definition.changed" or (kind in CONFIGURED_KINDS and not self._is_forbidding(request)):
-            return f"it covers {kind} only if it names the kind"
+            return f"the rule applies to the kind {kind} only if it names this kind"
         if kind in SERVER_REQUESTED_KINDS and self.action == "allow":
-            return f"an allow covers {kind} only if it names the kind"
+            return f"a rule can allow the kind {kind} only if it names this kind"
         return None
 
     def _is_forbidding(self, request: PolicyRequest) -> bool:
-        """Whether it wants nothing to do with a server, or with this of it."""
+        """Return whether the rule forbids the item or the whole server."""
         return self.action in ("deny", "hide") and bool(request.tool or not self.tool)
 
     def _explain_argument_mismatch(
         self, arguments: Mapping[str, Any] | None, schema: Mapping[str, Any] | None
     ) -> str | None:
         if arguments is None:
-            return "it depends on the arguments"
+            return "the rule depends on the arguments"
         match_if_unclear = self.action != "allow"
         for condition in self.when:
             if not condition.evaluate(arguments, if_unclear=match_if_unclear, schema=schema):
@@ -262,7 +276,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         if self.unless and all(
             condition.evaluate(arguments, if_unclear=not match_if_unclear, schema=schema) for condition in self.unless
         ):
-            return f"not if {' and '.join(map(str, self.unless))}"
+            return f"excluded by unless: {' and '.join(map(str, self.unless))}"
         return None
 
     def __str__(self) -> str:
@@ -276,8 +290,13 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def explain_mismatch(rule: Rule, request: PolicyRequest) -> str | None:
-    """Return why a rule does not apply to a request, or None if it does."""
+    """Return why a rule does not apply to a request, or None if it applies."""
     return rule._explain_mismatch(request)  # pyright: ignore[reportPrivateUsage]
+
+
+def depends_on_arguments(rule: Rule, request: PolicyRequest) -> bool:
+    """Return whether the arguments decide if a rule applies to a request."""
+    return rule._depends_on_arguments(request)  # pyright: ignore[reportPrivateUsage]
 
 
 Globs: TypeAlias = "str | Iterable[str]"
@@ -297,19 +316,33 @@ def rule(
     unless: Conditions = (),
     reason: str = "",
 ) -> Rule:
-    """One rule of a policy. Names are globs; a tool is named alone or as `server.tool`; conditions hold all at once."""
+    """Create a rule of a policy. An option that you leave out matches everything.
+
+    Args:
+        action: "allow", "ask", "deny" or "hide".
+        server: Globs of server names.
+        tool: Globs of tool names, alone or as "server.tool".
+        kind: Globs of the kinds of requests, such as "tool.call" or "resource.read".
+        read_only: True matches tools that declare that they change nothing, False all others.
+        destructive: True matches tools that may destroy something, False those that declare that they do not.
+        annotations: Other annotations that a tool must have, by name.
+        when: Conditions on the arguments. All must be true.
+        unless: Conditions on the arguments. The rule does not match if all are true.
+        reason: Shown to the user and to models.
+    """
     if action not in STRICTNESS:
         raise ValueError(f"action must be allow, ask, deny or hide, not {action!r}")
     hints = {"read_only": read_only, "destructive": destructive}
     for name, value in (annotations or {}).items():
         if name not in _HINT_BY_SPELLING:
             raise ValueError(
-                f"no hint is called {name!r}; there are {', '.join(dict.fromkeys(_HINT_BY_SPELLING.values()))}"
+                f"unknown annotation {name!r}. Known annotations: "
+                f"{', '.join(dict.fromkeys(_HINT_BY_SPELLING.values()))}"
             )
         hints[_HINT_BY_SPELLING[name]] = value
     for name, value in hints.items():
         if value is not None and type(value) is not bool:
-            raise ValueError(f"{name} is true or false, not {value!r}")
+            raise ValueError(f"{name} must be true or false, not {value!r}")
     new_rule = Rule(
         action=action,
         server=_as_globs(server),
@@ -321,24 +354,24 @@ def rule(
         reason=reason,
     )
     if new_rule.action == "hide" and (new_rule.when or new_rule.unless):
-        raise ValueError("a tool is hidden or it is not: hide cannot depend on arguments")
+        raise ValueError("hide cannot depend on arguments. Remove when and unless, or use deny")
     return new_rule
 
 
 def as_rule(value: Any) -> Rule:
-    """A rule, or the table that makes one."""
+    """Return a rule. If the value is a table, create the rule from it."""
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):
-        raise TypeError(f"a rule is made by rule(), or a table of what that takes, not {value!r}")
+        raise TypeError(f"a rule must be the result of rule(), or a table with the same options, not {value!r}")
     table = cast("Mapping[str, Any]", value)
     for name in table:
         if name not in _RULE_KEYS:
             matches = get_close_matches(name, _RULE_KEYS, n=1, cutoff=0.5)
-            suggestion = f"; did you mean {matches[0]!r}?" if matches else ""
-            raise ValueError(f"a rule has no {name!r}{suggestion} There are {', '.join(_RULE_KEYS)}")
+            suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
+            raise ValueError(f"unknown key {name!r} in a rule.{suggestion} Known keys: {', '.join(_RULE_KEYS)}")
     if "action" not in table:
-        raise ValueError("a rule needs an action: allow, ask, deny or hide")
+        raise ValueError("a rule must have an action: allow, ask, deny or hide")
     return rule(**table)
 
 
@@ -348,8 +381,8 @@ _RULE_KEYS: Final = tuple(inspect.signature(rule).parameters)
 def _as_globs(value: Globs) -> tuple[str, ...]:
     globs = (value,) if isinstance(value, str) else tuple(value)
     for glob in globs:
-        if not isinstance(glob, str) or not glob:  # pyright: ignore[reportUnnecessaryIsInstance] - TOML says anything
-            raise ValueError(f"a name or a glob is a text, not {glob!r}")
+        if not isinstance(glob, str) or not glob:  # pyright: ignore[reportUnnecessaryIsInstance] - TOML may contain anything
+            raise ValueError(f"a name or a glob must be a non-empty text, not {glob!r}")
     return globs
 
 

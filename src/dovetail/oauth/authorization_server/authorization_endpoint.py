@@ -1,14 +1,14 @@
-"""The endpoints of the authorization server that a browser visits, and its metadata. Each is a flow.
+"""The endpoints of the authorization server that a browser visits, and its metadata. Each endpoint is a flow.
 
-Codes only with PKCE by S256, redirects only to registered places, a user's consent for every grant, nothing remembered
-of it: a client that is allowed today asks again tomorrow. spec: authorization, client-registration
+Codes need PKCE with S256, and redirects go only to registered URIs. The user must consent to every grant, and the
+server does not remember consent. spec: authorization, client-registration
 """
 
 import contextlib
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from dovetail.error_context import clip
@@ -17,10 +17,10 @@ from dovetail.oauth import proofs
 from dovetail.oauth.authorization_server import clients, pages
 from dovetail.oauth.authorization_server.client_authentication import ClientAuthenticator, OAuthError
 from dovetail.oauth.authorization_server.clients import InvalidClient, can_use_client_credentials
-from dovetail.oauth.authorization_server.identity_provider import IdentityProvider, SecretSealer
+from dovetail.oauth.authorization_server.identity_provider import IdentityProvider
 from dovetail.oauth.authorization_server.responses import (
     Request,
-    Response,
+    add_headers,
     error_response,
     hash_secret,
     html_response,
@@ -47,28 +47,32 @@ from dovetail.oauth.flow import AcquireLock, FetchUntrusted, Flow, Now, Pause, V
 from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.login.saved_login import Token
+from dovetail.protocol.http_types import HTTPResponse
 from dovetail.protocol.rate_limiter import RateLimiter, normalize_address
-from dovetail.wire.base import replace
+from dovetail.protocol.sealer import Sealer, UnsealError
+from dovetail.wire.base import Struct, replace
+
+T = TypeVar("T")
 
 METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
 
-_RENEWAL_LOCK_TTL_S: Final = 40.0  # seconds one process has for it
+_RENEWAL_LOCK_TTL_S: Final = 40.0  # longest time that one process holds the lock for renewing a token
 _RENEWAL_POLL_INTERVAL_S: Final = 0.2
 _MAX_RENEWAL_POLLS: Final = 50
-_PENDING_REQUEST_TTL_S: Final = 600.0  # for a user to decide
+_PENDING_REQUEST_TTL_S: Final = 600.0  # time in which the user must decide
 _CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
-_MAX_PARAMETER_CHARS: Final = 4096  # of a state, a scope, a resource
-# What the scripts of any page may call: nothing there goes by a cookie.
+_MAX_PARAMETER_CHARS: Final = 4096  # longest state, scope or resource parameter
+# Scripts of any web page may call these paths, because the endpoints do not use cookies.
 _CORS_PATHS: Final = frozenset({METADATA_PATH, "/jwks", "/token", "/register", "/revoke"})
-_PREFLIGHT_HEADERS: Final = (
-    ("access-control-allow-methods", "GET, POST"),
-    ("access-control-allow-headers", "authorization, content-type, dpop, mcp-protocol-version"),
-    ("access-control-max-age", "600"),
-)
+_PREFLIGHT_HEADERS: Final = {
+    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-headers": "authorization, content-type, dpop, mcp-protocol-version",
+    "access-control-max-age": "600",
+}
 
 
 class AuthorizationEndpoints:
-    """One authorization server."""
+    """The browser endpoints of one authorization server."""
 
     def __init__(
         self,
@@ -76,15 +80,16 @@ class AuthorizationEndpoints:
         store: AuthorizationStore,
         token_issuer: OAuthTokenIssuer,
         identity_provider: IdentityProvider | None,
-        sealer: SecretSealer,
+        sealer: Sealer,
     ) -> None:
         self._settings = settings
         self._store = store
         self._token_issuer = token_issuer
         self._identity_provider = identity_provider
         self._sealer = sealer
-        self._request_seal_purpose = (
-            f"authorization request of {settings.issuer}"  # others may seal with the same secret
+        self._request_seal_context = (
+            # The issuer is part of the context, because other servers may use the same secret.
+            f"authorization request of {settings.issuer}"
         )
         self._known_clients = {client.client_id: client for client in settings.clients}
         self._registration_limiter = RateLimiter(settings.max_registrations_per_hour, 3600.0)
@@ -94,20 +99,19 @@ class AuthorizationEndpoints:
         )
         self._token_endpoint = TokenEndpoint(settings, store, token_issuer, client_authenticator)
         self._fetch_limiter = RateLimiter(settings.max_fetches_per_minute, 60.0)
-        self._login_failure_limiter = RateLimiter(
-            settings.max_failures_per_minute, 60.0
-        )  # of one user, from one address
+        # Counts failures per user and address.
+        self._login_failure_limiter = RateLimiter(settings.max_failures_per_minute, 60.0)
         self._address_failure_limiter = RateLimiter(
             settings.max_failures_per_minute * 5, 60.0
-        )  # of all users, from one address
+        )  # counts failures per address, for all users
         self._user_failure_limiter = RateLimiter(
             settings.max_failures_per_minute * 10, 60.0
-        )  # of one user, from anywhere
-        self._decision_limiter = RateLimiter(settings.max_decisions_per_minute, 60.0)  # from one address
+        )  # counts failures per user, from any address
+        self._decision_limiter = RateLimiter(settings.max_decisions_per_minute, 60.0)  # counts decisions per address
         is_https = settings.issuer.startswith("https://")
         self._cookie_name = "__Host-dovetail" if is_https else "dovetail"
         self._cookie_attributes = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if is_https else "")
-        self._routes: dict[tuple[str, str], Callable[[Request], Flow[Response]]] = {
+        self._routes: dict[tuple[str, str], Callable[[Request], Flow[HTTPResponse]]] = {
             ("GET", METADATA_PATH): self._serve_metadata,
             ("GET", "/jwks"): self._serve_jwks,
             ("GET", "/authorize"): self._authorize,
@@ -123,41 +127,37 @@ class AuthorizationEndpoints:
             self._routes["GET", "/callback"] = self._handle_callback
 
     def has_route(self, path: str) -> bool:
-        """Whether something is at this path."""
+        """Return whether there is an endpoint at this path."""
         return any(path == route_path for _, route_path in self._routes)
 
-    def handle(self, request: Request) -> Flow[Response]:
-        """The response to a request."""
+    def handle(self, request: Request) -> Flow[HTTPResponse]:
+        """Handle a request."""
         request = replace(request, address=normalize_address(request.address))
         response = yield from self._dispatch(request)
         if request.path not in _CORS_PATHS:
             return response
-        return response.with_headers(("access-control-allow-origin", "*"))
+        return add_headers(response, {"access-control-allow-origin": "*"})
 
-    def _dispatch(self, request: Request) -> Flow[Response]:
+    def _dispatch(self, request: Request) -> Flow[HTTPResponse]:
         if request.method == "OPTIONS" and request.path in _CORS_PATHS and self.has_route(request.path):
-            return Response(204, _PREFLIGHT_HEADERS)
+            return HTTPResponse(204, _PREFLIGHT_HEADERS)
         handler = self._routes.get((request.method, request.path))
         if handler is None:
             allowed_methods = ", ".join(method for method, path in self._routes if path == request.path)
             if not allowed_methods:
-                return error_response("invalid_request", "nothing is here", 404)
-            return error_response("invalid_request", f"only {allowed_methods} is served here", 405).with_headers(
-                ("allow", allowed_methods)
-            )
+                return error_response("invalid_request", "not found", 404)
+            response = error_response("invalid_request", f"the method must be {allowed_methods}", 405)
+            return add_headers(response, {"allow": allowed_methods})
         try:
             return (yield from handler(request))
         except OAuthError as refused:
             return refused.response
         except StoreFull:
-            return error_response("temporarily_unavailable", "there is no room for more", 503).with_headers(
-                ("retry-after", "60")
-            )
+            response = error_response("temporarily_unavailable", "the server's store is full", 503)
+            return add_headers(response, {"retry-after": "60"})
 
-    # What everyone may know
-
-    def _serve_metadata(self, request: Request) -> Flow[Response]:
-        """RFC 8414. The issuer is said exactly as it was given."""
+    def _serve_metadata(self, request: Request) -> Flow[HTTPResponse]:
+        """Serve the metadata. The issuer is exactly the configured text. RFC 8414"""
         yield Now()
         issuer, settings = self._settings.issuer, self._settings
         metadata: dict[str, Any] = {
@@ -189,25 +189,23 @@ class AuthorizationEndpoints:
             metadata["introspection_endpoint"] = self._settings.url_for("/introspect")
         return json_response(metadata, is_cacheable=True)
 
-    def _serve_jwks(self, request: Request) -> Flow[Response]:
+    def _serve_jwks(self, request: Request) -> Flow[HTTPResponse]:
         now: float = yield Now()
         return json_response(self._token_issuer.build_jwks(now), is_cacheable=True)
 
-    # Clients
-
-    def _register(self, request: Request) -> Flow[Response]:
-        """spec: client-registration#dynamic-client-registration"""
+    def _register(self, request: Request) -> Flow[HTTPResponse]:
+        """Register a client. spec: client-registration#dynamic-client-registration"""
         now: float = yield Now()
-        if self._registration_limiter.is_full(request.address, now):
+        if wait_s := self._registration_limiter.compute_wait(request.address, now):
             self._warn_registration_limit(request.address, now)
             return rate_limit_response(
-                self._registration_limiter.retry_after_s,
-                f"this address may register {self._settings.max_registrations_per_hour} an hour",
+                wait_s,
+                f"this address may register {self._settings.max_registrations_per_hour} clients per hour",
             )
         client_metadata = request.json()
         if client_metadata is None:
             return error_response("invalid_client_metadata", "the body must be a JSON object")
-        self._registration_limiter.record(request.address, now)
+        self._registration_limiter.take(request.address, now)
         try:
             client, secret = clients.create_client(client_metadata)
         except InvalidClient as exc:
@@ -216,12 +214,11 @@ class AuthorizationEndpoints:
         return json_response(clients.build_registration_response(client, secret, now), 201)
 
     def _warn_registration_limit(self, address: str, now: float) -> None:
-        if not self._warning_limiter.is_full(address, now):
-            self._warning_limiter.record(address, now)
+        if not self._warning_limiter.take(address, now):
             self._warn(
-                f"{address or 'somebody'} registered {self._settings.max_registrations_per_hour} clients "
-                f"within an hour, which is "
-                "the most: max_registrations_per_hour= says how many may be"
+                f"{address or 'an unknown address'} reached the limit of "
+                f"{self._settings.max_registrations_per_hour} client registrations per hour. Set "
+                "max_registrations_per_hour= to change the limit"
             )
 
     def _warn(self, message: str) -> None:
@@ -229,7 +226,9 @@ class AuthorizationEndpoints:
             self._settings.warn(message)
 
     def _find_client(self, client_id: str | None, address: str, now: float) -> Flow[ClientRecord]:
-        """Return the client of this id. Raise InvalidClient if there is none. Limits fetches per address."""
+        """Return the client with this id. Raise InvalidClient if the client is unknown. The number of fetched documents
+        per address is limited.
+        """
         if client_id is None:
             raise InvalidClient("client_id is missing", "invalid_request")
         if client_id in self._known_clients:
@@ -240,41 +239,39 @@ class AuthorizationEndpoints:
         if stored is not None:
             return stored
         if not is_document_client:
-            raise InvalidClient("this client is not known here", "invalid_client")
+            raise InvalidClient("unknown client", "invalid_client")
         host, is_trusted = urlsplit(client_id).hostname or "", self._settings.is_trusted_client
         if is_trusted is not None and not is_trusted(host):
-            raise InvalidClient("clients of this host are not accepted here", "invalid_client")
+            raise InvalidClient("clients of this host are not accepted", "invalid_client")
         self._check_fetch_limit(address, now)
         response = yield FetchUntrusted(client_id)
         client = clients.parse_client_document(client_id, response)
-        with contextlib.suppress(StoreFull):  # then it is fetched again
+        with contextlib.suppress(StoreFull):  # if the store is full, the document is fetched again next time
             self._store.put(
                 record_kind, client_id, encode_record(client), now + clients.get_document_ttl(response.headers), now
             )
         return client
 
     def _check_fetch_limit(self, address: str, now: float) -> None:
-        """Refused where too much was fetched for this address already."""
-        if self._fetch_limiter.is_full(address, now):
-            raise OAuthError(rate_limit_response(self._fetch_limiter.retry_after_s))
-        self._fetch_limiter.record(address, now)
+        """Raise OAuthError if this address has caused too many fetches of client documents."""
+        if wait_s := self._fetch_limiter.take(address, now):
+            raise OAuthError(rate_limit_response(wait_s))
 
-    # Authorization
-
-    def _authorize(self, request: Request) -> Flow[Response]:
-        """spec: authorization#authorization-flow-steps"""
+    def _authorize(self, request: Request) -> Flow[HTTPResponse]:
+        """Handle an authorization request. spec: authorization#authorization-flow-steps"""
         now: float = yield Now()
         fields = request.fields
         if fields is None or any(len(value) > _MAX_PARAMETER_CHARS for value in fields.values()):
-            return _error_page("This request cannot be read", "A parameter is given twice, or is too long.")
+            return _error_page("Invalid request", "A parameter is repeated or too long.")
         try:
             client = yield from self._find_client(fields.get("client_id"), request.address, now)
         except InvalidClient as exc:
-            return _error_page("This application cannot ask for access", str(exc).capitalize() + ".")
+            return _error_page("This application cannot request access", str(exc).capitalize() + ".")
         redirect_uri = clients.match_redirect_uri(client, fields.get("redirect_uri"))
         if redirect_uri is None:
-            # Never redirected: it may be anyone's address. spec: security-considerations#open-redirection
-            return _error_page("This application cannot ask for access", "The address to return to is not registered.")
+            # Do not redirect, because an unregistered URI may belong to an attacker. spec:
+            # security-considerations#open-redirection
+            return _error_page("This application cannot request access", "The redirect URI is not registered.")
         problem = self._find_problem(fields)
         if problem is not None:
             return self._redirect_error(redirect_uri, fields.get("state"), *problem)
@@ -294,28 +291,27 @@ class AuthorizationEndpoints:
             csrf=secrets.token_urlsafe(24),
             until=now + _PENDING_REQUEST_TTL_S,
         )
-        # The page itself holds the request: whoever only asks takes up no room here.
+        # The page contains the sealed request, so unanswered requests take no space in the store.
         response = self._render_consent(
-            client, authorization_request, self._sealer.seal(authorization_request, self._request_seal_purpose)
+            client,
+            authorization_request,
+            self._seal(authorization_request, self._request_seal_context, authorization_request.until),
         )
-        return (
-            response.with_headers(("set-cookie", f"{self._cookie_name}={browser}{self._cookie_attributes}"))
-            if is_new_browser
-            else response
-        )
+        cookie = f"{self._cookie_name}={browser}{self._cookie_attributes}"
+        return add_headers(response, {"set-cookie": cookie}) if is_new_browser else response
 
     def _find_problem(self, fields: Mapping[str, str]) -> tuple[str, str] | None:
         if fields.get("response_type") != "code":
             return "unsupported_response_type", "response_type must be code"
-        # Without PKCE a code can be stolen on its way. spec: security-considerations#authorization-code-protection
+        # Without PKCE, a code can be stolen in transit. spec: security-considerations#authorization-code-protection
         if fields.get("code_challenge_method") != "S256" or not _CODE_CHALLENGE.fullmatch(
             fields.get("code_challenge", "")
         ):
             return "invalid_request", "code_challenge with the method S256 is required"
         if self._settings.select_resource(fields) is None:
-            return "invalid_target", "resource must name a server this one issues tokens for"
+            return "invalid_target", "resource must be a server for which this authorization server issues tokens"
         if fields.get("prompt") == "none":
-            return "interaction_required", "a user has to agree"
+            return "interaction_required", "the user must consent"
         return None
 
     def _select_scopes(self, fields: Mapping[str, str]) -> tuple[str, ...]:
@@ -323,13 +319,14 @@ class AuthorizationEndpoints:
         supported = self._settings.scopes_supported
         return tuple(scope for scope in requested if not supported or scope in supported)
 
-    def _redirect_error(self, redirect_uri: str, state: str | None, error: str, description: str) -> Response:
-        """An error the client is to hear of. Anyone can register: a user is not led to a strange site unseen.
+    def _redirect_error(self, redirect_uri: str, state: str | None, error: str, description: str) -> HTTPResponse:
+        """Report an error to the client only if its redirect URI is on the user's machine. Otherwise show the error to
+        the user. Anyone can register a client, so another redirect could lead to a malicious site.
 
         spec: security-considerations#open-redirection
         """
         if not clients.is_local_redirect(redirect_uri):
-            return _error_page("This application asked in a way that cannot be answered", f"{error}: {description}.")
+            return _error_page("This application sent an invalid request", f"{error}: {description}.")
         params = {"error": error, "error_description": description, "state": state, "iss": self._settings.issuer}
         return redirect_response(redirect_uri, params)
 
@@ -339,7 +336,7 @@ class AuthorizationEndpoints:
         authorization_request: AuthorizationRequest,
         sealed_request: str,
         problem: str | None = None,
-    ) -> Response:
+    ) -> HTTPResponse:
         html = pages.render_consent(
             client,
             authorization_request,
@@ -353,40 +350,35 @@ class AuthorizationEndpoints:
         )
         return html_response(html, 200 if problem is None else 403, form_target=authorization_request.redirect_uri)
 
-    def _handle_consent(self, request: Request) -> Flow[Response]:
-        """What the user decided, by the same browser that was asked."""
+    def _handle_consent(self, request: Request) -> Flow[HTTPResponse]:
+        """Handle the user's decision. It must come from the browser that showed the consent page."""
         now: float = yield Now()
         fields = request.fields or {}
         sealed_request = fields.get("request", "")
-        authorization_request = decode_record(
-            self._sealer.open(sealed_request, self._request_seal_purpose), AuthorizationRequest
-        )
-        if (
-            authorization_request is None
-            or now >= authorization_request.until
-            or self._store.get("decided", hash_secret(sealed_request), now) is not None
-        ):
-            return _error_page("This request is over", "Start again from the application.")
+        authorization_request = self._open(sealed_request, self._request_seal_context, AuthorizationRequest, now)
+        if authorization_request is None or self._store.get("decided", hash_secret(sealed_request), now) is not None:
+            return _error_page("This request has ended", "Start again from the application.")
         if not self._is_same_browser(request, authorization_request.browser) or not is_same_secret(
             fields.get("csrf", ""), authorization_request.csrf
         ):
-            return _error_page("This was not asked by this browser", "Start again from the application.", status=403)
+            return _error_page(
+                "This request belongs to another browser", "Start again from the application.", status=403
+            )
         if not self._is_same_origin(request):
-            return _error_page("This came from another page", "Start again from the application.", status=403)
-        if self._decision_limiter.is_full(request.address, now):
+            return _error_page("This form came from another page", "Start again from the application.", status=403)
+        if self._decision_limiter.take(request.address, now):
             return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
-        self._decision_limiter.record(request.address, now)
         if fields.get("decision") != "allow":
             self._mark_decided(sealed_request, authorization_request, now)
             params = {
                 "error": "access_denied",
-                "error_description": "the user said no",
+                "error_description": "the user denied access",
                 "state": authorization_request.state,
             }
             return redirect_response(authorization_request.redirect_uri, params | {"iss": self._settings.issuer})
         if not (yield from self._is_still_valid(authorization_request, request.address, now)):
             return _error_page(
-                "This request is over", "What it asks for has changed: start again from the application."
+                "This request has expired", "The requested access has changed. Start again from the application."
             )
         if self._identity_provider is not None:
             return (yield from self._redirect_to_provider(authorization_request, sealed_request, now))
@@ -396,15 +388,13 @@ class AuthorizationEndpoints:
             subject = yield from self._sign_in(username, fields.get("password", ""), request.address, now)
             if subject is None:
                 client = yield from self._find_client(authorization_request.client_id, request.address, now)
-                return self._render_consent(
-                    client, authorization_request, sealed_request, "That name and password do not belong together."
-                )
+                return self._render_consent(client, authorization_request, sealed_request, "Wrong name or password.")
         if subject is None or not self._mark_decided(sealed_request, authorization_request, now):
-            return _error_page("This request is over", "Start again from the application.")
+            return _error_page("This request has expired", "Start again from the application.")
         return self._redirect_with_code(authorization_request, subject, now)
 
     def _is_still_valid(self, authorization_request: AuthorizationRequest, address: str, now: float) -> Flow[bool]:
-        """Whether what was asked for would be asked for now: by the same client, for the same place, for no less."""
+        """Return whether the server would still accept the request, with the same client, redirect URI and scopes."""
         try:
             client = yield from self._find_client(authorization_request.client_id, address, now)
         except InvalidClient:
@@ -418,7 +408,7 @@ class AuthorizationEndpoints:
         )
 
     def _mark_decided(self, sealed_request: str, authorization_request: AuthorizationRequest, now: float) -> bool:
-        """Whether a request is decided only now."""
+        """Mark a request as decided. Return whether the request was still open."""
         return self._store.add("decided", hash_secret(sealed_request), b"1", authorization_request.until, now) is None
 
     def _is_same_browser(self, request: Request, browser_hash: str) -> bool:
@@ -426,23 +416,25 @@ class AuthorizationEndpoints:
         return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
     def _is_same_origin(self, request: Request) -> bool:
-        """A page without referrer says `null` for its origin, also to its own server; another's name is another's."""
+        """Return whether a form came from our page. If a page sends no referrer, browsers send `null` as its origin."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
     def _sign_in(self, name: str, password: str, address: str, now: float) -> Flow[str | None]:
-        """Who it is; counted as a failure until that is known, for many may try at once."""
+        """Return the user's subject. Each attempt counts as a failure until it succeeds, because many attempts can run
+        at once.
+        """
         name = name[:128]
-        user = name.casefold()  # whoever keeps the users may not care how a name is written
+        user = name.casefold()  # counts all spellings together, because the user database may ignore case
         limiters = (
             (self._login_failure_limiter, f"{user} {address}"),
             (self._address_failure_limiter, address),
             (self._user_failure_limiter, user),
         )
-        if any(limiter.is_full(key, now) for limiter, key in limiters):
+        if any(limiter.compute_wait(key, now) for limiter, key in limiters):
             raise OAuthError(_error_page("Too many attempts", "Wait a minute, then try again.", status=429))
         for limiter, key in limiters:
-            limiter.record(key, now)
+            limiter.take(key, now)
         subject: str | None = yield VerifyPassword(name, password)
         if subject is not None:
             for limiter, key in limiters:
@@ -458,7 +450,7 @@ class AuthorizationEndpoints:
         family: str | None = None,
         claims: dict[str, Any] | None = None,
         sealed_token: str | None = None,
-    ) -> Response:
+    ) -> HTTPResponse:
         grant = TokenGrant(
             family=family or secrets.token_urlsafe(16),
             client_id=authorization_request.client_id,
@@ -478,18 +470,16 @@ class AuthorizationEndpoints:
         }
         return redirect_response(authorization_request.redirect_uri, params)
 
-    # The provider upstream
-
     def _redirect_to_provider(
         self, authorization_request: AuthorizationRequest, sealed_request: str, now: float
-    ) -> Flow[Response]:
-        """Only now, with this user's consent for this client, does the browser go on to the provider.
+    ) -> Flow[HTTPResponse]:
+        """Send the browser to the provider. Call this only after the user has consented to this client.
 
         spec: security-considerations#confused-deputy-problem
         """
         assert self._identity_provider is not None
         if not self._mark_decided(sealed_request, authorization_request, now):
-            return _error_page("This request is over", "Start again from the application.")
+            return _error_page("This request has expired", "Start again from the application.")
         verifier, challenge = proofs.create_pkce_pair()
         state = secrets.token_urlsafe(24)
         try:
@@ -506,24 +496,27 @@ class AuthorizationEndpoints:
             now + _PENDING_REQUEST_TTL_S,
             now,
         )
-        # Not a redirect: browsers hold the answer to a form, and all its redirects, to the form's own policy.
+        # Send a page instead of a redirect, because browsers apply the page's form policy to all redirects after the
+        # form.
         return html_response(pages.render_provider_redirect(self._identity_provider.name, provider_url))
 
-    def _handle_callback(self, request: Request) -> Flow[Response]:
-        """Back from the provider, in the browser that consented and in no other."""
+    def _handle_callback(self, request: Request) -> Flow[HTTPResponse]:
+        """Handle the redirect from the provider. The redirect must come from the browser in which the user
+        consented.
+        """
         now: float = yield Now()
         assert self._identity_provider is not None
         fields = request.fields or {}
         state_hash = hash_secret(fields.get("state", ""))
         pending_login = decode_record(self._store.get("trip", state_hash, now), ProviderLogin)
         if pending_login is None:
-            return _error_page("This login is over", "Start again from the application.")
+            return _error_page("This login has expired", "Start again from the application.")
         if not self._is_same_browser(request, pending_login.asked.browser):
             return _error_page(
-                "This login was begun in another browser", "Start again from the application.", status=403
+                "This login was started in another browser", "Start again from the application.", status=403
             )
         if self._store.take("trip", state_hash, now) is None:
-            return _error_page("This login is over", "Start again from the application.")
+            return _error_page("This login has expired", "Start again from the application.")
         authorization_request = pending_login.asked
         try:
             if "error" in fields:
@@ -536,17 +529,19 @@ class AuthorizationEndpoints:
             params = {"error": "access_denied", "error_description": str(exc), "state": authorization_request.state}
             return redirect_response(authorization_request.redirect_uri, params | {"iss": self._settings.issuer})
         family = secrets.token_urlsafe(16)
-        sealed_token = self._sealer.seal(token, family)
+        sealed_token = self._seal(token, family)
         return self._redirect_with_code(
             authorization_request, subject, now, family=family, claims=claims, sealed_token=sealed_token
         )
 
     def upstream_token(self, family: str, subject: str) -> Flow[str | None]:
-        """The provider's own token for a grant of this user, fresh; for the server's use, never for a client's."""
+        """Return a fresh token of the provider for a user's grant. Only the server may use this token, never a
+        client.
+        """
         now: float = yield Now()
         grant, token = self._load_upstream_token(family, subject, now)
         if grant is not None and token is not None and not token.is_fresh(now):
-            yield AcquireLock()  # a provider's refresh token may be good once
+            yield AcquireLock()  # a provider may accept its refresh token only once
             grant, token = self._load_upstream_token(family, subject, now)
         if grant is None or token is None or token.is_fresh(now):
             return None if token is None else token.access_token
@@ -556,10 +551,12 @@ class AuthorizationEndpoints:
         grant = self._token_issuer.find_active_grant(family, now)
         if grant is None or grant.upstream is None or grant.subject != subject:
             return None, None
-        return grant, decode_record(self._sealer.open(grant.upstream, family), Token)
+        return grant, self._open(grant.upstream, family, Token, now)
 
     def _renew_upstream_token(self, grant: TokenGrant, now: float) -> Flow[str | None]:
-        """By one process at a time: a provider may take a second use of its refresh token for a theft."""
+        """Renew the provider's token in one process at a time, because a provider may treat a second use of its refresh
+        token as theft.
+        """
         family, subject = grant.family, grant.subject
         for _ in range(_MAX_RENEWAL_POLLS):
             has_lock = self._store.add("renewal", family, b"1", now + _RENEWAL_LOCK_TTL_S, now) is None
@@ -587,16 +584,27 @@ class AuthorizationEndpoints:
             new_token = None
         if new_token is None:
             return None
-        sealed_token = self._sealer.seal(new_token, grant.family)
-        # Revoked while the provider was asked, it stays revoked.
+        sealed_token = self._seal(new_token, grant.family)
+        # A grant that was revoked during the request to the provider stays revoked.
         return (
             new_token.access_token
             if self._token_issuer.update_grant(replace(grant, upstream=sealed_token), now)
             else None
         )
 
+    def _seal(self, record: Struct, context: str, expires_at: float | None = None) -> str:
+        return self._sealer.seal_text(encode_record(record), context.encode(), expires_at)
+
+    def _open(self, sealed: str, context: str, record_type: type[T], now: float) -> T | None:
+        try:
+            return decode_record(self._sealer.open_text(sealed, context.encode(), now), record_type)
+        except UnsealError:
+            return None
+
     def _warn_provider_failure(self, exc: LoginFailed) -> None:
-        """What users are not told: what the provider said of this server. What it says of a user is no trouble."""
+        """Log an error of the provider that concerns this server, because users do not see it. Do not log errors that
+        concern a user.
+        """
         if exc.__cause__ is not None:
             self._warn(f"{exc}: {exc.__cause__}")
 
@@ -608,5 +616,5 @@ def _provider_error(fields: Mapping[str, str]) -> LoginFailed:
     return error
 
 
-def _error_page(title: str, *paragraphs: str, status: int = 400) -> Response:
+def _error_page(title: str, *paragraphs: str, status: int = 400) -> HTTPResponse:
     return html_response(pages.render_error(title, paragraphs), status)

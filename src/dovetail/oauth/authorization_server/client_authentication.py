@@ -1,7 +1,7 @@
-"""Authenticate a client at the token endpoint: public, by its secret, or by a signed assertion.
+"""Authenticate a client at the token endpoint: as a public client, by its secret, or by a signed assertion.
 
-Each in the one way it registered. An assertion is for this server alone, for a short while, and good once.
-RFC 6749, section 2.3; RFC 7523, section 3
+A client must use the method it registered. An assertion is valid only for this server, for a short time, and once. RFC
+6749, section 2.3 and RFC 7523, section 3
 """
 
 import contextlib
@@ -11,12 +11,19 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from dovetail.oauth.authorization_server.clients import ANY_SECRET_METHOD, InvalidClient, get_document_ttl
-from dovetail.oauth.authorization_server.responses import Request, Response, error_response, hash_secret, is_same_secret
+from dovetail.oauth.authorization_server.responses import (
+    Request,
+    add_headers,
+    error_response,
+    hash_secret,
+    is_same_secret,
+)
 from dovetail.oauth.authorization_server.store import AuthorizationStore, ClientRecord, StoreFull
 from dovetail.oauth.flow import FetchUntrusted, Flow
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, check_claims
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
+from dovetail.protocol.http_types import HTTPResponse
 from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.wire.codec import encode
 from dovetail.wire.raw_message import to_plain
@@ -24,29 +31,30 @@ from dovetail.wire.raw_message import to_plain
 JWT_BEARER_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 _LEEWAY_S: Final = 30.0
-_MAX_ASSERTION_TTL_S: Final = 3600.0  # seconds an assertion may be good for; it is remembered that long
+# Longest lifetime of an assertion. The server remembers each used assertion for its lifetime.
+_MAX_ASSERTION_TTL_S: Final = 3600.0
 _MAX_JTI_CHARS: Final = 256
-_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # in a minute
+_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # limit for each URL of keys
 
 
 class OAuthError(Exception):
-    """A request that is answered with an error."""
+    """An OAuth error. Raising it ends the request with an error response."""
 
-    def __init__(self, response: Response) -> None:
-        super().__init__(response.status)
+    def __init__(self, response: HTTPResponse) -> None:
+        super().__init__(response.status_code)
         self.response = response
 
 
 def create_oauth_error(error: str, description: str, status: int = 400) -> OAuthError:
-    """OAuth's way to say no."""
+    """Create an OAuth error."""
     return OAuthError(error_response(error, description, status))
 
 
 class ClientAuthenticator:
-    """The proofs of the clients of one issuer.
+    """Authenticates the clients of one issuer.
 
-    `find_client` returns a client by its id, or raises InvalidClient. `check_fetch_limit` raises if
-    too many documents were fetched for an address.
+    `find_client` returns a client by its id, or raises InvalidClient. `check_fetch_limit` raises if an address has
+    caused too many fetches.
     """
 
     def __init__(
@@ -57,16 +65,16 @@ class ClientAuthenticator:
         find_client: Callable[[str | None, str, float], Any],
         check_fetch_limit: Callable[[str, float], None],
     ) -> None:
-        self._audience = (issuer, endpoint)  # clients differ in which of the two they name
+        self._audience = (issuer, endpoint)  # an assertion may have either value as its audience
         self._issuer = issuer
         self._store = store
         self._find_client = find_client
         self._check_fetch_limit = check_fetch_limit
-        self._key_fetch_limiter = RateLimiter(_MAX_KEY_FETCHES_PER_MINUTE, 60.0)  # at one address of keys
+        self._key_fetch_limiter = RateLimiter(_MAX_KEY_FETCHES_PER_MINUTE, 60.0)  # counts fetches per URL
         self._failed_fetch_limiter = RateLimiter(1, 60.0)
 
     def authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
-        """The client that asks, if it proves to be it in the way it registered; Refused if not."""
+        """Return the client if it authenticates with the method it registered. Otherwise raise OAuthError."""
         credentials, assertion = parse_basic_auth(request), fields.get("client_assertion")
         client_id = read_claimed_client_id(request, fields)
         named_client_id = fields.get("client_id", client_id)
@@ -74,7 +82,7 @@ class ClientAuthenticator:
             named_client_id != client_id
             or sum((credentials is not None, assertion is not None, "client_secret" in fields)) > 1
         ):
-            raise create_oauth_error("invalid_request", "the client proves who it is in two ways")
+            raise create_oauth_error("invalid_request", "the client uses two authentication methods at once")
         try:
             client: ClientRecord = yield from self._find_client(client_id, request.address, now)
         except InvalidClient as exc:
@@ -93,10 +101,8 @@ class ClientAuthenticator:
             or secret is None
             or not is_same_secret(hash_secret(secret), secret_hash)
         ):
-            response = error_response("invalid_client", "the client did not prove who it is", 401)
-            raise OAuthError(
-                response.with_headers(("www-authenticate", "Basic")) if credentials is not None else response
-            )
+            response = error_response("invalid_client", "the client did not authenticate", 401)
+            raise OAuthError(response if credentials is None else add_headers(response, {"www-authenticate": "Basic"}))
         return client
 
     def _check_assertion(
@@ -104,17 +110,17 @@ class ClientAuthenticator:
     ) -> Flow[None]:
         if fields.get("client_assertion_type") != JWT_BEARER_ASSERTION or client.method != "private_key_jwt":
             raise create_oauth_error(
-                "invalid_client", "the client did not prove who it is in the way it registered", 401
+                "invalid_client", "the client did not use the authentication method it registered", 401
             )
         try:
             claims = yield from self._verify_assertion(client, assertion, request.address, now)
             check_claims(claims, issuer=client.client_id, audience=self._audience, now=now, leeway=_LEEWAY_S)
             self._check_unused(client, claims, now)
         except TokenRejected as exc:
-            raise create_oauth_error("invalid_client", f"the assertion is not accepted: {exc}", 401) from None
+            raise create_oauth_error("invalid_client", f"invalid client assertion: {exc}", 401) from None
 
     def _verify_assertion(self, client: ClientRecord, assertion: str, address: str, now: float) -> Flow[dict[str, Any]]:
-        """The claims, by a key the client has: as remembered, else as its document says now."""
+        """Return the claims of an assertion, verified with the cached keys or with newly fetched ones."""
         header = signing.read_header(assertion)
         keys = signing.select_keys(self._load_keys(client, now), header, ASYMMETRIC_ALGORITHMS)
         try:
@@ -132,42 +138,42 @@ class ClientAuthenticator:
         return signing.parse_jwks(client.jwks or {"keys": []} if stored is None else to_plain(stored))
 
     def _fetch_keys(self, client: ClientRecord, url: str, address: str, now: float) -> Flow[PublicKeys]:
-        """Fetched at a pace: anyone can name any address as that of their keys."""
-        if self._key_fetch_limiter.is_full(url, now) or self._failed_fetch_limiter.is_full(url, now):
-            raise TokenRejected("the client's keys were looked for just now")
+        """Fetch the keys of a client. The number of fetches is limited, because a client can choose any URL."""
+        if self._key_fetch_limiter.compute_wait(url, now) or self._failed_fetch_limiter.compute_wait(url, now):
+            raise TokenRejected("the client's keys were fetched too often")
         self._check_fetch_limit(address, now)
-        self._key_fetch_limiter.record(url, now)
+        self._key_fetch_limiter.take(url, now)
         response = yield FetchUntrusted(url)
-        document = response.json() if response.status == 200 else None
+        document = response.json() if response.status_code == 200 else None
         try:
             keys = signing.parse_jwks(document or {})
         except ValueError:
-            self._failed_fetch_limiter.record(url, now)
+            self._failed_fetch_limiter.take(url, now)
             raise TokenRejected("the client's keys cannot be fetched") from None
         expires_at = now + get_document_ttl(response.headers)
-        with contextlib.suppress(StoreFull):  # then they are fetched again
+        with contextlib.suppress(StoreFull):  # if the store is full, the keys are fetched again next time
             self._store.put(
                 "client keys", client.client_id, encode({"keys": [key.jwk for key in keys]}), expires_at, now
             )
         return keys
 
     def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], now: float) -> None:
-        # An audience of several would let whoever else it is for use it here.
+        # An assertion must have one audience, because each of several audiences could replay it at the others.
         if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
-            raise TokenRejected("it must be by the client, about the client, and for this server alone")
+            raise TokenRejected("issuer and subject must be the client, and this server must be the only audience")
         assertion_id = claims.get("jti")
         if not isinstance(assertion_id, str) or not 0 < len(assertion_id) <= _MAX_JTI_CHARS:
             raise TokenRejected("it has no usable jti")
         expires_at = float(claims["exp"]) + _LEEWAY_S
         if expires_at > now + _MAX_ASSERTION_TTL_S:
-            raise TokenRejected("it is good for too long")
+            raise TokenRejected("its lifetime is too long")
         assertion_hash = hash_secret(f"{client.client_id} {assertion_id}")
         if self._store.add("assertion", assertion_hash, b"1", expires_at, now) is not None:
-            raise TokenRejected("it was used before")
+            raise TokenRejected("it was already used")
 
 
 def parse_basic_auth(request: Request) -> tuple[str, str] | None:
-    """The name and secret of an Authorization header of the Basic kind."""
+    """Return the name and secret of a Basic Authorization header."""
     scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -179,7 +185,7 @@ def parse_basic_auth(request: Request) -> tuple[str, str] | None:
 
 
 def read_claimed_client_id(request: Request, fields: Mapping[str, str]) -> str | None:
-    """Who a client says it is, not yet believed."""
+    """Return the client id that a request claims, without verification."""
     credentials = parse_basic_auth(request)
     if credentials is not None:
         return credentials[0]

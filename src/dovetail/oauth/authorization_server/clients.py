@@ -1,7 +1,7 @@
 """Clients of the authorization server: registered by the operator, by metadata document, or dynamically.
 
-What decides where a code is sent is the redirect URI, so those are looked at closely: nothing a browser would run, no
-plain http but on the user's own machine, nothing that could be read in two ways. spec: client-registration
+The server sends codes to the redirect URI, so this module checks the URI strictly. A browser must not run it as code.
+It must not be plain http except on the user's machine, and it must not be ambiguous. spec: client-registration
 """
 
 import re
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from dovetail.oauth.authorization_server.responses import hash_secret
 from dovetail.oauth.authorization_server.store import ClientRecord
-from dovetail.oauth.flow import HTTPResponse
+from dovetail.oauth.flow import FetchResponse
 from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.guard import validate_scopes
 from dovetail.oauth.login.login_settings import split_scopes
@@ -20,21 +20,22 @@ from dovetail.oauth.metadata import is_valid_netloc
 from dovetail.protocol.http_checks import LOOPBACK
 
 AUTH_METHODS: Final = ("none", "client_secret_post", "client_secret_basic", "private_key_jwt")
-ANY_SECRET_METHOD: Final = "client_secret"  # in the header or in the form, as a client that was never asked likes it
+ANY_SECRET_METHOD: Final = "client_secret"  # the client may send its secret in the header or in the form
 GRANT_TYPES: Final = ("authorization_code", "refresh_token")
 CLIENT_CREDENTIALS: Final = "client_credentials"
-UNUSED_CLIENT_TTL_S: Final = 90 * 86400.0  # seconds after which a client that registered itself is forgotten
+# The server deletes clients that registered themselves after this time without use.
+UNUSED_CLIENT_TTL_S: Final = 90 * 86400.0
 
 _MAX_REDIRECT_URIS: Final = 5
 _MAX_KEYS: Final = 10
-_DEFAULT_DOCUMENT_TTL_S: Final = 3600.0  # seconds it is believed, if it does not say
-_MAX_DOCUMENT_BYTES: Final = 5 * 1024  # as its own specification advises
+_DEFAULT_DOCUMENT_TTL_S: Final = 3600.0  # lifetime of a document without a cache header
+_MAX_DOCUMENT_BYTES: Final = 5 * 1024  # the specification of client metadata documents recommends this limit
 _MAX_URI_CHARS: Final = 2048
 _MAX_NAME_BYTES: Final = 128
 _UNSAFE_CHARS: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
-# An application should turn its domain round for a scheme (RFC 8252, section 7.1); many that are used every day do not.
+# RFC 8252, section 7.1 recommends a reversed domain name as the scheme, but many applications use other names.
 _PRIVATE_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]{2,63}")
-# What a browser runs, shows or hands on by itself, or a system takes as a command.
+# A browser or the system would run, display or forward URIs with these schemes.
 _RESERVED_SCHEMES: Final = re.compile(
     "about|blob|chrome|content|data|edge|facetime|feed|file|filesystem|ftps?|gopher|https?|imap|intent|jar|javascript|"
     "ldaps?|livescript|magnet|mailto|market|mhtml|mms|mocha|news|nntp|opera|pop|resource|search|sftp|sips?|smb|sms|smsto|"
@@ -43,7 +44,7 @@ _RESERVED_SCHEMES: Final = re.compile(
 
 
 class InvalidClient(Exception):
-    """What a client says of itself will not do; `error` is OAuth's word for it."""
+    """The metadata of a client is invalid. `error` is the OAuth error code."""
 
     def __init__(self, message: str, error: str = "invalid_client_metadata") -> None:
         super().__init__(message)
@@ -51,38 +52,38 @@ class InvalidClient(Exception):
 
 
 def check_redirect_uri(uri: Any) -> str:
-    """A redirect URI a code may be sent to; InvalidClient if not."""
+    """Return the redirect URI if the server may send codes to it. Otherwise raise InvalidClient."""
     if not isinstance(uri, str) or not uri or len(uri) > _MAX_URI_CHARS or _UNSAFE_CHARS.search(uri):
-        raise InvalidClient("a redirect URI is not a plain address", "invalid_redirect_uri")
+        raise InvalidClient("a redirect URI contains invalid characters", "invalid_redirect_uri")
     try:
         parts = urlsplit(uri)
         _ = parts.port
     except ValueError:
-        raise InvalidClient("a redirect URI is not an address", "invalid_redirect_uri") from None
+        raise InvalidClient("a redirect URI is not a valid URI", "invalid_redirect_uri") from None
     if not is_valid_netloc(parts.netloc):
-        raise InvalidClient("a redirect URI is not an address", "invalid_redirect_uri")
+        raise InvalidClient("a redirect URI is not a valid URI", "invalid_redirect_uri")
     if "#" in uri or parts.username is not None or parts.password is not None:
-        raise InvalidClient("a redirect URI has a fragment or credentials in it", "invalid_redirect_uri")
+        raise InvalidClient("a redirect URI must not contain a fragment or credentials", "invalid_redirect_uri")
     is_loopback = parts.scheme == "http" and parts.hostname in LOOPBACK
     is_https = parts.scheme == "https" and bool(parts.hostname)
     is_private_scheme = _is_private_scheme(parts.scheme) and bool(parts.netloc or parts.path.strip("/"))
     if not (is_loopback or is_https or is_private_scheme):
         raise InvalidClient(
-            "a redirect URI must be https, http on the user's own machine, or of a scheme of the application's own",
+            "a redirect URI must be https, http on the user's machine, or have a scheme of the application",
             "invalid_redirect_uri",
         )
     return uri
 
 
 def _is_private_scheme(scheme: str) -> bool:
-    """Whether a scheme can be one of an application's own."""
+    """Return whether a scheme can belong to an application."""
     return _RESERVED_SCHEMES.fullmatch(scheme) is None and _PRIVATE_SCHEME.fullmatch(scheme) is not None
 
 
 def match_redirect_uri(client: ClientRecord, requested_uri: str | None) -> str | None:
-    """The registered redirect URI that is meant; None if there is none. On loopback the port may be another.
+    """Return the registered redirect URI that matches, or None. On loopback, the port may differ.
 
-    Compared as text, or in every part but the port. RFC 8252, section 7.3
+    The comparison is by text. On loopback, it compares every part except the port. RFC 8252, section 7.3
     """
     if requested_uri is None:
         return client.redirect_uris[0] if len(client.redirect_uris) == 1 else None
@@ -109,13 +110,15 @@ def _without_port(uri: str) -> tuple[str | None, str, str] | None:
 
 
 def is_local_redirect(uri: str) -> bool:
-    """Whether a redirect stays on the user's own machine, where any program may be listening."""
+    """Return whether a redirect stays on the user's machine. Any program on that machine may listen for the
+    redirect.
+    """
     parts = urlsplit(uri)
     return parts.scheme not in ("http", "https") or parts.hostname in LOOPBACK
 
 
 def create_client(metadata: Mapping[str, Any]) -> tuple[ClientRecord, str | None]:
-    """The client that registers itself with this, and its secret if it gets one. RFC 7591"""
+    """Create the client for a registration. Return the client, and its secret or None. RFC 7591"""
     uris, method = _parse_redirect_uris(metadata), metadata.get("token_endpoint_auth_method", "none")
     if method not in AUTH_METHODS:
         raise InvalidClient(f"token_endpoint_auth_method must be one of {', '.join(AUTH_METHODS)}")
@@ -135,7 +138,7 @@ def create_client(metadata: Mapping[str, Any]) -> tuple[ClientRecord, str | None
 
 
 def build_registration_response(client: ClientRecord, secret: str | None, now: float) -> dict[str, Any]:
-    """What a client is told after it registered."""
+    """Build the response to a registration."""
     response: dict[str, Any] = {
         "client_id": client.client_id,
         "client_id_issued_at": int(now),
@@ -151,7 +154,7 @@ def build_registration_response(client: ClientRecord, secret: str | None, now: f
 
 
 def is_document_url(client_id: str) -> bool:
-    """Whether a client id is the address of a document about it."""
+    """Return whether a client id is the URL of a metadata document."""
     if not client_id.startswith("https://") or len(client_id) > _MAX_URI_CHARS or _UNSAFE_CHARS.search(client_id):
         return False
     try:
@@ -164,23 +167,24 @@ def is_document_url(client_id: str) -> bool:
     return bool(parts.hostname) and is_plain and len(parts.path) > 1 and "." not in segments and ".." not in segments
 
 
-def parse_client_document(client_id: str, response: HTTPResponse) -> ClientRecord:
-    """The client whose document this is; InvalidClient if it is not, or says nothing usable.
+def parse_client_document(client_id: str, response: FetchResponse) -> ClientRecord:
+    """Return the client that a metadata document describes. Raise InvalidClient if the document is invalid or describes
+    another client.
 
     spec: security-considerations#client-id-metadata-document-security
     """
-    metadata = response.json() if response.status == 200 and len(response.body) <= _MAX_DOCUMENT_BYTES else None
+    metadata = response.json() if response.status_code == 200 and len(response.body) <= _MAX_DOCUMENT_BYTES else None
     if metadata is None:
         raise InvalidClient("the client's document cannot be fetched", "invalid_client")
     if metadata.get("client_id") != client_id:
-        raise InvalidClient("the client's document is about another client", "invalid_client")
+        raise InvalidClient("the client's document describes another client", "invalid_client")
     method = metadata.get("token_endpoint_auth_method", "none")
     if "client_secret" in metadata or method not in ("none", "private_key_jwt"):
-        raise InvalidClient("a client known by its document has no secret", "invalid_client")
+        raise InvalidClient("a client with a metadata document cannot have a secret", "invalid_client")
     jwks, jwks_uri = _parse_keys(metadata, method)
     name = _parse_name(metadata)
     if not name:
-        raise InvalidClient("the client's document does not name it", "invalid_client")
+        raise InvalidClient("the client's document has no name", "invalid_client")
     return ClientRecord(
         client_id=client_id,
         client_name=name,
@@ -194,7 +198,9 @@ def parse_client_document(client_id: str, response: HTTPResponse) -> ClientRecor
 
 
 def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any] | None, str | None]:
-    """The public keys of a client that proves itself by them, or where they are. RFC 7591, section 2"""
+    """Return the public keys of a client that authenticates with a private key, or the URL of these keys. RFC 7591,
+    section 2
+    """
     if method != "private_key_jwt":
         return None, None
     jwks, url = metadata.get("jwks"), metadata.get("jwks_uri")
@@ -206,12 +212,12 @@ def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any
         else []
     )
     if not keys or len(keys) > _MAX_KEYS:
-        raise InvalidClient("a client with a private key names its public ones: jwks or jwks_uri, and not many")
+        raise InvalidClient("a client with a private key needs jwks or jwks_uri, with a limited number of keys")
     return {"keys": [key.jwk for key in keys]}, None
 
 
 def get_document_ttl(headers: Mapping[str, str]) -> float:
-    """How long a client's document is believed: as long as it says, within reason."""
+    """Return how long a client's document may be cached, within limits."""
     cache_control = headers.get("cache-control", "")
     if "no-store" in cache_control or "no-cache" in cache_control:
         return 60.0
@@ -222,7 +228,7 @@ def get_document_ttl(headers: Mapping[str, str]) -> float:
 def _parse_redirect_uris(metadata: Mapping[str, Any], max_uris: int = _MAX_REDIRECT_URIS) -> tuple[str, ...]:
     uris = metadata.get("redirect_uris")
     if not isinstance(uris, list) or not 0 < len(uris) <= max_uris:
-        raise InvalidClient(f"redirect_uris must be a list of one to {max_uris}", "invalid_redirect_uri")
+        raise InvalidClient(f"redirect_uris must be a list of 1 to {max_uris} URIs", "invalid_redirect_uri")
     return tuple(check_redirect_uri(uri) for uri in uris)
 
 
@@ -234,7 +240,9 @@ def _parse_name(metadata: Mapping[str, Any]) -> str:
 
 
 def _parse_grant_types(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Grants this server does not have are left out: many clients name all they know."""
+    """Return the grant types that this server supports. Ignore others, because many clients list every grant type they
+    know.
+    """
     grant_types, response_types = (
         metadata.get("grant_types", ["authorization_code"]),
         metadata.get("response_types", ["code"]),
@@ -249,13 +257,15 @@ def _parse_grant_types(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 class RegisteredClient:
     """A client that you register by hand. Pass it as `AuthorizationServer(clients=[...])`.
 
-    A client without `redirect_uris` is a program: it gets tokens for itself, not for users.
+    A client without `redirect_uris` is a program that gets tokens for itself, not for users.
 
-    redirect_uris: where users are sent after the login.
-    client_name: shown to users. Defaults to the `client_id`.
-    client_secret: how the client authenticates.
-    public_keys: the public keys of a client that authenticates with a private key: a JWK set or PEM texts.
-    scopes: the scopes of a program. Users decide on the scopes of other clients.
+    Args:
+        client_id: The ID of the client.
+        redirect_uris: The URIs to which the browser returns after the login.
+        client_name: The name that users see. Defaults to the `client_id`.
+        client_secret: The secret with which the client authenticates.
+        public_keys: The public keys of a client that authenticates with a private key: a JWK set or PEM texts.
+        scopes: The scopes of a program. Users decide on the scopes of other clients.
     """
 
     def __init__(
@@ -265,17 +275,17 @@ class RegisteredClient:
         redirect_uris: Sequence[str] = (),
         client_name: str = "",
         client_secret: str | None = None,
-        public_keys: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str] | None = None,
+        public_keys: Mapping[str, object] | str | Sequence[Mapping[str, object] | str] | None = None,
         scopes: str | Sequence[str] = (),
     ) -> None:
         if not redirect_uris and client_secret is None and public_keys is None:
-            raise ValueError("a client needs redirect_uris=, and a program client_secret= or public_keys=")
+            raise ValueError("a client needs redirect_uris=, and a program needs client_secret= or public_keys=")
         if redirect_uris and scopes:
             raise ValueError("scopes= is for programs, which have no redirect_uris=. Users decide on all other scopes")
         if client_secret is not None and not client_secret.strip():
-            raise ValueError("client_secret= is blank. Anyone could be this client")
+            raise ValueError("client_secret= is blank, so any program could log in as this client")
         if client_secret is not None and public_keys is not None:
-            raise ValueError("a client has client_secret= or public_keys=, not both")
+            raise ValueError("pass client_secret= or public_keys=, not both")
         auth_method = "none" if client_secret is None else ANY_SECRET_METHOD
         self._record = ClientRecord(
             client_id=client_id,
@@ -293,12 +303,12 @@ class RegisteredClient:
 
 
 def get_client_record(client: Any) -> ClientRecord:
-    """Return the record of a client that was registered by hand."""
+    """Return the stored form of a client that was registered by hand."""
     if not isinstance(client, RegisteredClient):
         raise TypeError(f"clients= must be a list of RegisteredClient(...), not of {type(client).__name__}")
     return client._record  # pyright: ignore[reportPrivateUsage]
 
 
 def can_use_client_credentials(client: ClientRecord) -> bool:
-    """Whether a client gets tokens for itself."""
+    """Return whether a client can get tokens for itself."""
     return CLIENT_CREDENTIALS in client.grant_types

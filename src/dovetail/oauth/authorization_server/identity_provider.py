@@ -1,17 +1,13 @@
 """UpstreamProvider: a login service behind the authorization server, for providers without client registration.
 
-Plain facts about the known ones, and the flows to them. Their tokens never reach a client: what clients get is ours.
+This module contains the data of known providers and the flows to them. Clients receive only the tokens of the
+authorization server, never those of the provider.
 """
 
-import hashlib
 import re
-import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
-
-import msgspec
 
 from dovetail.errors import LoginFailed
 from dovetail.oauth.flow import Flow, Now, build_basic_auth, fetch, login_error, post_form
@@ -26,20 +22,21 @@ _USER_CLAIMS: Final = ("name", "email", "login", "preferred_username", "picture"
 
 
 class ProviderMetadata(Struct, frozen=True, kw_only=True):
-    """What has to be known of a provider."""
+    """The endpoints and options of an identity provider."""
 
-    name: str
-    authorization_endpoint: str
-    token_endpoint: str
-    userinfo_endpoint: str
-    issuer: str | None = None  # checked where the provider names itself in its answer
-    subject_claim: str = "sub"  # where its user document names the user, always the same way
-    scopes: tuple[str, ...] = ("openid",)
+    name: str  # the name that users see
+    authorization_endpoint: str  # the URL where users log in
+    token_endpoint: str  # the URL that exchanges codes for tokens
+    userinfo_endpoint: str  # the URL that returns the claims of the user
+    issuer: str | None = None  # the expected issuer in responses, if the provider sends one
+    subject_claim: str = "sub"  # the claim that identifies a user permanently
+    scopes: tuple[str, ...] = ("openid",)  # the scopes to request
+    # How to send the secret: "client_secret_post" or "client_secret_basic".
     token_endpoint_auth_method: str = "client_secret_post"
-    extra_params: dict[str, str] = field(default_factory=dict)  # said at the authorization endpoint
+    extra_params: dict[str, str] = field(default_factory=dict)  # additional parameters for the authorization endpoint
 
 
-# Facts of the providers' own documentation. `{...}` is filled in by what `UpstreamProvider` is given.
+# The values are from the providers' documentation. Options of `UpstreamProvider` replace `{...}`.
 PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
     "github": {
         "issuer": "https://github.com/login/oauth",
@@ -102,14 +99,15 @@ PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
 
 
 class UpstreamProvider:
-    """A login service whose users can log in here. Pass it as `AuthorizationServer(upstream=...)`.
+    """A login service whose users can log in to this authorization server. Pass it as
+    `AuthorizationServer(upstream=...)`.
 
     provider: a known provider, such as "github", or a `ProviderMetadata(...)`.
     client_id, client_secret: the client that you registered at the provider.
     issuer: the issuer URL of any other provider that publishes its metadata. Replaces `provider`.
     scopes: scopes to request from the provider.
-    allow_user: a function of the user's claims. Return True to let the user in. Without it, everyone who has an account
-        at the provider can log in.
+    allow_user: a function of the user's claims. Return True to let the user in. By default, every user with an account
+    at the provider can log in.
     tenant: the tenant of "entra".
     domain: the domain of "auth0", "okta", "cognito" or "keycloak".
     realm: the realm of "keycloak".
@@ -129,16 +127,16 @@ class UpstreamProvider:
         realm: str | None = None,
     ) -> None:
         if (provider is None) == (issuer is None):
-            raise ValueError("UpstreamProvider needs a provider or issuer=, and not both")
+            raise ValueError("UpstreamProvider needs either a provider or issuer=, not both")
         if issuer is not None and not is_secure_url(issuer):
-            raise ValueError(f"issuer must be an https URL, as the provider's metadata says it, not {issuer!r}")
+            raise ValueError(f"issuer must be an https URL, exactly as in the provider's metadata, not {issuer!r}")
         _check_allow_user(allow_user)
         parts = {"tenant": tenant, "domain": domain, "realm": realm}
         parts_given = {name: value for name, value in parts.items() if value is not None}
         if isinstance(provider, str):
             provider = _load_preset(provider, parts_given)
         elif parts_given:
-            raise ValueError(f"{next(iter(parts_given))}= is only for providers that are known by name")
+            raise ValueError(f"{next(iter(parts_given))}= is only for known providers")
         self._identity_provider = IdentityProvider(
             provider,
             issuer=issuer,
@@ -155,7 +153,7 @@ def get_identity_provider(upstream: UpstreamProvider) -> "IdentityProvider":
 
 
 class IdentityProvider:
-    """The flows to a login service behind our authorization server."""
+    """The flows to a login service behind the authorization server."""
 
     def __init__(
         self,
@@ -180,12 +178,12 @@ class IdentityProvider:
         return self._metadata.name if self._metadata is not None else (self._issuer or "")
 
     def get_metadata(self) -> Flow[ProviderMetadata]:
-        """Return the metadata. Fetch it once if only the issuer is known."""
+        """Return the metadata of the provider. If only the issuer is known, fetch the metadata once."""
         if self._metadata is None:
             assert self._issuer is not None
             metadata, failure_cause = (
                 None,
-                LoginFailed(f"nothing usable is found for {self._issuer}, or it cannot be reached"),
+                LoginFailed(f"{self._issuer} has no usable metadata or cannot be reached"),
             )
             try:
                 metadata = yield from fetch_server_metadata(self._issuer)
@@ -194,7 +192,7 @@ class IdentityProvider:
             if metadata is None or not (
                 metadata.authorization_endpoint and metadata.token_endpoint and metadata.userinfo_endpoint
             ):
-                raise LoginFailed("the provider publishes no metadata that can be used") from failure_cause
+                raise LoginFailed("the provider publishes no usable metadata") from failure_cause
             supported = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
             supports_post = "client_secret_post" in supported
             self._metadata = ProviderMetadata(
@@ -206,11 +204,11 @@ class IdentityProvider:
                 token_endpoint_auth_method="client_secret_post" if supports_post else "client_secret_basic",
             )
         if not all(map(is_secure_url, (self._metadata.token_endpoint, self._metadata.userinfo_endpoint))):
-            raise LoginFailed("the provider's endpoints are not https")
+            raise LoginFailed("the provider's endpoints must be https")
         return self._metadata
 
     def build_authorization_url(self, callback: str, state: str, challenge: str) -> Flow[str]:
-        """Return the URL that the user's browser is sent to."""
+        """Return the URL to which the user's browser is sent."""
         provider = yield from self.get_metadata()
         fields = provider.extra_params | {
             "response_type": "code",
@@ -227,13 +225,14 @@ class IdentityProvider:
     def finish_login(
         self, fields: Mapping[str, str], callback: str, verifier: str
     ) -> Flow[tuple[str, dict[str, Any], Token]]:
-        """Return the subject, the claims and the provider's tokens of the user who came back.
+        """Return the subject, the claims and the provider's tokens of the user who logged in.
 
-        Raise LoginFailed if there is none. Its cause is the provider's error, if it sent one.
+        Raise LoginFailed if the login failed. The cause of the exception is the provider's error, if the provider sent
+        one.
         """
         provider = yield from self.get_metadata()
         if provider.issuer is not None and fields.get("iss", provider.issuer) != provider.issuer:
-            raise LoginFailed("the answer comes from another provider")
+            raise LoginFailed("the response comes from another provider")
         form = {
             "grant_type": "authorization_code",
             "code": fields.get("code", ""),
@@ -243,10 +242,10 @@ class IdentityProvider:
         token = yield from self._request_token(provider, form)
         headers = {"authorization": f"Bearer {token.access_token}"}
         response = yield from fetch(provider.userinfo_endpoint, headers)
-        user_info = response.json() if response.status == 200 else None
+        user_info = response.json() if response.status_code == 200 else None
         subject = user_info.get(provider.subject_claim) if user_info is not None else None
         if user_info is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
-            raise LoginFailed("the provider does not say who logged in") from login_error(
+            raise LoginFailed("the provider did not identify the user") from login_error(
                 provider.userinfo_endpoint, response
             )
         if self._allow_user is not None and self._allow_user(user_info) is not True:
@@ -255,7 +254,9 @@ class IdentityProvider:
         return f"{provider.name}:{subject}", claims, token
 
     def renew_token(self, token: Token) -> Flow[Token | None]:
-        """A fresh token of the provider's; None if there is none to be had, LoginFailed if it gives none."""
+        """Return a new token of the provider. Return None if the old token has no refresh token. Raise LoginFailed if
+        the provider refuses to renew it.
+        """
         if token.refresh_token is None:
             return None
         provider = yield from self.get_metadata()
@@ -274,11 +275,11 @@ class IdentityProvider:
         response = yield from post_form(provider.token_endpoint, form, headers)
         now: float = yield Now()
         try:
-            if response.status != 200:
-                raise LoginFailed("no token")
+            if response.status_code != 200:
+                raise LoginFailed("the response contains no token")
             return parse_token(response, now)
-        except LoginFailed:  # some answer with 200 whatever they say
-            raise LoginFailed("the provider gave no token") from login_error(provider.token_endpoint, response)
+        except LoginFailed:  # some providers report errors with status 200
+            raise LoginFailed("the provider issued no token") from login_error(provider.token_endpoint, response)
 
 
 def _check_allow_user(allow_user: Any) -> None:
@@ -303,40 +304,7 @@ def _load_preset(name: str, parts: Mapping[str, str]) -> ProviderMetadata:
     placeholders = {part for value in preset.values() if isinstance(value, str) for part in _PLACEHOLDER.findall(value)}
     for part, value in parts.items():
         if part not in placeholders:
-            raise ValueError(f"provider {name!r} does not take {part}=")
+            raise ValueError(f"{part}= is not an option of the provider {name!r}")
         if not _PLAIN_VALUE.fullmatch(value):
             raise ValueError(f"{part}= must be a plain name, such as login.example.com, not {value!r}")
     return ProviderMetadata(name=name, **fields)
-
-
-class SecretSealer:
-    """Seals what must not be read where it is stored: the provider's tokens, the signing key."""
-
-    def __init__(self, secret: str | bytes | None) -> None:
-        secret_bytes = secret.encode() if isinstance(secret, str) else secret
-        if secret_bytes is not None and len(secret_bytes) < 16:
-            raise ValueError("a secret needs at least 16 bytes")
-        self._key = (
-            secrets.token_bytes(32)
-            if secret_bytes is None
-            else hashlib.sha256(b"dovetail vault " + secret_bytes).digest()
-        )
-
-    def seal(self, value: Any, purpose: str) -> str:
-        """A text only this vault reads back, and only about the same."""
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        nonce = secrets.token_bytes(12)
-        sealed = AESGCM(self._key).encrypt(nonce, msgspec.json.encode(value), purpose.encode())
-        return urlsafe_b64encode(nonce + sealed).decode("ascii")
-
-    def open(self, sealed: str, purpose: str) -> bytes | None:
-        """What was sealed; None if it was not, or about something else."""
-        from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        try:
-            data = urlsafe_b64decode(sealed)
-            return AESGCM(self._key).decrypt(data[:12], data[12:], purpose.encode())
-        except (InvalidTag, ValueError):
-            return None

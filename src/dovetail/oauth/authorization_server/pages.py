@@ -35,13 +35,15 @@ def render_consent(
     provider_name: str | None,
     problem: str | None = None,
 ) -> str:
-    """Who asks for access to what, and where the answer will be sent. spec: client-registration"""
+    """Render the consent page. It shows the application, the requested access, and where the answer is sent. spec:
+    client-registration
+    """
     host = describe_redirect_host(authorization_request.redirect_uri)
-    rows = [("Application", client.client_name or "(without a name)")]
+    rows = [("Application", client.client_name or "(no name)")]
     if client.by_document:
         rows.append(("Described at", urlsplit(client.client_id).hostname or ""))
     rows += [("The answer is sent to", host), ("Access to", authorization_request.resource)]
-    rows += [("Permissions", ", ".join(authorization_request.scopes) or "none by name")]
+    rows += [("Permissions", ", ".join(authorization_request.scopes) or "none named")]
     rows_html = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
     notes = _render_notes(authorization_request, user, problem)
     fields = ""
@@ -67,17 +69,17 @@ def _render_notes(authorization_request: AuthorizationRequest, user: str | None,
     if problem is not None:
         notes.append(problem)
     if user is not None:
-        notes.append(f"Development mode: nobody is asked for a password. Whoever allows this acts as “{user}”.")
+        notes.append(f"Development mode: there is no password. Anyone who allows this acts as “{user}”.")
     if is_local_redirect(authorization_request.redirect_uri):
         notes.append(
-            "The answer goes to a program on this computer. Any program here could claim to be this application: allow "
-            "it only if you have just started it yourself."
+            "The answer goes to a program on this computer. Any program on this computer could claim to be "
+            "this application, so allow access only if you have just started the application yourself."
         )
     return "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
 
 
 def render_provider_redirect(name: str, url: str) -> str:
-    """The way to the provider upstream."""
+    """Render the page with the link to the upstream provider."""
     link = escape(url)
     return _render_page(
         "Log in",
@@ -87,14 +89,14 @@ def render_provider_redirect(name: str, url: str) -> str:
 
 
 def render_error(title: str, paragraphs: Sequence[str]) -> str:
-    """Something that leads nowhere."""
+    """Render an error page."""
     return _render_page(
         title, f"<h1>{escape(title)}</h1>" + "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
     )
 
 
 def describe_redirect_host(uri: str) -> str:
-    """The host a redirect leads to, as a user can judge it."""
+    """Describe the target of a redirect for the user."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return f"the application that owns {parts.scheme}:"

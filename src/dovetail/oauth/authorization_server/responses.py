@@ -2,21 +2,23 @@
 
 import hashlib
 import hmac
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from dovetail.wire.base import Struct, field
+from dovetail.oauth.flow import parse_json_object
+from dovetail.protocol.http_types import HTTPResponse
+from dovetail.wire.base import Struct, field, replace
 from dovetail.wire.codec import encode
-from dovetail.wire.raw_message import to_plain
 
 _CSP_SOURCE: Final = re.compile(r"[a-z][a-z0-9+.\-]*:(//[a-z0-9.\-]+(:[0-9]{1,5})?|//\[[0-9a-f:.]+\](:[0-9]{1,5})?)?")
 _MAX_FIELDS: Final = 32
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What came; the path is relative to the issuer, header names are lower case."""
+    """An HTTP request. The path is relative to the issuer, and header names are lower case."""
 
     method: str
     path: str
@@ -27,7 +29,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> dict[str, str] | None:
-        """The fields of the query, or of the form that was sent; None if one stands twice or there are too many."""
+        """Return the fields of the query or form. Return None if a field is repeated or there are too many fields."""
         if self.method != "POST":
             return _parse_fields(self.query)
         content_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -39,17 +41,13 @@ class Request(Struct, frozen=True, kw_only=True):
             return None
 
     def json(self) -> dict[str, Any] | None:
-        """The object in the body, if there is one."""
+        """Return the JSON object in the body, or None."""
         if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return None
-        try:
-            value = to_plain(self.body)
-        except Exception:
-            return None
-        return value if isinstance(value, dict) else None
+        return parse_json_object(self.body)
 
     def cookie(self, name: str) -> str | None:
-        """The cookie of this name; None if there is none, or more than one."""
+        """Return the value of a cookie, or None if the cookie is missing or repeated."""
         values = [
             value
             for part in self.headers.get("cookie", "").split(";")
@@ -65,68 +63,62 @@ def _parse_fields(text: str) -> dict[str, str] | None:
     except ValueError:
         return None
     fields = dict(pairs)
-    # A parameter that stands twice could be read in two ways. RFC 6749, section 3.1
+    # A form with a repeated parameter is ambiguous. RFC 6749, section 3.1
     return fields if len(fields) == len(pairs) else None
 
 
-class Response(Struct, frozen=True):
-    """What is answered."""
-
-    status: int
-    headers: tuple[tuple[str, str], ...] = ()
-    body: bytes = b""
-
-    def with_headers(self, *headers: tuple[str, str]) -> "Response":
-        """The same, with more headers."""
-        return Response(self.status, self.headers + headers, self.body)
+def add_headers(response: HTTPResponse, headers: Mapping[str, str]) -> HTTPResponse:
+    """Return a copy of the response with additional headers."""
+    return replace(response, headers={**response.headers, **headers})
 
 
-def json_response(content: Mapping[str, Any], status: int = 200, *, is_cacheable: bool = False) -> Response:
-    """JSON; not to be kept by anyone unless it is the same for everyone."""
+def json_response(content: Mapping[str, Any], status: int = 200, *, is_cacheable: bool = False) -> HTTPResponse:
+    """Return a JSON response. Only a response that is the same for every caller may be cached."""
     cache_control = "public, max-age=300" if is_cacheable else "no-store"
-    return Response(status, (("content-type", "application/json"), ("cache-control", cache_control)), encode(content))
+    return HTTPResponse(status, {"content-type": "application/json", "cache-control": cache_control}, encode(content))
 
 
-def error_response(error: str, description: str, status: int = 400) -> Response:
-    """An error as OAuth tells it. RFC 6749, section 5.2"""
+def error_response(error: str, description: str, status: int = 400) -> HTTPResponse:
+    """Return an OAuth error response. RFC 6749, section 5.2"""
     return json_response({"error": error, "error_description": description}, status)
 
 
-def rate_limit_response(retry_after_s: int, description: str = "too many requests") -> Response:
-    """Whoever asks too often is asked to wait."""
-    return error_response("slow_down", description, 429).with_headers(("retry-after", str(retry_after_s)))
+def rate_limit_response(wait_s: float, description: str = "too many requests") -> HTTPResponse:
+    """Return a response that asks the caller to wait."""
+    return add_headers(error_response("slow_down", description, 429), {"retry-after": str(math.ceil(wait_s))})
 
 
-def html_response(html: str, status: int = 200, *, form_target: str | None = None) -> Response:
-    """A page nobody can frame, that runs nothing and loads nothing; its form may lead on to one other place."""
+def html_response(html: str, status: int = 200, *, form_target: str | None = None) -> HTTPResponse:
+    """Return a page that cannot be framed, runs no scripts and loads no resources. Its form may redirect to
+    `form_target`.
+    """
     form_source = "" if form_target is None else " " + csp_source(form_target)
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; form-action 'self'{form_source}; "
         "frame-ancestors 'none'; base-uri 'none'"
     )
-    return Response(
-        status,
-        (
-            ("content-type", "text/html; charset=utf-8"),
-            ("content-security-policy", policy),
-            ("x-frame-options", "DENY"),
-            ("referrer-policy", "no-referrer"),
-            ("x-content-type-options", "nosniff"),
-            ("cache-control", "no-store"),
-        ),
-        html.encode(),
-    )
+    headers = {
+        "content-type": "text/html; charset=utf-8",
+        "content-security-policy": policy,
+        "x-frame-options": "DENY",
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-store",
+    }
+    return HTTPResponse(status, headers, html.encode())
 
 
-def redirect_response(url: str, fields: Mapping[str, str | None]) -> Response:
-    """Send the browser on, with these fields in the query."""
+def redirect_response(url: str, fields: Mapping[str, str | None]) -> HTTPResponse:
+    """Redirect the browser, with these fields in the query."""
     query = urlencode({name: value for name, value in fields.items() if value is not None})
     location = url + ("&" if urlsplit(url).query else "?") + query
-    return Response(303, (("location", location), ("cache-control", "no-store"), ("referrer-policy", "no-referrer")))
+    return HTTPResponse(303, {"location": location, "cache-control": "no-store", "referrer-policy": "no-referrer"})
 
 
 def csp_source(url: str) -> str:
-    """Where a URL leads, as a content security policy says it: browsers follow a form's redirects only to such."""
+    """Return the source expression of a URL for a content security policy. Browsers allow a form to redirect only to
+    such a source.
+    """
     parts = urlsplit(url)
     source_expression = (
         f"{parts.scheme}://{parts.netloc.lower()}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
@@ -135,10 +127,10 @@ def csp_source(url: str) -> str:
 
 
 def hash_secret(secret: str) -> str:
-    """What is kept of a secret that is given out."""
+    """Return the hash of a secret. The server stores the hash instead of the secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def is_same_secret(first: str, second: str) -> bool:
-    """Whether two secrets are equal, in a time that does not tell where they differ."""
+    """Compare two secrets in constant time."""
     return hmac.compare_digest(first.encode(), second.encode())

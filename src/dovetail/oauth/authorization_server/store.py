@@ -1,4 +1,6 @@
-"""What the authorization server stores: values by kind and key with an expiry. Secrets are stored as hashes."""
+"""The store of the authorization server. It holds values by kind and key, each with an expiry. Secrets are stored as
+hashes.
+"""
 
 from typing import Any, Final, Protocol, TypeVar
 
@@ -8,32 +10,33 @@ from dovetail.wire.base import Struct, field
 
 T = TypeVar("T")
 
-# What can be fetched again: where there is no room, the first to end makes some.
+# The server can fetch entries of these kinds again. If the store is full, it removes the entry that expires first.
 REFETCHABLE_KINDS: Final = frozenset({"client document", "client keys"})
 
-MAX_ENTRIES: Final = 20_000  # of one kind; more than that is somebody trying
+MAX_ENTRIES: Final = 20_000  # limit for each kind. Normal use stays far below
 
 
 class StoreFull(Exception):
-    """There is no more room for things of this kind."""
+    """The store has no room for more entries of this kind."""
 
 
 class AuthorizationStore(Protocol):
-    """Stores the data of an authorization server. A value is gone once its time `until` has come.
+    """Stores the data of an authorization server. A value expires at its time `until`.
 
-    Several processes can share a store. `add`, `take` and `swap` must be atomic: one of several callers succeeds.
+    Several processes can share a store. `add`, `take` and `swap` must be atomic: if several processes call one at once,
+    only one succeeds.
     """
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
-        """Return the value, or None."""
+        """Return the value, or None if there is no value."""
         ...
 
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
-        """Store a value, and replace an existing one."""
+        """Store a value. Replace an existing value."""
         ...
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
-        """Store a value if there is none, and return None. Otherwise return the existing value."""
+        """Store a value if the key has none, and return None. Otherwise return the existing value."""
         ...
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
@@ -50,18 +53,18 @@ class AuthorizationStore(Protocol):
 
 
 class InMemoryStore:
-    """Everything in memory; gone with the process."""
+    """Stores all data in memory until the process ends."""
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
-        """The value, if it is there."""
+        """Return the value, or None if there is no value."""
         until, value = self._records.get(kind, {}).get(key, (0.0, b""))
         return value if now < until else None
 
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
-        """Remember a value."""
+        """Store a value."""
         records = self._records.setdefault(kind, {})
         if len(records) >= MAX_ENTRIES and key not in records:
             for expired_key in [name for name, (end, _) in records.items() if end <= now]:
@@ -73,46 +76,46 @@ class InMemoryStore:
         records[key] = (until, value)
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
-        """Remember a value if there is none; None, or what was there."""
+        """Store a value if the key has none, and return None. Otherwise return the existing value."""
         existing = self.get(kind, key, now)
         if existing is None:
             self.put(kind, key, value, until, now)
         return existing
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
-        """The value, which is gone with that."""
+        """Remove the value and return it."""
         until, value = self._records.get(kind, {}).pop(key, (0.0, b""))
         return value if now < until else None
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
-        """Put a value where the old one still is."""
+        """Replace the value if it is still `old`, and return True. Otherwise return False."""
         if self.get(kind, key, now) != old:
             return False
         self._records[kind][key] = (until, value)
         return True
 
     def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
-        """Every key of a kind, with its value."""
+        """Return every key of a kind, with its value."""
         return [(key, value) for key, (until, value) in self._records.get(kind, {}).items() if now < until]
 
 
 class ClientRecord(Struct, frozen=True, kw_only=True):
-    """A client as this server knows it."""
+    """A registered client."""
 
     client_id: str
     client_name: str = ""
     redirect_uris: tuple[str, ...] = ()
     grant_types: tuple[str, ...] = ("authorization_code", "refresh_token")
-    method: str = "none"  # how it proves who it is at the token endpoint
+    method: str = "none"  # authentication method at the token endpoint
     secret_mark: str | None = None
-    jwks: dict[str, Any] | None = None  # its public keys, or where they are
+    jwks: dict[str, Any] | None = None  # public keys of the client. `jwks_uri` is the URL of the keys
     jwks_uri: str | None = None
-    scopes: tuple[str, ...] = ()  # of a program that acts for itself
-    by_document: bool = False  # its id is the address of the document that describes it
+    scopes: tuple[str, ...] = ()  # scopes of a program that acts for itself
+    by_document: bool = False  # whether the client id is the URL of a metadata document
 
 
 class AuthorizationRequest(Struct, frozen=True, kw_only=True):
-    """An authorization request, from its arrival to the code."""
+    """An authorization request. It exists until the server issues the code."""
 
     client_id: str
     redirect_uri: str
@@ -120,20 +123,20 @@ class AuthorizationRequest(Struct, frozen=True, kw_only=True):
     challenge: str
     resource: str
     scopes: tuple[str, ...] = ()
-    browser: str  # the mark of the cookie of the browser it came by
+    browser: str  # hash of the browser's cookie
     csrf: str
     until: float
 
 
 class ProviderLogin(Struct, frozen=True, kw_only=True):
-    """A consented request while its user is at the provider upstream."""
+    """A request whose user has consented and is logging in at the upstream provider."""
 
     asked: AuthorizationRequest
     verifier: str
 
 
 class TokenGrant(Struct, frozen=True, kw_only=True):
-    """What a user allowed a client: all tokens that come of it are one family, and end together."""
+    """The access that a user gave a client. All tokens of a grant form a family, and revoking one ends all of them."""
 
     family: str
     client_id: str
@@ -141,23 +144,23 @@ class TokenGrant(Struct, frozen=True, kw_only=True):
     resource: str
     scopes: tuple[str, ...] = ()
     claims: dict[str, Any] = field(default_factory=dict)
-    jkt: str | None = None  # the key its tokens are bound to
-    upstream: str | None = None  # the provider's tokens, sealed
+    jkt: str | None = None  # thumbprint of the key to which the tokens are bound
+    upstream: str | None = None  # sealed tokens of the upstream provider
 
 
 class TokenFamily(Struct, frozen=True, kw_only=True):
-    """A grant that lives, and which of its refresh tokens is the one that is good."""
+    """An active grant with its current refresh token."""
 
     grant: TokenGrant
     since: float
-    code: str = ""  # the mark of the code it came of
-    root: str = ""  # the mark of what all its refresh tokens have in common,
-    current: str = ""  # and of what only the newest has
-    renewable: float = 0.0  # until then
+    code: str = ""  # hash of the code from which the family was created
+    root: str = ""  # hash of the part that all refresh tokens of the family share
+    current: str = ""  # hash of the newest refresh token
+    renewable: float = 0.0  # time until which the family can be renewed
 
 
 class AuthorizationCode(Struct, frozen=True, kw_only=True):
-    """A grant that waits to be fetched."""
+    """An authorization code with its grant. The client has not redeemed the code yet."""
 
     grant: TokenGrant
     redirect_uri: str
@@ -165,12 +168,12 @@ class AuthorizationCode(Struct, frozen=True, kw_only=True):
 
 
 def encode_record(value: Struct) -> bytes:
-    """A value as it is stored."""
+    """Encode a value for the store."""
     return msgspec.json.encode(value)
 
 
 def decode_record(data: bytes | None, record_type: type[T]) -> T | None:
-    """A stored value; None if there is none, or not of this kind."""
+    """Decode a stored value. Return None if the data is None or has another type."""
     if data is None:
         return None
     try:

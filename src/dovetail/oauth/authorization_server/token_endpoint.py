@@ -1,6 +1,6 @@
-"""The endpoints for tokens: issue, revoke and introspect.
+"""The endpoints that issue, revoke and introspect tokens.
 
-Whoever asks proves first who it is, and may fail at that only so often.
+Every caller must authenticate first, and the number of failures is limited.
 """
 
 import re
@@ -20,7 +20,7 @@ from dovetail.oauth.authorization_server.client_authentication import (
 from dovetail.oauth.authorization_server.clients import can_use_client_credentials
 from dovetail.oauth.authorization_server.responses import (
     Request,
-    Response,
+    add_headers,
     error_response,
     is_same_secret,
     json_response,
@@ -32,6 +32,7 @@ from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
 from dovetail.oauth.flow import CheckUserActive, Flow, Now
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPoPChecker
+from dovetail.protocol.http_types import HTTPResponse
 from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.wire.base import replace
 
@@ -40,7 +41,7 @@ _MAX_NAME_CHARS: Final = 4096
 
 
 class TokenEndpoint:
-    """The tokens of one authorization server, as clients and resource servers ask for and about them."""
+    """Handles the token requests of clients and resource servers."""
 
     def __init__(
         self,
@@ -55,33 +56,35 @@ class TokenEndpoint:
         self._client_authenticator = client_authenticator
         self._known_client_ids = frozenset(client.client_id for client in settings.clients)
         self._proof_checker = DPoPChecker()
-        self._failure_limiter = RateLimiter(settings.max_failures_per_minute, 60.0)  # of one client, from one address
+        # Counts failures per client and address.
+        self._failure_limiter = RateLimiter(settings.max_failures_per_minute, 60.0)
         self._issue_limiter = RateLimiter(settings.max_token_responses_per_minute, 60.0)
 
-    def handle_token(self, request: Request) -> Flow[Response]:
-        """A token response, or why there is none. OAuth 2.1, section 3.2"""
+    def handle_token(self, request: Request) -> Flow[HTTPResponse]:
+        """Handle a token request. Return the tokens or an error. OAuth 2.1, section 3.2"""
         now: float = yield Now()
         fields = request.fields
         if fields is None:
             return error_response("invalid_request", "the body must be a form without repeated fields")
         limiter_key = _limiter_key(request, fields)
         client = yield from self._authenticate(request, fields, now)
-        if self._issue_limiter.is_full(limiter_key, now):
-            return rate_limit_response(self._issue_limiter.retry_after_s)
+        if wait_s := self._issue_limiter.compute_wait(limiter_key, now):
+            return rate_limit_response(wait_s)
         try:
             token_response = yield from self._grant_tokens(client, request, fields, now)
         except OAuthError:
-            self._failure_limiter.record(limiter_key, now)
+            self._failure_limiter.take(limiter_key, now)
             raise
-        self._issue_limiter.record(limiter_key, now)
+        self._issue_limiter.take(limiter_key, now)
         return json_response(token_response)
 
     def _authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
-        """The client that asks. Counted as a failure until it has proved who it is: many may try at once."""
+        """Authenticate the client. Each attempt counts as a failure until it succeeds, because many attempts can run at
+        once.
+        """
         limiter_key = _limiter_key(request, fields)
-        if self._failure_limiter.is_full(limiter_key, now):
-            raise OAuthError(rate_limit_response(self._failure_limiter.retry_after_s))
-        self._failure_limiter.record(limiter_key, now)
+        if wait_s := self._failure_limiter.take(limiter_key, now):
+            raise OAuthError(rate_limit_response(wait_s))
         client = yield from self._client_authenticator.authenticate(request, fields, now)
         self._failure_limiter.undo(limiter_key)
         return client
@@ -99,7 +102,7 @@ class TokenEndpoint:
                 return self._grant_client_credentials(client, fields, jkt, now)
             case "client_credentials":
                 raise create_oauth_error(
-                    "unauthorized_client", "only a program that is known here gets tokens for itself"
+                    "unauthorized_client", "only registered programs can get tokens for themselves"
                 )
             case _:
                 raise create_oauth_error(
@@ -107,7 +110,9 @@ class TokenEndpoint:
                 )
 
     def _check_proof(self, request: Request, now: float) -> str | None:
-        """The key the tokens are to be bound to, if the client shows one. RFC 9449, section 5"""
+        """Return the thumbprint of the key in the client's proof, or None if the client sent no proof. The tokens are
+        bound to this key. RFC 9449, section 5
+        """
         proof = request.headers.get("dpop")
         if proof is None:
             return None
@@ -123,14 +128,14 @@ class TokenEndpoint:
     ) -> dict[str, Any]:
         code = self._token_issuer.redeem_code(fields.get("code", ""), now)
         if code is None or code.grant.client_id != client.client_id:
-            raise create_oauth_error("invalid_grant", "the code is not good, or not any more")
+            raise create_oauth_error("invalid_grant", "the code is invalid or expired")
         verifier = fields.get("code_verifier", "")
         if not _CODE_VERIFIER.fullmatch(verifier) or not is_same_secret(
             proofs.sha256_base64url(verifier), code.challenge
         ):
-            raise create_oauth_error("invalid_grant", "the code_verifier does not belong to the code")
+            raise create_oauth_error("invalid_grant", "the code_verifier does not match the code")
         if fields.get("redirect_uri", code.redirect_uri) != code.redirect_uri:
-            raise create_oauth_error("invalid_grant", "the redirect_uri is not the one of the code")
+            raise create_oauth_error("invalid_grant", "the redirect_uri does not match the code")
         self._check_resource(fields, code.grant.resource)
         grant = replace(code.grant, jkt=jkt)
         self._extend_registration(client, now)
@@ -143,33 +148,39 @@ class TokenEndpoint:
         refresh_token = fields.get("refresh_token", "")
         grant = self._token_issuer.find_grant(refresh_token, now)
         if grant is not None and grant.client_id != client.client_id:
-            raise create_oauth_error("invalid_grant", "the refresh token is another client's")
+            raise create_oauth_error("invalid_grant", "the refresh token belongs to another client")
         if grant is not None and grant.jkt is not None and grant.jkt != jkt:
-            raise create_oauth_error("invalid_grant", "the refresh token is bound to a key, of which there is no proof")
+            raise create_oauth_error(
+                "invalid_grant", "the refresh token is bound to a key, but the request has no proof of the key"
+            )
         if grant is not None:
             self._check_resource(fields, grant.resource)
             requested_scopes = tuple(dict.fromkeys(fields["scope"].split())) if "scope" in fields else None
             if requested_scopes is not None and not set(requested_scopes) <= set(grant.scopes):
-                raise create_oauth_error("invalid_scope", "more is asked for than was granted")
+                raise create_oauth_error("invalid_scope", "the requested scopes exceed the granted ones")
         else:
             requested_scopes = None
         if grant is not None and grant.subject and (yield CheckUserActive(grant.subject)) is not True:
             self._token_issuer.revoke_family(grant.family, now)
         token_response = self._token_issuer.renew_tokens(refresh_token, now, requested_scopes)
         if token_response is None:
-            raise create_oauth_error("invalid_grant", "the refresh token is not good, or not any more")
+            raise create_oauth_error("invalid_grant", "the refresh token is invalid or expired")
         self._extend_registration(client, now)
         return token_response
 
     def _grant_client_credentials(
         self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
     ) -> dict[str, Any]:
-        """Tokens of a program that acts for no user; of what it asks for, what it may have. RFC 6749, section 4.4"""
+        """Issue tokens to a program that acts for itself. The tokens get the requested scopes that the program may
+        have. RFC 6749, section 4.4
+        """
         resource = self._settings.select_resource(fields)
         if resource is None:
-            raise create_oauth_error("invalid_target", "resource must name a server this one issues tokens for")
+            raise create_oauth_error(
+                "invalid_target", "resource must be a server for which this authorization server issues tokens"
+            )
         requested_scopes = fields["scope"].split() if "scope" in fields else client.scopes
-        # Without a subject: a program's id may be the name of a user. RFC 9068, section 5
+        # The grant has no subject, because a program's id may equal a user's name. RFC 9068, section 5
         grant = TokenGrant(
             family=secrets.token_urlsafe(16),
             client_id=client.client_id,
@@ -182,14 +193,14 @@ class TokenEndpoint:
 
     def _check_resource(self, fields: Mapping[str, str], granted: str) -> None:
         if fields.get("resource", granted).rstrip("/") != granted.rstrip("/"):
-            raise create_oauth_error("invalid_target", "the resource is not the one that was granted")
+            raise create_oauth_error("invalid_target", "the resource does not match the grant")
 
     def _extend_registration(self, client: ClientRecord, now: float) -> None:
         if client.client_id not in self._known_client_ids and not client.by_document:
             self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
 
-    def handle_revocation(self, request: Request) -> Flow[Response]:
-        """RFC 7009: whatever is told, the answer is the same."""
+    def handle_revocation(self, request: Request) -> Flow[HTTPResponse]:
+        """Revoke a token. The response is the same for an unknown token. RFC 7009"""
         now: float = yield Now()
         fields = request.fields or {}
         client = yield from self._authenticate(request, fields, now)
@@ -200,21 +211,20 @@ class TokenEndpoint:
             self._token_issuer.revoke_family(grant.family, now)
         elif claims is not None and claims.get("client_id") == client.client_id:
             self._token_issuer.revoke_family(str(claims["sid"]), now)
-        return Response(200, (("cache-control", "no-store"),))
+        return HTTPResponse(200, {"cache-control": "no-store"})
 
-    def handle_introspection(self, request: Request) -> Flow[Response]:
-        """RFC 7662, for the resource servers that were named."""
+    def handle_introspection(self, request: Request) -> Flow[HTTPResponse]:
+        """Return the state of a token to a resource server in `introspection_clients`. RFC 7662"""
         now: float = yield Now()
         client_id, secret = parse_basic_auth(request) or ("", "")
         limiter_key = f"asker {client_id[:_MAX_NAME_CHARS]} {request.address}"
-        if self._failure_limiter.is_full(limiter_key, now):
-            return rate_limit_response(self._failure_limiter.retry_after_s)
+        if wait_s := self._failure_limiter.compute_wait(limiter_key, now):
+            return rate_limit_response(wait_s)
         expected_secret = self._settings.introspection_clients.get(client_id)
         if expected_secret is None or not is_same_secret(secret, expected_secret):
-            self._failure_limiter.record(limiter_key, now)
-            return error_response("invalid_client", "who asks is not known", 401).with_headers(
-                ("www-authenticate", "Basic")
-            )
+            self._failure_limiter.take(limiter_key, now)
+            response = error_response("invalid_client", "the resource server did not authenticate", 401)
+            return add_headers(response, {"www-authenticate": "Basic"})
         claims = self._token_issuer.verify_access_token((request.fields or {}).get("token", ""), now)
         return json_response({"active": False} if claims is None else claims | {"active": True})
 

@@ -1,14 +1,13 @@
-"""Issue tokens and check them: access tokens are signed JWTs (RFC 9068), refresh tokens can be used once.
+"""Issue and check tokens. Access tokens are signed JWTs (RFC 9068), and a refresh token can be used once.
 
-Everything of one grant is a family: a code or refresh token shown twice ends all of it, for one of the two who showed
-it has stolen it. OAuth 2.1, section 4.3.1
+All tokens of one grant form a family. If a code or refresh token is used twice, one of the users has stolen it, so the
+whole family ends. OAuth 2.1, section 4.3.1
 """
 
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from dovetail.oauth.authorization_server.identity_provider import SecretSealer
 from dovetail.oauth.authorization_server.responses import hash_secret, is_same_secret
 from dovetail.oauth.authorization_server.store import (
     AuthorizationCode,
@@ -24,23 +23,25 @@ from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, check_audience
 from dovetail.oauth.guard.verifiers import BuiltInVerifier, JWTVerifier
 from dovetail.protocol.principal import Principal
+from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.wire.base import replace
+from dovetail.wire.codec import encode
 from dovetail.wire.raw_message import to_plain
 
 CODE_TTL_S: Final = 60.0
 _TEN_YEARS_S: Final = 10 * 365 * 86400.0
 _ALGORITHM: Final = "ES256"
-_KEY_SEAL_PURPOSE: Final = "signing key"
+_KEY_SEAL_CONTEXT: Final = b"signing key"
 
 
 class OAuthTokenIssuer:
-    """The tokens of one issuer."""
+    """Issues and checks the tokens of one issuer."""
 
     def __init__(
         self,
         issuer: str,
         store: AuthorizationStore,
-        sealer: SecretSealer,
+        sealer: Sealer,
         *,
         access_token_ttl: float,
         refresh_token_ttl: float,
@@ -58,13 +59,11 @@ class OAuthTokenIssuer:
 
     @property
     def is_local(self) -> bool:
-        """Whether what it knows is this process's alone."""
+        """Return whether the data of the issuer exists only in this process."""
         return isinstance(self._store, InMemoryStore)
 
-    # Keys
-
     def get_signing_key(self, now: float) -> Any:
-        """The key that signs: the one stored, or a new one."""
+        """Return the stored signing key, or create one."""
         if self._signing_key is None:
             from joserfc.jwk import ECKey
 
@@ -73,41 +72,42 @@ class OAuthTokenIssuer:
 
     def _load_key(self, now: float) -> dict[str, Any] | None:
         stored = self._store.get("key", "signing", now)
-        opened = None if stored is None else self._sealer.open(stored.decode(), _KEY_SEAL_PURPOSE)
-        if stored is not None and opened is None:
+        if stored is None:
+            return None
+        try:
+            return to_plain(self._sealer.open_text(stored.decode(), _KEY_SEAL_CONTEXT))
+        except UnsealError as exc:
             self._store.take("key", "signing", now)
             if self._warn is not None:
                 self._warn(
-                    "the store was sealed with another secret: there is a new signing key, tokens issued before are "
-                    "refused and clients renew theirs, and the provider's tokens in it cannot be read"
+                    f"the stored signing key cannot be read ({exc}), so the server creates a new one. Earlier tokens "
+                    "are no longer valid, and clients must renew them. Stored tokens of the provider cannot be read"
                 )
-        return None if opened is None else to_plain(opened)
+            return None
 
     def _create_key(self, now: float) -> dict[str, Any]:
-        """A new key; or that of another process, which was faster."""
+        """Create a signing key. If another process was faster, return the key of that process."""
         from joserfc.jwk import ECKey
 
         new_key = ECKey.generate_key("P-256")
         jwk = {**new_key.as_dict(private=True), "kid": new_key.thumbprint(), "alg": _ALGORITHM, "use": "sig"}
-        sealed = self._sealer.seal(jwk, _KEY_SEAL_PURPOSE).encode()
+        sealed = self._sealer.seal_text(encode(jwk), _KEY_SEAL_CONTEXT).encode()
         if self._store.add("key", "signing", sealed, now + _TEN_YEARS_S, now) is None:
             return jwk
         return self._load_key(now) or self._create_key(now)
 
     def build_jwks(self, now: float) -> dict[str, Any]:
-        """The public keys, for everyone."""
+        """Return the public keys."""
         return {"keys": [self.get_signing_key(now).as_dict(private=False)]}
 
-    # Codes
-
     def issue_code(self, code: AuthorizationCode, now: float) -> str:
-        """A new code for a grant."""
+        """Issue a code for a grant."""
         text = f"{code.grant.family}.{secrets.token_urlsafe(32)}"
         self._store.put("code", hash_secret(text), encode_record(code), now + CODE_TTL_S, now)
         return text
 
     def redeem_code(self, code_text: str, now: float) -> AuthorizationCode | None:
-        """What a code stands for, once; shown again, it ends what came of it."""
+        """Redeem a code. A second use of the code revokes the tokens that were issued for it."""
         code = decode_record(self._store.take("code", hash_secret(code_text), now), AuthorizationCode)
         if code is None:
             family = self._load_family(code_text.partition(".")[0], now)
@@ -115,10 +115,8 @@ class OAuthTokenIssuer:
                 self.revoke_family(family.grant.family, now)
         return code
 
-    # Tokens
-
     def issue_tokens(self, grant: TokenGrant, now: float, *, refreshable: bool, code: str = "") -> dict[str, Any]:
-        """A token response for a grant, which is a living family from now on."""
+        """Start a token family for a grant and return the token response."""
         root = secrets.token_urlsafe(16)
         current, refresh_token = self._create_refresh_token(grant.family, root)
         family = TokenFamily(grant=grant, since=now, code=hash_secret(code))
@@ -128,9 +126,10 @@ class OAuthTokenIssuer:
         return self._build_response(grant, grant.scopes, now, refresh_token if refreshable else None)
 
     def renew_tokens(self, old_token: str, now: float, scopes: Sequence[str] | None = None) -> dict[str, Any] | None:
-        """A token response for a refresh token, once; shown again, it ends the family: None.
+        """Redeem a refresh token and return the token response. A second use ends the family and returns None.
 
-        The family's own row says which token is good, so turning it needs no room, and cannot fail half way.
+        The stored family contains the hash of the valid refresh token, so rotation needs no extra space and cannot fail
+        halfway.
         """
         while (stored := self._find_family(old_token, now)) is not None:
             stored_family, family = stored
@@ -148,17 +147,18 @@ class OAuthTokenIssuer:
         return None
 
     def find_grant(self, refresh_token: str, now: float) -> TokenGrant | None:
-        """What a refresh token stands for, without using it, whether it is the newest of its family or not."""
+        """Return the grant of a refresh token, and do not redeem the token. It may be an older token of its family."""
         match = self._find_family(refresh_token, now)
         return None if match is None else match[1].grant
 
     def _find_family(self, refresh_token: str, now: float) -> tuple[bytes, TokenFamily] | None:
-        """The family, as it is stored, of which somebody has, or had, this refresh token."""
+        """Return the family of a current or older refresh token. Return it both as stored bytes and decoded."""
         family_id, _, rest = refresh_token.partition(".")
         root, _, secret = rest.partition(".")
         stored = self._store.get("family", family_id, now)
         family = decode_record(stored, TokenFamily)
-        # Who saw an access token knows the family's name: only who was given a refresh token knows its root.
+        # Check the root, because an access token reveals the family id, but only the holder of a refresh token knows
+        # the root.
         if (
             stored is None
             or family is None
@@ -170,7 +170,7 @@ class OAuthTokenIssuer:
         return (stored, family) if now < family.renewable else None
 
     def _create_refresh_token(self, family: str, root: str) -> tuple[str, str]:
-        """The mark of a new refresh token, and the token."""
+        """Create a refresh token. Return its hash and the token."""
         secret = secrets.token_urlsafe(32)
         return hash_secret(secret), f"{family}.{root}.{secret}"
 
@@ -212,18 +212,16 @@ class OAuthTokenIssuer:
         header = {"alg": _ALGORITHM, "typ": "at+jwt", "kid": key.kid}
         return jwt.encode(header, claims, key, algorithms=[_ALGORITHM])
 
-    # Families
-
     def _load_family(self, family_id: str, now: float) -> TokenFamily | None:
         return decode_record(self._store.get("family", family_id, now), TokenFamily)
 
     def find_active_grant(self, family: str, now: float) -> TokenGrant | None:
-        """The grant of a family that has not ended."""
+        """Return the grant of an active family."""
         record = self._load_family(family, now)
         return None if record is None else record.grant
 
     def update_grant(self, grant: TokenGrant, now: float) -> bool:
-        """Remember a grant anew, if its family still lives."""
+        """Store a changed grant if its family is still active. Return whether the family was active."""
         while (stored := self._store.get("family", grant.family, now)) is not None:
             family = decode_record(stored, TokenFamily)
             if family is None:
@@ -234,11 +232,11 @@ class OAuthTokenIssuer:
         return False
 
     def revoke_family(self, family: str, now: float) -> None:
-        """No token of this family is good any more."""
+        """End a family, so that none of its tokens is valid."""
         self._store.take("family", family, now)
 
     def revoke_user(self, subject: str) -> Flow[int]:
-        """No token of this user's is good any more, nor a code; how many grants ended."""
+        """Revoke all tokens and codes of a user. Return the number of revoked grants."""
         now: float = yield Now()
         revoked_count = 0
         for name, value in self._store.all("code", now):
@@ -252,7 +250,7 @@ class OAuthTokenIssuer:
         return revoked_count
 
     def verify_access_token(self, token: str, now: float) -> dict[str, Any] | None:
-        """The claims of an access token of ours that is still good."""
+        """Return the claims of a valid access token of this issuer, or None."""
         try:
             header = signing.read_header(token)
             keys = signing.load_keys(self.build_jwks(now))
@@ -264,7 +262,7 @@ class OAuthTokenIssuer:
 
 
 class LocalTokenVerifier(BuiltInVerifier):
-    """Verifies the tokens of an authorization server of the same process: revoked ones end at once."""
+    """Verifies tokens of an authorization server in the same process. Revoked tokens are rejected at once."""
 
     def __init__(self, token_issuer: OAuthTokenIssuer, audience: Sequence[str]) -> None:
         self.issuer = token_issuer.issuer
@@ -279,7 +277,7 @@ class LocalTokenVerifier(BuiltInVerifier):
         return signing.has_issuer(token, self.issuer)
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Return the caller that the token is for."""
+        """Return the caller to whom the token was issued."""
         now: float = yield Now()
         if self._jwt_verifier is None:
             self._jwt_verifier = JWTVerifier(

@@ -1,1 +1,1 @@
-"""Checks of credentials in front of a server."""
+"""Credential checks in front of a server."""

@@ -1,6 +1,6 @@
 """Check the claims of an access token. Every check fails closed.
 
-RFC 7519, section 4.1; RFC 9068, section 4. spec: authorization#token-handling
+RFC 7519, section 4.1 and RFC 9068, section 4. spec: authorization#token-handling
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -9,11 +9,11 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.protocol.principal import Principal
 
-_MAX_TIMESTAMP_S: Final = 1e13  # seconds; numbers may be larger than any that can be reckoned with
+_MAX_TIMESTAMP_S: Final = 1e13  # rejects larger numbers, which would overflow in calculations
 
 
 class AuthenticationFailed(Exception):
-    """Somebody is turned away; the text is safe to tell them, `why` is for the operator's log."""
+    """Authentication failed. The caller sees the message, and the operator's log contains `reason`."""
 
     def __init__(self, message: str, detail: str | None = None) -> None:
         super().__init__(message)
@@ -21,26 +21,24 @@ class AuthenticationFailed(Exception):
 
 
 class TokenRejected(AuthenticationFailed):
-    """The token is not one to be served."""
+    """The token is not accepted."""
 
 
 class VerificationUnavailable(AuthenticationFailed):
-    """It cannot be found out at the moment whether the token is good, so it is not."""
+    """The token cannot be checked at the moment, so it is not accepted."""
 
 
 def check_claims(
     claims: Mapping[str, Any], *, issuer: str | None, audience: Collection[str], now: float, leeway: float
 ) -> None:
-    """Raise TokenRejected unless the token is from this issuer, for this audience, and for this time."""
+    """Raise TokenRejected unless the token has this issuer and audience and is valid now."""
     if issuer is not None and claims.get("iss") != issuer:
         actual_issuer = clip(str(claims.get("iss")))
-        raise TokenRejected(
-            "the token is from another issuer", f"it is from {actual_issuer}, taken are those of {issuer}"
-        )
+        raise TokenRejected("the token is from another issuer", f"its issuer is {actual_issuer}, expected {issuer}")
     check_audience(claims, audience)
     expires_at = parse_timestamp(claims, "exp")
     if expires_at is None:
-        raise TokenRejected("the token does not say when it ends")
+        raise TokenRejected("the token has no expiry")
     if now >= expires_at + leeway:
         raise TokenRejected("the token has expired")
     for name in ("nbf", "iat"):
@@ -50,7 +48,7 @@ def check_claims(
 
 
 def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None:
-    """A token must be meant for this server: spec: authorization#token-handling"""
+    """Check that the token is for this server. spec: authorization#token-handling"""
     audience_claim = claims.get("aud")
     token_audiences: list[Any] = (
         [audience_claim]
@@ -59,35 +57,36 @@ def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None
         if isinstance(audience_claim, list | tuple)
         else []
     )
-    # An address with and without a slash at its end is the same. spec: authorization#canonical-server-uri
+    # A trailing slash of a URL is ignored. spec: authorization#canonical-server-uri
     accepted = {uri.rstrip("/") for uri in audience}
     if not any(isinstance(name, str) and name.rstrip("/") in accepted for name in token_audiences):
         own_names = ", ".join(sorted(accepted))
         raise TokenRejected(
-            "the token is for another audience", f"it is for {clip(str(audience_claim))}, this server is {own_names}"
+            "the token is for another audience",
+            f"its audience is {clip(str(audience_claim))}, and this server is {own_names}",
         )
 
 
 def parse_timestamp(claims: Mapping[str, Any], name: str) -> float | None:
-    """The time a claim says, if it says one; TokenRejected if that is none."""
+    """Return the time in a claim, or None. Raise TokenRejected if the claim is not a valid time."""
     value = claims.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MAX_TIMESTAMP_S:
-        raise TokenRejected(f"the token's {name} is no time")
+        raise TokenRejected(f"the token's {name} is not a valid time")
     return float(value)
 
 
 def build_principal(
     claims: Mapping[str, Any], issuer: str | None, scope_claims: Sequence[str], expires_at: float | None
 ) -> Principal:
-    """The principal a token speaks for; TokenRejected if it speaks for nobody."""
+    """Return the principal of a token. Raise TokenRejected if the token has neither a subject nor a client."""
     subject, client_id = claims.get("sub"), claims.get("client_id", claims.get("azp"))
     if subject is not None and not isinstance(subject, str):
-        raise TokenRejected("the token's subject is no text")
+        raise TokenRejected("the token's subject is not a text")
     client_id = client_id if isinstance(client_id, str) and client_id else None
     if not subject and client_id is None:
-        raise TokenRejected("the token names nobody")
+        raise TokenRejected("the token has no subject and no client")
     return Principal(
         subject or "",
         issuer=issuer,
@@ -99,7 +98,7 @@ def build_principal(
 
 
 def parse_scopes(claims: Mapping[str, Any], claim_names: Sequence[str]) -> frozenset[str]:
-    """The scopes a token carries, as one text or as a list, under any of these names."""
+    """Return the scopes of a token from any of these claims. The value of a claim is a text or a list."""
     scopes: set[str] = set()
     for name in claim_names:
         value = claims.get(name)

@@ -1,7 +1,7 @@
-"""Check DPoP proofs: the caller must hold the key that its token is bound to. RFC 9449, section 4.3
+"""Check DPoP proofs: the caller must hold the key to which its token is bound. RFC 9449, section 4.3
 
-A proof is good once, for one method and address, for a short while. What has been seen is remembered that long; when
-there is no more room to remember, proofs are refused rather than let through twice.
+A proof is valid once, for one method and URL, for a short time. The checker remembers used proofs for that time. When
+its memory is full, it rejects proofs.
 """
 
 import hashlib
@@ -17,29 +17,31 @@ from dovetail.oauth.proofs import sha256_base64url
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
 
-_MAX_PROOF_AGE_S: Final = 60.0  # seconds a proof may be old, or early
+_MAX_PROOF_AGE_S: Final = 60.0  # largest difference between the time of a proof and the current time
 MAX_REMEMBERED_PROOFS: Final = 100_000
 _MAX_JTI_CHARS: Final = 256
-_NONCE_INTERVAL_S: Final = 300.0  # seconds after which another nonce is given out
+_NONCE_INTERVAL_S: Final = 300.0  # how often the nonce changes
 
 
 class NonceRequired(TokenRejected):
-    """The proof must repeat a nonce of ours."""
+    """The proof must contain a nonce of this server."""
 
 
 class DPoPChecker:
-    """Checks proofs, and remembers those it has seen."""
+    """Checks DPoP proofs and remembers used proofs."""
 
     def __init__(self, *, require_nonce: bool = False, secret: str | bytes | None = None) -> None:
         secret_bytes = secret.encode() if isinstance(secret, str) else secret
         if secret_bytes is not None and len(secret_bytes) < 16:
-            raise ValueError("a secret needs at least 16 bytes")
+            raise ValueError("a secret key must have at least 16 bytes")
         self._require_nonce = require_nonce
         self._secret = secrets.token_bytes(32) if secret_bytes is None else secret_bytes
         self._used_proofs: dict[bytes, float] = {}
 
     def check(self, proof: str | None, *, method: str, url: str, token: str | None, now: float) -> str:
-        """The thumbprint of the key whose holder made this proof for this request, just now and never before."""
+        """Return the thumbprint of the key that signed the proof. The proof must be fresh, unused and for this
+        request.
+        """
         if not proof:
             raise TokenRejected("a DPoP proof is required")
         header = signing.read_header(proof)
@@ -51,7 +53,7 @@ class DPoPChecker:
             raise TokenRejected("the DPoP proof is for another request")
         issued_at, proof_id = parse_timestamp(claims, "iat"), claims.get("jti")
         if issued_at is None or not abs(now - issued_at) <= _MAX_PROOF_AGE_S:
-            raise TokenRejected("the DPoP proof is not of this moment")
+            raise TokenRejected("the DPoP proof is too old or in the future")
         if not isinstance(proof_id, str) or not 0 < len(proof_id) <= _MAX_JTI_CHARS:
             raise TokenRejected("the DPoP proof has no usable jti")
         if token is not None and claims.get("ath") != sha256_base64url(token):
@@ -60,19 +62,19 @@ class DPoPChecker:
             self.current_nonce(now),
             self.current_nonce(now - _NONCE_INTERVAL_S),
         ):
-            raise NonceRequired("the DPoP proof must repeat the nonce")
+            raise NonceRequired("the DPoP proof must contain the nonce")
         thumbprint = key.thumbprint()
         self._check_unused(f"{thumbprint} {proof_id}", now)
         return thumbprint
 
     def current_nonce(self, now: float) -> str:
-        """The nonce of this moment; it needs no memory."""
+        """Return the current nonce. The nonce is computed from the time, so the server does not store it."""
         return hmac.digest(self._secret, b"dpop nonce %d" % int(now // _NONCE_INTERVAL_S), "sha256").hex()[:32]
 
     def _check_unused(self, proof_id: str, now: float) -> None:
         proof_hash = hashlib.sha256(proof_id.encode()).digest()
         if self._used_proofs.get(proof_hash, now) > now:
-            raise TokenRejected("the DPoP proof was used before")
+            raise TokenRejected("the DPoP proof was already used")
         if len(self._used_proofs) >= MAX_REMEMBERED_PROOFS:
             self._used_proofs = {
                 used_hash: expires_at for used_hash, expires_at in self._used_proofs.items() if expires_at > now
@@ -83,7 +85,9 @@ class DPoPChecker:
 
 
 def check_confirmation(claims: Any, thumbprint: str | None) -> None:
-    """A token bound to a key is shown with proof of that key, and one that is not with none. RFC 9449, section 7.1"""
+    """Check that a bound token comes with a proof of its key, and an unbound token without a proof. RFC 9449,
+    section 7.1
+    """
     confirmation = claims.get("cnf")
     if confirmation is None:
         if thumbprint is not None:
@@ -91,15 +95,15 @@ def check_confirmation(claims: Any, thumbprint: str | None) -> None:
         return
     expected = confirmation.get("jkt") if isinstance(confirmation, dict) else None
     if not isinstance(expected, str):
-        raise TokenRejected("the token is bound in a way that cannot be checked here")
+        raise TokenRejected("this server cannot check how the token is bound")
     if thumbprint is None or not hmac.compare_digest(expected.encode(), thumbprint.encode()):
-        raise TokenRejected("the token is bound to a key, of which there is no proof")
+        raise TokenRejected("the token is bound to a key, but the request has no proof of the key")
 
 
 def _read_proof_key(header: dict[str, Any]) -> PublicKey:
     jwk = header.get("jwk")
     if str(header.get("typ", "")).lower() != "dpop+jwt" or not isinstance(jwk, dict) or "d" in jwk or "k" in jwk:
-        raise TokenRejected("the DPoP proof is none")
+        raise TokenRejected("the DPoP proof is invalid")
     key = PublicKey({name: value for name, value in jwk.items() if name not in ("alg", "kid", "use", "key_ops")})
     if not key.is_strong:
         raise TokenRejected("the DPoP proof is signed with a key that is not accepted")
@@ -111,7 +115,7 @@ def _is_same_url(claimed_url: Any, url: str) -> bool:
 
 
 def _normalize_url(url: str) -> tuple[str, str, int | None, str]:
-    """An address without query and fragment, its host in lower case, its port said. RFC 9449, section 4.3"""
+    """Normalize a URL: no query and fragment, host in lower case, explicit port. RFC 9449, section 4.3"""
     try:
         parts = urlsplit(url)
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)

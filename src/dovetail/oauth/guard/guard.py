@@ -1,6 +1,7 @@
-"""Guard: checks the credentials in front of a server. From a request to a principal, or to a challenge.
+"""Guard: checks the credentials of each request to a server. The result is a principal, or an error with a challenge.
 
-Pure: a flow that yields what is to be fetched. Also builds the protected resource metadata.
+A guard is a flow that does no I/O and yields the requests to send. This module also builds the protected resource
+metadata.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,18 +27,18 @@ from dovetail.wire.base import Struct
 
 
 class RequestHead(Struct, frozen=True, kw_only=True):
-    """What a guard looks at: a request without its body, and what this server is called."""
+    """The parts of a request that a guard checks, and the URLs of the server."""
 
     method: str
-    url: str  # as the client sees it
+    url: str  # URL of the request, as the client sees it
     authorization: str | None = None
     dpop_proof: str | None = None
     resource: str
-    metadata_url: str | None = None  # where the metadata of the resource can be fetched
+    metadata_url: str | None = None  # URL of the protected resource metadata
 
 
 class CredentialChecker:
-    """Checks the credentials of requests. The options are those of `Guard`."""
+    """Checks the credentials of requests. It has the same options as `Guard`."""
 
     def __init__(
         self,
@@ -68,21 +69,21 @@ class CredentialChecker:
 
     @property
     def has_authorization_servers(self) -> bool:
-        """Whether the metadata names an authorization server."""
+        """Return whether the metadata contains an authorization server."""
         return bool(self._issuer_urls)
 
     @property
     def is_local(self) -> bool:
-        """Whether it accepts tokens that another process would not know."""
+        """Return whether the guard accepts tokens that other processes do not know."""
         return any(is_local_verifier(verifier) for verifier in self._verifiers)
 
     def authenticate(self, head: RequestHead) -> Flow[Principal]:
-        """Return the caller. Raise AuthError, with a challenge, if the credentials are missing or not enough."""
+        """Return the caller. If the credentials are missing or insufficient, raise AuthError with a challenge."""
         scheme, token = self._parse_credentials(head)
         now: float = yield Now()
         try:
             if self._require_dpop and scheme != "dpop":
-                raise TokenRejected("only tokens bound to a key are accepted here")
+                raise TokenRejected("this server accepts only tokens that are bound to a key")
             principal = yield from self._verify(token, head.resource)
             check_confirmation(principal.claims, self._check_proof(head, token, now) if scheme == "dpop" else None)
         except NonceRequired as exc:
@@ -92,7 +93,7 @@ class CredentialChecker:
         except TokenRejected as exc:
             raise self._unauthorized_error(head, "invalid_token", str(exc), scheme) from exc
         except VerificationUnavailable as exc:
-            # Not 401: the client would throw away a token that may well be good.
+            # The status is not 401, because the client would then discard a token that may be valid.
             unavailable = AuthError(f"Try again later: {exc}")
             unavailable.status_code = 503
             raise unavailable from exc
@@ -114,10 +115,11 @@ class CredentialChecker:
         return scheme, token
 
     def _verify(self, token: str, resource: str) -> Flow[Principal]:
-        """Ask the verifiers whose token it may be. One that accepts the token is enough."""
+        """Call the verifiers that may accept the token, until one accepts it."""
         candidates = select_verifiers(self._verifiers, token)
         problem: Exception = TokenRejected(
-            "the token is from nobody known here", self._describe_unknown_issuer(token) if not candidates else None
+            "the token is from an unknown issuer" if self._issuer_urls else "unknown token",
+            None if candidates else self._describe_unknown_issuer(token),
         )
         for verifier in candidates:
             try:
@@ -129,12 +131,12 @@ class CredentialChecker:
         raise problem
 
     def _describe_unknown_issuer(self, token: str) -> str | None:
-        """Whose token it says it is, to be compared with whose are taken: to the letter, down to the last slash."""
+        """Describe the issuer in an unknown token, so that the operator can compare it with the configured issuers."""
         try:
             actual_issuer = clip(str(read_unverified_claims(token).get("iss")))
         except TokenRejected:
             return None
-        return f"it is from {actual_issuer}, taken are those of {', '.join(self._issuer_urls) or 'no issuer'}"
+        return f"its issuer is {actual_issuer}, expected {', '.join(self._issuer_urls) or 'none'}"
 
     def _add_implied_scopes(self, principal: Principal) -> Principal:
         if not self._implied_scopes:
@@ -156,7 +158,9 @@ class CredentialChecker:
         status: int = 401,
         nonce: str | None = None,
     ) -> AuthError:
-        """spec: authorization#error-handling, authorization#scope-selection-strategy"""
+        """Create the error with a challenge. spec: authorization#error-handling,
+        authorization#scope-selection-strategy
+        """
         use_dpop = self._require_dpop or scheme == "dpop"
         fields = {
             "error": error,
@@ -164,20 +168,22 @@ class CredentialChecker:
             "scope": " ".join(self._required_scopes) or None,
             "resource_metadata": head.metadata_url
             if self._issuer_urls
-            else None,  # else it leads to nobody who issues tokens
+            else None,  # the metadata is useless to clients without an authorization server
             "algs": " ".join(DPOP_ALGORITHMS) if use_dpop else None,
         }
         parameters = ", ".join(f'{name}="{value}"' for name, value in fields.items() if value is not None)
         challenge = f"{'DPoP' if use_dpop else 'Bearer'} {parameters}".strip()
-        message = "Authentication is required" if description is None else f"Not served: {description}"
+        message = "Authentication is required" if description is None else f"Access denied: {description}"
         if status == 403:
             return Forbidden(message, challenge=challenge)
         unauthorized = Unauthorized(message, challenge=challenge, dpop_nonce=nonce)
-        unauthorized.status_code = status  # 400 for malformed credentials. RFC 6750, section 3.1
+        unauthorized.status_code = status  # the status is 400 for malformed credentials. RFC 6750, section 3.1
         return unauthorized
 
     def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
-        """Return the scopes a token needs for a request: those of every request, `needed`, and those that it has."""
+        """Return the scopes that a token needs for a request: the required scopes of the guard, `needed`, and
+        `granted`.
+        """
         implied = {included for scope in granted for included in self._implied_scopes.get(scope, ())}
         return tuple(
             dict.fromkeys((*self._required_scopes, *needed, *(scope for scope in granted if scope not in implied)))
@@ -198,19 +204,20 @@ class CredentialChecker:
 
 
 class Guard:
-    """Decides who may call a server. Pass it as `Server(auth=...)`. A verifier alone is a guard with defaults.
+    """Decides who may call a server. Pass it as `Server(auth=...)`. If you pass only a verifier, the other options have
+    their defaults.
 
-    verifiers: check tokens. One that accepts the token is enough.
+    verifiers: check tokens. It is enough if one verifier accepts the token.
     required_scopes: scopes that every caller needs.
     implied_scopes: scopes that include others, such as `{"files": ["files:read", "files:write"]}`.
     authorization_servers: where clients get tokens. Defaults to the issuers of the verifiers.
     scopes_supported: scopes that the metadata lists. Defaults to `required_scopes` and those of the server's tools,
-        resources and prompts.
+    resources and prompts.
     require_dpop: whether every token must be bound to a key. Bound tokens are always checked.
     require_dpop_nonce: whether proofs must repeat a nonce of this server.
-    secret_key: key of the nonces, at least 16 bytes. Use the same one in every process behind one address.
-    list_restricted: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client
-        can request the scopes by calling.
+    secret_key: key of the nonces, at least 16 bytes. Use the same key in all processes behind one address.
+    list_restricted: whether callers see tools, resources and prompts for which they lack scopes. A client can request
+    the scopes when it calls such an item.
     """
 
     def __init__(
@@ -239,21 +246,21 @@ class Guard:
 
 
 def get_credential_checker(auth: Guard | TokenVerifier | Sequence[TokenVerifier]) -> CredentialChecker:
-    """Return the checker for the value that an author passed as `auth`. Raise TypeError if it is not one of these."""
+    """Return the checker for the value of `auth=`. Raise TypeError if the value is invalid."""
     if not isinstance(auth, Guard):
         auth = Guard(*auth) if isinstance(auth, list | tuple) else Guard(cast("TokenVerifier", auth))
     return auth._checker  # pyright: ignore[reportPrivateUsage]
 
 
 def _check_verifier(verifier: Any) -> None:
-    """Whatever looks like a verifier is one; what people give instead is told apart without being shown."""
+    """Raise TypeError if the value is not a verifier. The message never shows the value, because it may be a secret."""
     if not isinstance(verifier, type) and callable(getattr(verifier, "verify", None)) and hasattr(verifier, "issuer"):
         return
     description = f"the class {verifier.__name__} itself" if isinstance(verifier, type) else type(verifier).__name__
     if isinstance(verifier, str | Mapping):
-        description += ": a table of tokens is StaticTokenVerifier({token: name})"
+        description += ". Use StaticTokenVerifier({token: name}) for a table of tokens"
     elif callable(getattr(verifier, "verifier", None)):
-        description += ": pass its .verifier()"
+        description += ". Pass the result of .verifier()"
     elif callable(verifier) and not isinstance(verifier, type):
         description += ". A function that identifies callers must be async and the only value of auth="
     raise TypeError(
@@ -263,11 +270,11 @@ def _check_verifier(verifier: Any) -> None:
 
 
 def validate_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:
-    """Scopes as an author gives them, each one a word that can stand in a challenge."""
+    """Return the scopes as a tuple. Raise ValueError if a scope cannot be part of a challenge."""
     scope_list = as_tuple(scopes)
     for scope in scope_list:
         if not SCOPE_PATTERN.fullmatch(scope):
-            raise ValueError(f"{scope!r} is not a scope: one word, without quotes or backslashes")
+            raise ValueError(f"invalid scope {scope!r}: a scope is one word without quotes or backslashes")
     return tuple(dict.fromkeys(scope_list))
 
 
@@ -277,23 +284,27 @@ _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 class ServerLocation(Struct, frozen=True):
-    """A server's address, and that of its metadata."""
+    """The URLs of a server and of its metadata."""
 
-    base_url: str  # under which the application is reached
-    path: str  # of the endpoint, below that
+    base_url: str  # URL of the application
+    path: str  # path of the endpoint, relative to base_url
 
     @property
     def resource(self) -> str:
-        """What the server is called in tokens and metadata. spec: authorization#canonical-server-uri"""
+        """Return the URL that identifies the server in tokens and metadata. spec: authorization#canonical-server-uri"""
         return self.url_for(self.path)
 
     @property
     def metadata_url(self) -> str:
-        """Where its metadata is. Below a prefix, for the root of the origin may be somebody else's."""
+        """Return the URL of the metadata. The URL keeps the path prefix, because the root may belong to another
+        application.
+        """
         return self.url_for(RESOURCE_METADATA_PATH + ("" if self.path == "/" else self.path))
 
     def serves_metadata_at(self, path: str) -> bool:
-        """Whether the metadata is to be given at this path: in the place the RFC names, inside the prefix, or first."""
+        """Return whether the server has its metadata at this path: the location of RFC 9728, or one below the path
+        prefix.
+        """
         resource_path = urlsplit(self.resource).path
         return path in (
             RESOURCE_METADATA_PATH,
@@ -302,12 +313,12 @@ class ServerLocation(Struct, frozen=True):
         )
 
     def url_for(self, path: str) -> str:
-        """The address of a path of the application."""
+        """Return the URL of a path of the application."""
         return self.base_url + ("" if path == "/" else path)
 
 
 def location_from_public_url(public_url: str, path: str) -> ServerLocation:
-    """The place behind a public URL: that of the endpoint, or that under which the whole application is reached."""
+    """Return the location for a public URL, which is the URL of the endpoint or of the whole application."""
     parts = urlsplit(public_url)
     origin = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2].lower()}"
     prefix = parts.path.rstrip("/")
@@ -317,13 +328,13 @@ def location_from_public_url(public_url: str, path: str) -> ServerLocation:
 
 
 def location_from_request(scheme: str, host: str, port: int | None, root_path: str, path: str) -> ServerLocation:
-    """The place by which a request came in; the host is a name, without its port."""
+    """Return the location that a request used. `host` has no port."""
     host_part = f"[{host}]" if ":" in host else host
     port_suffix = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
     return ServerLocation(f"{scheme}://{host_part}{port_suffix}{root_path.rstrip('/')}", path)
 
 
 def parse_host_name(header: Any) -> str:
-    """The name in a Host header."""
+    """Return the host name of a Host header."""
     text = header.decode("latin-1").lower()
     return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]

@@ -1,7 +1,7 @@
 """Public keys, and the check of a token's signature with them. joserfc does the cryptography.
 
-Which algorithm is used is decided by the key and an allow-list, never by the token: a token that says `none`, or that
-was signed with a public key as if it were a secret, finds no key.
+The key and an allow-list decide the algorithm, never the token. A token with the algorithm `none` therefore matches no
+key, and neither does a token that was signed with a public key as a shared secret.
 """
 
 import warnings
@@ -32,15 +32,15 @@ ASYMMETRIC_ALGORITHMS: Final = (
 _KEY_TYPES: Final = {"ES": "EC", "RS": "RSA", "PS": "RSA", "Ed": "OKP"}
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _PRIVATE_FIELDS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
-_MIN_RSA_MODULUS_CHARS: Final = 340  # characters of its modulus, nearly
-_MAX_KEYS: Final = 64  # of one document
-_MAX_TRIED_KEYS: Final = 4  # for one token that does not say which
+_MIN_RSA_MODULUS_CHARS: Final = 340  # length in base64 characters, which is about 2048 bits
+_MAX_KEYS: Final = 64  # largest number of keys in one document
+_MAX_TRIED_KEYS: Final = 4  # largest number of keys to try for a token without a key id
 _INVALID_KEYS_MESSAGE: Final = "keys must be a JWK set, JWKs, or PEM texts of public keys"
-MAX_TOKEN_CHARS: Final = 16 * 1024  # characters of a token
+MAX_TOKEN_CHARS: Final = 16 * 1024
 
 
 class PublicKey:
-    """One public key, made ready when it is first used."""
+    """One public key, parsed on first use."""
 
     __slots__ = ("_imported_key", "jwk")
 
@@ -50,14 +50,14 @@ class PublicKey:
 
     @property
     def is_strong(self) -> bool:
-        """Whether it is of a kind that signs, and an RSA key of at least 2048 bits."""
+        """Return whether the key can sign, and whether an RSA key has at least 2048 bits."""
         modulus = self.jwk.get("n")
         return self.jwk.get("kty") in ("EC", "OKP") or (
             isinstance(modulus, str) and len(modulus) >= _MIN_RSA_MODULUS_CHARS
         )
 
     def can_verify(self, algorithm: str, key_id: Any) -> bool:
-        """Whether it may have signed something with this algorithm, under this name."""
+        """Return whether the key matches an algorithm and a key id."""
         jwk, curve = self.jwk, _CURVES.get(algorithm)
         return (
             jwk.get("kty") == _KEY_TYPES[algorithm[:2]]
@@ -67,7 +67,9 @@ class PublicKey:
         )
 
     def verify_token(self, token: str, algorithm: str) -> dict[str, Any]:
-        """The claims of a token it signed; an error of joserfc's, ValueError or TypeError if it did not."""
+        """Return the claims of a token that this key signed. Otherwise raise an error of joserfc, ValueError or
+        TypeError.
+        """
         from joserfc import jwk, jws
 
         with _suppress_warnings(algorithm):
@@ -80,18 +82,18 @@ class PublicKey:
         return _decode_claims(signed_token.payload)
 
     def thumbprint(self) -> str:
-        """RFC 7638."""
+        """Return the thumbprint. RFC 7638."""
         from joserfc import jwk
 
         return jwk.import_key(self.jwk).thumbprint()
 
 
 def _decode_claims(payload: bytes | None) -> dict[str, Any]:
-    """What was signed, by whomever that was: read as strictly as what anyone sends."""
+    """Decode the signed claims with the same strict parser as messages."""
     try:
         claims = decode(payload or b"")
     except ParseError as exc:
-        raise TokenRejected("the token's claims cannot be read", str(exc)) from None
+        raise TokenRejected("the token's claims are invalid", str(exc)) from None
     if not isinstance(claims, dict):
         raise TokenRejected("the token has no claims")
     return claims
@@ -102,7 +104,7 @@ PublicKeys = list[PublicKey]
 
 @contextmanager
 def _suppress_warnings(algorithm: str) -> Generator[None]:
-    """joserfc warns of the older name of the same signature."""
+    """Suppress joserfc's warning about the older name of an algorithm."""
     if algorithm != "EdDSA":
         yield
         return
@@ -112,21 +114,21 @@ def _suppress_warnings(algorithm: str) -> Generator[None]:
 
 
 def check_algorithms(algorithms: Collection[str]) -> tuple[str, ...]:
-    """The allow-list, if everything in it is a signature by a private key."""
+    """Check that all allowed algorithms sign with a private key."""
     names = (algorithms,) if isinstance(algorithms, str) else tuple(algorithms)
     unsupported = [algorithm for algorithm in names if algorithm not in ASYMMETRIC_ALGORITHMS]
     if unsupported or not names:
         raise ValueError(
-            f"algorithms must be some of {', '.join(ASYMMETRIC_ALGORITHMS)}, not {', '.join(unsupported) or 'none'}"
+            f"algorithms must be among {', '.join(ASYMMETRIC_ALGORITHMS)}, not {', '.join(unsupported) or 'none'}"
         )
     return names
 
 
 def parse_jwks(document: Mapping[str, Any]) -> PublicKeys:
-    """The keys in a JWK set that can check signatures: public ones, never a shared secret."""
+    """Return the public signature keys of a JWK set. Shared secrets are ignored."""
     entries = document.get("keys")
     if not isinstance(entries, list):
-        raise ValueError("no JWK set: it has no list of keys")
+        raise ValueError("invalid JWK set: it has no list of keys")
     signing_entries = [
         entry for entry in entries[:_MAX_KEYS] if isinstance(entry, dict) and entry.get("use", "sig") == "sig"
     ]
@@ -134,7 +136,7 @@ def parse_jwks(document: Mapping[str, Any]) -> PublicKeys:
 
 
 def load_keys(keys: "Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str]") -> PublicKeys:
-    """Keys as an author gives them: a JWK set, JWKs, or PEM texts."""
+    """Load keys from a JWK set, JWKs, or PEM texts."""
     if isinstance(keys, Mapping):
         return parse_jwks(keys if "keys" in keys else {"keys": [dict(keys)]})
     if isinstance(keys, str):
@@ -157,17 +159,17 @@ def _load_pem(text: str) -> PublicKey:
 
 
 def read_header(token: str) -> dict[str, Any]:
-    """The header of a token, not yet believed."""
+    """Return the header of a token, without verification."""
     return _decode_part(token, 0)
 
 
 def read_unverified_claims(token: str) -> dict[str, Any]:
-    """The claims of a token, not yet believed: only to find out who should be asked about it."""
+    """Return the claims of a token without verification. Use them only to choose a verifier."""
     return _decode_part(token, 1)
 
 
 def has_issuer(token: str, issuer: str) -> bool:
-    """Whether a token says that this issuer made it, not yet believed."""
+    """Return whether a token claims this issuer, without verification."""
     try:
         return read_unverified_claims(token).get("iss") == issuer
     except TokenRejected:
@@ -188,15 +190,17 @@ def _decode_part(token: str, index: int) -> dict[str, Any]:
 
 
 def select_keys(keys: PublicKeys, header: Mapping[str, Any], algorithms: Collection[str]) -> PublicKeys:
-    """The keys that may have signed a token with this header; none if its algorithm is not allowed."""
+    """Return the keys that may have signed a token with this header. Raise TokenRejected if the header's algorithm is
+    not allowed.
+    """
     algorithm, key_id = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in algorithms:
-        raise TokenRejected("the token is signed in a way that is not accepted here")
+        raise TokenRejected("the token's signature algorithm is not accepted")
     return [key for key in keys if key.can_verify(algorithm, key_id)][:_MAX_TRIED_KEYS]
 
 
 def verify_signature(token: str, keys: PublicKeys, algorithm: str) -> dict[str, Any]:
-    """The claims of a token that one of these keys signed; TokenRejected if none did."""
+    """Return the claims of a token that one of these keys signed. Raise TokenRejected if none did."""
     from joserfc.errors import JoseError
 
     for key in keys:
@@ -204,4 +208,4 @@ def verify_signature(token: str, keys: PublicKeys, algorithm: str) -> dict[str, 
             return key.verify_token(token, algorithm)
         except (JoseError, ValueError, TypeError, RecursionError):
             continue
-    raise TokenRejected("the token's signature is not good")
+    raise TokenRejected("the token's signature is invalid")

@@ -1,13 +1,13 @@
 """Verifiers turn a token into a principal: by its signature, by introspection, or from a list for tests.
 
-As flows: they yield what is to be fetched and are sent the answer; they read no clock and open no connection. Whatever
-cannot be checked is refused.
+Verifiers are flows. They yield requests and receive responses, without a clock or connections. A token that cannot be
+checked is rejected.
 """
 
 import hashlib
 import re
 from collections.abc import Awaitable, Collection, Generator, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from dovetail.errors import LoginFailed
 from dovetail.oauth.flow import AcquireLock, Await, Flow, Now, build_basic_auth, fetch, post_form
@@ -17,54 +17,85 @@ from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
 from dovetail.oauth.metadata import fetch_server_metadata, is_secure_url
 from dovetail.protocol.principal import Principal
 
-TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, section 2.1
+T = TypeVar("T")
+
+TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # a bearer token. RFC 6750, section 2.1
 SCOPE_CLAIMS: Final = ("scope", "scp")
 
-_ACCESS_TOKEN_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")  # RFC 9068, and what came before it
-_KEY_FETCH_INTERVAL_S: Final = 30.0  # seconds between two looks for a key that is not there
-_KEY_REFRESH_INTERVAL_S: Final = 600.0  # keys are looked at again after
-_KEY_TTL_S: Final = 3600.0  # and not used any more when that failed for
-_MAX_CACHED_TOKENS: Final = 1024  # tokens found good
+_ACCESS_TOKEN_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")  # the token types of RFC 9068 and older ones
+_KEY_FETCH_INTERVAL_S: Final = 30.0  # shortest interval between two fetches for an unknown key
+_KEY_REFRESH_INTERVAL_S: Final = 600.0  # keys are fetched again after this time
+_KEY_TTL_S: Final = 3600.0  # after this time, keys are no longer used if fetching them again failed
+_MAX_CACHED_TOKENS: Final = 1024
 _TOKEN_CACHE_TTL_S: Final = 60.0
-_INACTIVE_TOKEN_TTL_S: Final = 5.0  # a token that is not active hardly becomes so
+_INACTIVE_TOKEN_TTL_S: Final = 5.0  # short, although an inactive token rarely becomes active again
+
+
+class _TokenCache(Generic[T]):
+    """Caches the results of token checks. The cache is cleared when it is full."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, tuple[float, T]] = {}
+
+    def get(self, key: bytes, now: float) -> T | None:
+        entry = self._entries.get(key)
+        return entry[1] if entry is not None and now < entry[0] else None
+
+    def put(self, key: bytes, value: T, expires_at: float) -> None:
+        if len(self._entries) >= _MAX_CACHED_TOKENS:
+            self._entries.clear()
+        self._entries[key] = expires_at, value
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+def _build_cache_key(token: str, audience: Sequence[str]) -> bytes:
+    """Return a digest as the cache key, so that the cache contains no tokens."""
+    return hashlib.sha256("\n".join((token, *audience)).encode()).digest()
 
 
 class TokenVerifier(Protocol):
     """Checks access tokens for a `Guard`. In your own class, write `async def verify(self, token, resource)`.
 
-    It returns a `Principal`, or None to reject the token.
+    `verify` returns a `Principal`, or None to reject the token.
     """
 
     @property
     def issuer(self) -> str | None:
-        """URL of the authorization server that issues the tokens. None if clients cannot get tokens by a login."""
+        """The URL of the authorization server that issues the tokens, or None if clients cannot get tokens by a
+        login.
+        """
         ...
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal] | Awaitable[Principal | None]:
-        """Return the caller that the token is for. `resource` is the URL of this server."""
+        """Return the caller to whom the token was issued. `resource` is the URL of this server."""
         ...
 
 
 class BuiltInVerifier:
-    """What a guard asks of our own verifiers only."""
+    """Internal methods that a guard calls only on built-in verifiers."""
 
     def _may_accept(self, token: str) -> bool:
-        """Return whether a token looks like one of this verifier."""
+        """Return whether this verifier may accept a token of this form."""
         return True
 
     def _is_local(self) -> bool:
-        """Return whether other processes would not know its tokens."""
+        """Return whether only this process knows the tokens of this verifier."""
         return False
 
 
 class JWTVerifier(BuiltInVerifier):
-    """Accepts JWTs of one issuer and checks them with its public keys.
+    """Accepts JWTs of one issuer and checks them with the issuer's public keys.
 
-    issuer: the `iss` claim of the tokens. The keys are found through the issuer's metadata by default.
-    audience: the accepted `aud` claims. Defaults to the server's own URL.
-    jwks_uri: URL of the keys.
-    public_keys: the keys themselves: a JWK set or PEM texts.
-    algorithms: the accepted signature algorithms. Shared secrets are never accepted.
+    Args:
+        issuer: The `iss` claim of the tokens. By default, the issuer's metadata contains the URL of the keys.
+        audience: The accepted `aud` claims. Defaults to the server's own URL.
+        jwks_uri: URL of the keys.
+        public_keys: The keys themselves: a JWK set or PEM texts.
+        algorithms: The accepted signature algorithms. Shared secrets are never accepted.
+        scope_claims: The claims that hold scopes. The scopes of all these claims count.
+        leeway: Seconds that clocks may differ.
     """
 
     def __init__(
@@ -73,20 +104,20 @@ class JWTVerifier(BuiltInVerifier):
         issuer: str,
         audience: str | Sequence[str] | None = None,
         jwks_uri: str | None = None,
-        public_keys: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str] | None = None,
+        public_keys: Mapping[str, object] | str | Sequence[Mapping[str, object] | str] | None = None,
         algorithms: Sequence[str] = ASYMMETRIC_ALGORITHMS,
         scope_claims: Sequence[str] = SCOPE_CLAIMS,
         leeway: float = 30.0,
     ) -> None:
         if not isinstance(issuer, str) or not issuer:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError("a JWTVerifier needs the issuer of its tokens")
+            raise ValueError("JWTVerifier needs the issuer of the tokens")
         if jwks_uri is None and public_keys is None and not is_secure_url(issuer):
             raise ValueError(
-                f"issuer must be an https URL, as it stands in the tokens, not {issuer!r}: its keys are found there, "
-                "unless you pass jwks_uri= or public_keys="
+                f"issuer must be an https URL, exactly as in the tokens, not {issuer!r}. If the issuer does not "
+                "publish its keys, pass jwks_uri= or public_keys="
             )
         if jwks_uri is not None and not is_secure_url(jwks_uri):
-            raise ValueError("jwks_uri must be https: who changes the keys can create tokens")
+            raise ValueError("jwks_uri must be https, because anyone who can change the keys can create tokens")
         self.issuer = issuer
         self._audience = as_tuple(audience)
         self._jwks_url = jwks_uri
@@ -97,20 +128,20 @@ class JWTVerifier(BuiltInVerifier):
         self._fetched_keys: PublicKeys = []
         self._fetched_at: float | None = None
         self._fetch_tried_at: float | None = None
-        self._fetch_failure: str | None = None  # why the keys were not found
-        self._verified_tokens: dict[bytes, tuple[float, Principal]] = {}
+        self._fetch_failure: str | None = None  # why the last fetch of the keys failed
+        self._verified_tokens = _TokenCache[Principal]()
 
     def _may_accept(self, token: str) -> bool:
         return signing.has_issuer(token, self.issuer)
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Return the caller that the token is for."""
+        """Return the caller to whom the token was issued."""
         now: float = yield Now()
         audience = self._audience or tuple(resource)
-        cache_key = hashlib.sha256("\n".join((token, *audience)).encode()).digest()
-        cached = self._verified_tokens.get(cache_key)
-        if cached is not None and now < cached[0]:
-            return cached[1]
+        cache_key = _build_cache_key(token, audience)
+        principal = self._verified_tokens.get(cache_key, now)
+        if principal is not None:
+            return principal
         header = signing.read_header(token)
         if str(header.get("typ", "")).lower() not in _ACCESS_TOKEN_TYPES:
             raise TokenRejected("the token is not an access token")
@@ -119,9 +150,7 @@ class JWTVerifier(BuiltInVerifier):
         check_claims(claims, issuer=self.issuer, audience=audience, now=now, leeway=self._leeway)
         expires_at = float(claims["exp"]) + self._leeway
         principal = build_principal(claims, self.issuer, self._scope_claims, expires_at)
-        if len(self._verified_tokens) >= _MAX_CACHED_TOKENS:
-            self._verified_tokens.clear()
-        self._verified_tokens[cache_key] = (min(now + _TOKEN_CACHE_TTL_S, expires_at), principal)
+        self._verified_tokens.put(cache_key, principal, min(now + _TOKEN_CACHE_TTL_S, expires_at))
         return principal
 
     def _select_keys(self, header: Mapping[str, Any], now: float) -> Flow[PublicKeys]:
@@ -132,7 +161,7 @@ class JWTVerifier(BuiltInVerifier):
             return keys
         is_fetch_due = self._fetch_tried_at is None or now >= self._fetch_tried_at + _KEY_FETCH_INTERVAL_S
         if keys and not is_fetch_due:
-            return keys  # somebody looks, or has looked just now: this key is good until then
+            return keys  # another caller has just fetched the keys or is fetching them now
         if keys:
             self._fetch_tried_at = now
         yield AcquireLock()
@@ -148,19 +177,19 @@ class JWTVerifier(BuiltInVerifier):
         return self._fetched_keys if self._fetched_at is not None and now < self._fetched_at + _KEY_TTL_S else []
 
     def _fetch_keys(self, now: float) -> Flow[None]:
-        """Fetch the keys; what was known before stays, for a while, if that fails."""
+        """Fetch the keys. If the fetch fails, the known keys stay valid for a while."""
         url = self._jwks_url or (yield from self._discover_jwks_uri())
         if url is None:
             return
         response = yield from fetch(url)
         try:
-            self._fetched_keys = signing.parse_jwks((response.json() if response.status == 200 else None) or {})
+            self._fetched_keys = signing.parse_jwks((response.json() if response.status_code == 200 else None) or {})
         except ValueError:
-            outcome = f"status {response.status}" if response.status else "nothing"
-            self._fetch_failure = f"{url} answers with {outcome}, not with a JWK set"
+            outcome = f"status {response.status_code}" if response.status_code else "nothing"
+            self._fetch_failure = f"{url} responds with {outcome}, not with a JWK set"
             return
         self._fetched_at = now
-        self._verified_tokens.clear()  # a key that is gone takes its tokens with it
+        self._verified_tokens.clear()  # tokens of a removed key must not stay valid
 
     def _discover_jwks_uri(self) -> Flow[str | None]:
         try:
@@ -171,14 +200,22 @@ class JWTVerifier(BuiltInVerifier):
         url = server.jwks_uri if server is not None else None
         if url is not None and is_secure_url(url):
             return url
-        self._fetch_failure = f"no metadata of {self.issuer} is found that says where its keys are"
+        self._fetch_failure = f"found no metadata of {self.issuer} that contains the URL of its keys"
         return None
 
 
 class IntrospectionVerifier(BuiltInVerifier):
-    """Asks the issuer about each token. RFC 7662
+    """Asks the issuer about each token (RFC 7662). A revoked token is rejected at once.
 
-    A revoked token is refused at once. With `cache_ttl`, an answer is reused for that many seconds.
+    Args:
+        introspection_endpoint: The URL of the introspection endpoint.
+        client_id: The ID of this server at the issuer.
+        client_secret: The secret of this server at the issuer.
+        issuer: The issuer that tokens must have. None accepts any issuer.
+        audience: The accepted audiences. Defaults to the server's own URL.
+        scope_claims: The claims that contain scopes. The scopes of all these claims count.
+        cache_ttl: Seconds for which a response is reused. With 0, the verifier asks the issuer every time.
+        leeway: Seconds that clocks may differ.
     """
 
     def __init__(
@@ -194,7 +231,7 @@ class IntrospectionVerifier(BuiltInVerifier):
         leeway: float = 30.0,
     ) -> None:
         if not is_secure_url(introspection_endpoint):
-            raise ValueError("introspection_endpoint must be https: tokens are sent there")
+            raise ValueError("introspection_endpoint must be https, because tokens are sent to it")
         self.issuer = issuer
         self._endpoint = introspection_endpoint
         self._credentials = build_basic_auth(client_id, client_secret)
@@ -202,32 +239,31 @@ class IntrospectionVerifier(BuiltInVerifier):
         self._scope_claims = as_tuple(scope_claims) or SCOPE_CLAIMS
         self._cache_ttl = cache_ttl
         self._leeway = leeway
-        self._verified_tokens: dict[bytes, tuple[float, Principal]] = {}
-        self._inactive_tokens: dict[bytes, float] = {}
+        self._verified_tokens = _TokenCache[Principal]()
+        self._inactive_tokens = _TokenCache[bool]()
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Return the caller that the token is for."""
+        """Return the caller to whom the token was issued."""
         now: float = yield Now()
         audience = self._audience or tuple(resource)
-        cache_key = hashlib.sha256("\n".join((token, *audience)).encode()).digest()
-        cached = self._verified_tokens.get(cache_key)
-        if cached is not None and now < cached[0]:
-            return cached[1]
-        if now < self._inactive_tokens.get(cache_key, 0.0):
+        cache_key = _build_cache_key(token, audience)
+        principal = self._verified_tokens.get(cache_key, now)
+        if principal is not None:
+            return principal
+        if self._inactive_tokens.get(cache_key, now):
             raise TokenRejected("the token is not active")
         form = {"token": token, "token_type_hint": "access_token"}
         response = yield from post_form(self._endpoint, form, {"authorization": self._credentials})
         claims = response.json()
-        if response.status != 200 or claims is None:
+        if response.status_code != 200 or claims is None:
             raise VerificationUnavailable(
-                "the issuer cannot be asked about the token", f"{self._endpoint} answers with status {response.status}"
+                "the issuer cannot check the token at the moment",
+                f"{self._endpoint} responds with status {response.status_code}",
             )
         if claims.get("active") is not True:
-            if len(self._inactive_tokens) >= _MAX_CACHED_TOKENS:
-                self._inactive_tokens.clear()
-            self._inactive_tokens[cache_key] = now + _INACTIVE_TOKEN_TTL_S
+            self._inactive_tokens.put(cache_key, True, now + _INACTIVE_TOKEN_TTL_S)
             raise TokenRejected("the token is not active")
-        # An issuer that says neither who nor until when has still said that the token is active now.
+        # The issuer confirmed that the token is active, so a response without an expiry is accepted.
         checked_claims = {"exp": now + 1.0, **claims}
         check_claims(
             checked_claims,
@@ -240,19 +276,21 @@ class IntrospectionVerifier(BuiltInVerifier):
         issuer = self.issuer or self._endpoint
         principal = build_principal(claims, issuer, self._scope_claims, expires_at if "exp" in claims else None)
         if self._cache_ttl:
-            if len(self._verified_tokens) >= _MAX_CACHED_TOKENS:
-                self._verified_tokens.clear()
-            self._verified_tokens[cache_key] = (min(now + self._cache_ttl, expires_at), principal)
+            self._verified_tokens.put(cache_key, principal, min(now + self._cache_ttl, expires_at))
         return principal
 
 
 class StaticTokenVerifier(BuiltInVerifier):
-    """Tokens written down beforehand, for tests and for a few programs of your own: token to principal, or its name."""
+    """Accepts fixed tokens, for tests and for a few programs.
+
+    Args:
+        tokens: A dict from each token to its principal, or to the name of the principal.
+    """
 
     issuer: str | None = None
 
     def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
-        # Looked up by digest: how long that takes says nothing about a token.
+        # Look tokens up by digest, so that the duration of a lookup reveals nothing about a token.
         self._principals = {
             _hash_token(_check_token(token)): _as_principal(principal)
             for token, principal in _check_mapping(tokens).items()
@@ -262,11 +300,11 @@ class StaticTokenVerifier(BuiltInVerifier):
         return _hash_token(token) in self._principals
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Return the caller that the token is for."""
+        """Return the caller to whom the token was issued."""
         yield Now()
         principal = self._principals.get(_hash_token(token))
         if principal is None:
-            raise TokenRejected("the token is not known")
+            raise TokenRejected("unknown token")
         return principal
 
 
@@ -278,7 +316,7 @@ def select_verifiers(verifiers: Sequence[TokenVerifier], token: str) -> list[Tok
         if not isinstance(verifier, BuiltInVerifier) or verifier._may_accept(token)  # pyright: ignore[reportPrivateUsage]
     ]
     if any(verifier.issuer is not None and signing.has_issuer(token, verifier.issuer) for verifier in candidates):
-        # A token that names one of the issuers is not shown to other issuers.
+        # If a token claims one of the configured issuers, no other issuer receives it.
         candidates = [
             verifier
             for verifier in candidates
@@ -289,49 +327,49 @@ def select_verifiers(verifiers: Sequence[TokenVerifier], token: str) -> list[Tok
 
 
 def run_verifier(verifier: TokenVerifier, token: str, resource: str) -> Flow[Principal]:
-    """Return the caller that a verifier, ours or the author's, finds in a token."""
+    """Run a built-in verifier or one of the user, and return the caller."""
     result = verifier.verify(token, (resource,))
     principal = (yield from result) if isinstance(result, Generator) else (yield Await(result))
     if principal is None:
-        raise TokenRejected("the token is not known")
+        raise TokenRejected("unknown token")
     return principal
 
 
 def is_local_verifier(verifier: TokenVerifier) -> bool:
-    """Return whether other processes would not know the tokens of a verifier."""
+    """Return whether only this process knows the tokens of a verifier."""
     return isinstance(verifier, BuiltInVerifier) and verifier._is_local()  # pyright: ignore[reportPrivateUsage]
 
 
 def as_tuple(values: str | Iterable[str] | None) -> tuple[str, ...]:
-    """One text or many, as many; TypeError if they are none."""
+    """Return one text or several texts as a tuple. Raise TypeError for other values."""
     value: Any = () if values is None else values
     texts: tuple[Any, ...] = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"a text or a list of texts is meant here, not {values!r}")
+        raise TypeError(f"expected a text or a list of texts, not {values!r}")
     return texts
 
 
 def _check_mapping(tokens: Any) -> Mapping[Any, Any]:
     if not isinstance(tokens, Mapping):
-        raise TypeError("StaticTokenVerifier takes a table: {token: name or Principal(...)}")
+        raise TypeError("StaticTokenVerifier needs a dict: {token: name or Principal(...)}")
     return tokens
 
 
 def _check_token(token: Any) -> str:
     if not isinstance(token, str) or not TOKEN_PATTERN.fullmatch(token):
-        raise ValueError("a static token must be one that can be shown: letters, digits and -._~+/, with = at its end")
+        raise ValueError("invalid static token: use letters, digits and -._~+/, with = only at the end")
     return token
 
 
 def _as_principal(principal: Any) -> Principal:
     if not isinstance(principal, str):
-        raise TypeError(f"a static token stands for a name or a Principal(...), not {type(principal).__name__}")
+        raise TypeError(f"a static token must map to a name or a Principal(...), not {type(principal).__name__}")
     return principal if isinstance(principal, Principal) else Principal(principal)
 
 
 def _require_keys(keys: PublicKeys) -> PublicKeys:
     if not keys:
-        raise TokenRejected("the token is signed with a key its issuer does not have")
+        raise TokenRejected("the token is signed with a key that its issuer does not have")
     return keys
 
 

@@ -1,4 +1,4 @@
-"""Identify the client to an authorization server: a given client ID, a metadata document, or dynamic registration.
+"""Identify the client to an authorization server: by a client ID, a metadata document, or dynamic registration.
 
 spec: client-registration
 """
@@ -13,7 +13,7 @@ from dovetail.oauth.login.login_settings import DeviceLogin, OAuth, get_signer
 from dovetail.oauth.login.saved_login import ClientRegistration
 from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
 
-# The ways to prove who we are at the token endpoint, best first.
+# The authentication methods at the token endpoint, best first.
 _AUTH_METHODS: Final = ("client_secret_basic", "client_secret_post", "none")
 
 
@@ -25,9 +25,9 @@ def identify_client(
     scopes: Sequence[str],
     grant_type: str = "authorization_code",
 ) -> Flow[ClientRegistration]:
-    """The identity to use with this server; one registered with another is never used.
+    """Return the client to use with this server. A client of another server is never used.
 
-    A client whose scopes the server limits, and says so, is registered anew when it wants more.
+    If the server limits the scopes of a client and the login needs more scopes, register a new client.
     """
     if settings.client_id is not None:
         return _use_given_client(server, settings, saved_client)
@@ -43,8 +43,8 @@ def identify_client(
     endpoint = server.registration_endpoint
     if endpoint is None or not is_secure_url(endpoint):
         raise add_context(
-            LoginFailed(f"{clip(server.issuer)} does not let clients register themselves"),
-            hint="register one there by hand and pass auth=OAuth(client_id=...)",
+            LoginFailed(f"{clip(server.issuer)} does not support client registration"),
+            hint="register a client at that server by hand and pass auth=OAuth(client_id=...)",
         )
     return (yield from _register(server, endpoint, settings, redirect_uri, scopes, grant_type))
 
@@ -80,22 +80,22 @@ def _use_given_client(
 def check_issuer(
     server: AuthorizationServerMetadata, expected_issuer: str | None, saved_client: ClientRegistration | None
 ) -> None:
-    """What a user has from one issuer is not shown to another: the one they named, else the first it was used with."""
+    """Check the issuer, because credentials of one issuer must never be sent to another. The expected issuer is the
+    `issuer=` option, or else the issuer of the saved client.
+    """
     if expected_issuer is None and saved_client is not None and saved_client.given:
         expected_issuer = saved_client.issuer
     if expected_issuer is not None and expected_issuer != server.issuer:
         raise add_context(
-            LoginFailed(
-                f"the client was given for {clip(expected_issuer)}, but the server is guarded by {clip(server.issuer)}"
-            ),
-            hint="if the server moved and you trust that, get a client id there and pass it with its issuer=",
+            LoginFailed(f"the client belongs to {clip(expected_issuer)}, but the server uses {clip(server.issuer)}"),
+            hint="if the server moved and you trust the new issuer, get a client id from it and pass it with issuer=",
         )
 
 
 def choose_auth_method(
     server: AuthorizationServerMetadata, has_secret: bool, preferred_method: str | None = None
 ) -> str:
-    """How to prove who we are, of what the server offers; RFC 8414 says Basic where it is silent."""
+    """Choose an authentication method that the server supports. The default is Basic (RFC 8414)."""
     if preferred_method is not None:
         return preferred_method
     if not has_secret:
@@ -112,7 +112,7 @@ def _register(
     scopes: Sequence[str],
     grant_type: str,
 ) -> Flow[ClientRegistration]:
-    """spec: client-registration#dynamic-client-registration"""
+    """Register the client. spec: client-registration#dynamic-client-registration"""
     supported = server.token_endpoint_auth_methods_supported
     auth_method = (
         "none"
@@ -132,10 +132,10 @@ def _register(
     response = yield from post_json(endpoint, client_metadata)
     data = response.json() or {}
     client_id, secret = data.get("client_id"), data.get("client_secret")
-    if response.status not in (200, 201) or not isinstance(client_id, str):
+    if response.status_code not in (200, 201) or not isinstance(client_id, str):
         raise add_context(
             login_error("registration", response),
-            hint="register a client there by hand and pass auth=OAuth(client_id=...)",
+            hint="register a client at that server by hand and pass auth=OAuth(client_id=...)",
         )
     granted_method, granted_scope = data.get("token_endpoint_auth_method"), data.get("scope")
     return ClientRegistration(
@@ -146,7 +146,8 @@ def _register(
         if isinstance(granted_method, str)
         else (choose_auth_method(server, True) if secret else "none"),
         redirect_uris=[redirect_uri],
-        scopes=granted_scope.split() if isinstance(granted_scope, str) else [],  # RFC 7591, section 3.2.1
+        # The server may change the scopes. RFC 7591, section 3.2.1
+        scopes=granted_scope.split() if isinstance(granted_scope, str) else [],
     )
 
 

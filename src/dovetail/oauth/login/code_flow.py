@@ -1,7 +1,7 @@
-"""The authorization code flow with PKCE, from a challenge to a saved login. spec:
-authorization#authorization-flow-steps
+"""The authorization code flow with PKCE, from a challenge to a saved login.
 
-Everything that decides where a code or a token may go is checked here: the resource, the issuer, the state.
+The flow checks every value that decides where a code or a token is sent: the resource, the issuer and the state. spec:
+authorization#authorization-flow-steps
 """
 
 import hmac
@@ -31,13 +31,13 @@ from dovetail.oauth.metadata import (
 from dovetail.oauth.token_request import request_token
 
 _SAME_ORIGIN_HINT: Final = (
-    "it should be at the same address as the server: if both are yours, serve one beside the other, "
-    "app.run(..., fallback=authority)"
+    "the authorization server should have the same address as the server. If you run both servers, "
+    "serve them together: app.run(..., fallback=authority)"
 )
 
 
 def log_in(server_url: str, challenge: Challenge, settings: OAuth, saved_login: SavedLogin | None) -> Flow[SavedLogin]:
-    """A login at the server of this URL; what is known of an earlier one saves registering again."""
+    """Log in at the server with this URL. A saved login makes a new client registration unnecessary."""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     _check_code_flow(server)
     saved_client = saved_login.client if saved_login is not None else None
@@ -62,7 +62,7 @@ def log_in(server_url: str, challenge: Challenge, settings: OAuth, saved_login: 
 def discover(
     server_url: str, challenge: Challenge, saved_login: SavedLogin | None, preferred_issuer: str | None
 ) -> Flow[tuple[ProtectedResourceMetadata | None, AuthorizationServerMetadata]]:
-    """Who guards the server, found by every rule there is."""
+    """Find the resource metadata and the authorization server of a server."""
     document = yield from fetch_resource_metadata(server_url, challenge.resource_metadata)
     if document is None:
         return None, (yield from discover_fallback_server(server_url))
@@ -81,21 +81,21 @@ def _choose_issuer(
 ) -> str:
     issuers = document.authorization_servers
     if not issuers:
-        raise LoginFailed("the server's metadata names no authorization server")
+        raise LoginFailed("the server's metadata does not contain an authorization server")
     candidates = [preferred_issuer, saved_login.server.issuer if saved_login is not None else None]
     issuer = next((candidate for candidate in candidates if candidate in issuers), None) or issuers[0]
     if parse_web_url(issuer) is None:
-        raise LoginFailed(f"the authorization server {clip(issuer)} is no web address")
+        raise LoginFailed(f"the authorization server {clip(issuer)} is not a valid URL")
     return issuer
 
 
 def _check_code_flow(server: AuthorizationServerMetadata) -> None:
     endpoint = server.authorization_endpoint
     if endpoint is None or not is_secure_url(endpoint):
-        raise LoginFailed("the authorization server names no authorization endpoint that is safe to open")
-    # spec: handshake/authorization#authorization-code-protection
+        raise LoginFailed("the authorization server has no authorization endpoint that is safe to open")
+    # Servers that support PKCE must announce it. spec: handshake/authorization#authorization-code-protection
     if not server.assumed and "S256" not in (server.code_challenge_methods_supported or ()):
-        raise LoginFailed("the authorization server does not offer PKCE with S256, without which codes can be stolen")
+        raise LoginFailed("the authorization server does not support PKCE with S256, so codes could be stolen")
 
 
 def choose_scopes(
@@ -105,7 +105,7 @@ def choose_scopes(
     settings: Any,
     saved_login: SavedLogin | None,
 ) -> list[str] | None:
-    """What to ask for: what the challenge says, else what the resource lists, with all that was asked before.
+    """Choose the scopes to request: those of the challenge or of the resource, and all scopes of earlier requests.
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """
@@ -126,7 +126,7 @@ def choose_proof_key(
     document: ProtectedResourceMetadata | None,
     saved_login: SavedLogin | None,
 ) -> dict[str, Any] | None:
-    """The key tokens are to be bound to, if they are: as the user wants it, else as the server does."""
+    """Return the key to which tokens are bound, or None if neither the user nor the server asks for a bound token."""
     if is_required is None:
         is_required = challenge.scheme == "dpop" or (
             document is not None and document.dpop_bound_access_tokens_required
@@ -171,14 +171,14 @@ def _authorize(
 
 
 def read_redirect(params: Mapping[str, str], state: str, server: AuthorizationServerMetadata) -> str:
-    """The code in what came back by redirect. spec: authorization#authorization-response-validation"""
+    """Return the code of a redirect. spec: authorization#authorization-response-validation"""
     if not hmac.compare_digest(params.get("state", "").encode(), state.encode()):
-        raise LoginFailed("the redirect that came back does not belong to this login")
+        raise LoginFailed("the redirect does not belong to this login")
     issuer = params.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
-        raise LoginFailed("the redirect does not say which authorization server it comes from, though it should")
+        raise LoginFailed("the redirect must contain its authorization server (iss)")
     if issuer is not None and issuer != server.issuer:
-        raise LoginFailed("the redirect comes from another authorization server than the one that was asked")
+        raise LoginFailed("the redirect comes from a different authorization server")
     if "error" in params:
         description = params.get("error_description")
         error = LoginFailed(
@@ -187,12 +187,12 @@ def read_redirect(params: Mapping[str, str], state: str, server: AuthorizationSe
         error.oauth_error = params["error"]
         raise error
     if not params.get("code"):
-        raise LoginFailed("the redirect brought no code")
+        raise LoginFailed("the redirect has no code")
     return params["code"]
 
 
 def is_login_for(login: SavedLogin, server_url: str, settings: Any) -> bool:
-    """Whether a stored login is for this server, and for the client the user speaks of now."""
+    """Return whether a saved login is for this server and for the client in the settings."""
     server_parts, resource_parts = urlsplit(_canonicalize_url(server_url)), parse_web_url(login.resource)
     if resource_parts is None or get_origin(server_parts) != get_origin(resource_parts):
         return False

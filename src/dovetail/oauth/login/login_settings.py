@@ -1,6 +1,6 @@
-"""Settings for logging in, one class for each kind of login. Pass them as `auth=`.
+"""Settings for logging in, one class for each kind of login. Pass the settings as `auth=`.
 
-What cannot work is refused when it is said, not at the first login.
+Invalid settings raise an error when you create them, not at the first login.
 """
 
 import re
@@ -21,8 +21,8 @@ _AUTH_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
 class TokenStore(Protocol):
     """Saves logins between runs. Keys are URLs, values are opaque bytes.
 
-    A store that several processes share also has `lock(key)`, an async context manager. It is held while a token is
-    renewed.
+    A store that several processes share also has `lock(key)`, an async context manager. The client holds this lock
+    while it renews a token.
     """
 
     def get(self, key: str) -> bytes | None:
@@ -34,31 +34,31 @@ class TokenStore(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Delete a login. Do nothing if there is none."""
+        """Delete a login. Do nothing if the key has no login."""
         ...
 
 
 class RedactedStruct(Struct, frozen=True):
-    """Something that holds secrets, and so shows no more than its name."""
+    """A struct with secrets. The repr shows only the class name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
 
 class BearerAuth(RedactedStruct, frozen=True):
-    """A token you already have."""
+    """A token that you already have."""
 
-    token: str
+    token: str  # the access token
 
     def __post_init__(self) -> None:
         if not isinstance(self.token, str) or not _TOKEN_PATTERN.fullmatch(self.token):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(
-                "BearerAuth takes the token alone: one word of plain characters, without 'Bearer' before it"
+                "BearerAuth needs only the token: one word of plain characters, without 'Bearer' before it"
             )
 
 
 class Signer(RedactedStruct, frozen=True):
-    """A private key by which a client proves who it is, and how it signs; None: as the key suggests."""
+    """A client's private key and its signing algorithm. None selects the default algorithm of the key."""
 
     private_key: str
     algorithm: str | None = None
@@ -70,130 +70,142 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
     client_id, client_secret, issuer: a client that you registered by hand, and its authorization server.
     client_metadata_url: URL of this client's metadata document.
     private_key: PEM text, used instead of a secret. Set `signing_algorithm` if the key allows several.
-    scopes: requested in addition to those the server names. With `exact_scopes`, only these are requested.
+    scopes: scopes to request in addition to those of the server. With `exact_scopes`, the client requests only these
+    scopes.
     redirect_uri: the redirect URI that you registered. Defaults to a free port on 127.0.0.1.
-    open_browser: called with the URL instead of opening a browser.
-    paste_redirect: called with the URL, returns the URL the browser ended up at. For machines without a browser.
+    open_browser: a function that receives the URL. It is called instead of opening a browser.
+    paste_redirect: a function that receives the URL and returns the URL of the redirect. For machines without a
+    browser.
     token_store: where the login is saved: "memory", "file", "keyring", a directory, or a `TokenStore`.
-    allow_private_network: whether the authorization server may be on this machine or in a private network. Defaults
-        to True if the server itself is there.
+    allow_private_network: whether the authorization server may be on this machine or in a private network. Defaults to
+    True if the MCP server is also on this machine or in a private network.
     """
 
     client_id: str | None = None
     client_secret: str | None = None
     issuer: str | None = None
     client_metadata_url: str | None = None
-    client_name: str = "dovetail"
+    client_name: str = "dovetail"  # the name that users see
+    # How the client authenticates, such as "client_secret_post". With None, the server's metadata decides.
     token_endpoint_auth_method: str | None = None
     private_key: str | None = None
-    signing_algorithm: str | None = None
+    signing_algorithm: str | None = None  # algorithm of the private key. None selects one that the key supports
     scopes: str | Sequence[str] = ()
-    exact_scopes: bool = False
+    exact_scopes: bool = False  # whether to request only `scopes`, without the scopes of the server
     redirect_uri: str | None = None
-    offline_access: bool = True
-    dpop: bool | None = None  # None: where the server wants it
-    open_browser: Callable[[str], Any] | None = None
+    offline_access: bool = True  # whether to request a refresh token, so that the user logs in less often
+    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
+    open_browser: Callable[[str], object] | None = None
     paste_redirect: Callable[[str], str | Awaitable[str]] | None = None
     token_store: str | Path | TokenStore = "file"
-    timeout: float = 300.0  # for the user to log in
+    timeout: float = 300.0  # seconds to wait for the user
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         _check_client(self)
         if self.private_key is not None and self.client_id is None and self.client_metadata_url is None:
-            raise ValueError("private_key= belongs to a client: give its client_id= or client_metadata_url= too")
+            raise ValueError("private_key= also needs client_id= or client_metadata_url=")
         if self.private_key is not None and self.client_secret is not None:
-            raise ValueError("a client proves who it is by client_secret= or by private_key=, not by both")
+            raise ValueError("pass client_secret= or private_key=, not both")
         if self.redirect_uri is not None and self.paste_redirect is None and not _is_loopback_uri(self.redirect_uri):
             raise ValueError(
-                f"redirect_uri must be http://127.0.0.1:…, http://localhost:… or http://[::1]:…, not "
-                f"{self.redirect_uri!r}: pass paste_redirect= to use another one"
+                "redirect_uri must be http://127.0.0.1:…, http://localhost:… or http://[::1]:…, not "
+                f"{self.redirect_uri!r}. To use another redirect URI, pass paste_redirect="
             )
-        _check_callable("open_browser", self.open_browser, "of the URL")
+        _check_callable("open_browser", self.open_browser, "that takes the URL")
         _check_callable(
-            "paste_redirect", self.paste_redirect, "of the URL that returns where the browser ended, such as input"
+            "paste_redirect",
+            self.paste_redirect,
+            "that takes the URL and returns the URL of the redirect, for example input",
         )
         _check_key(self.private_key)
 
 
 class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
-    """Log in on another device: a code is shown, entered there, and waited for."""
+    """Log in with another device, on which the user enters a code."""
 
-    client_id: str | None = None
-    client_secret: str | None = None
-    issuer: str | None = None
-    client_metadata_url: str | None = None
-    client_name: str = "dovetail"
-    scopes: str | Sequence[str] = ()
-    dpop: bool | None = None
-    show_code: Callable[[str, str], Any] | None = None  # called with the URL and the code; None: logged as a warning
+    client_id: str | None = None  # ID of a registered client. With None, the client registers itself
+    client_secret: str | None = None  # the secret of the client
+    issuer: str | None = None  # the authorization server. With None, the client discovers it
+    client_metadata_url: str | None = None  # URL of this client's metadata document
+    client_name: str = "dovetail"  # the name that users see
+    scopes: str | Sequence[str] = ()  # scopes to request in addition to those of the server
+    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
+    # A function that receives the URL and the code. With None, the client logs both as a warning.
+    show_code: Callable[[str, str], object] | None = None
+    # Where the login is saved: "memory", "file", "keyring", a directory, or a `TokenStore`.
     token_store: str | Path | TokenStore = "file"
-    timeout: float = 900.0
+    timeout: float = 900.0  # seconds to wait for the user
+    # Whether the authorization server may be on this machine or in a private network. Defaults to True if the MCP
+    # server is also on this machine or in a private network.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         _check_client(self)
-        _check_callable("show_code", self.show_code, "of the URL and the code")
+        _check_callable("show_code", self.show_code, "that takes the URL and the code")
 
 
 class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
-    """Log in as a program, by a secret or by a private key (PEM). With `issuer`, both are shown to no other."""
+    """Log in as a program, with a secret or with a private key."""
 
-    client_id: str
-    client_secret: str | None = None
-    private_key: str | None = None
-    signing_algorithm: str | None = None  # None: as the key suggests
-    scopes: str | Sequence[str] = ()
+    client_id: str  # the ID of the registered client
+    client_secret: str | None = None  # the secret of the client
+    private_key: str | None = None  # a private key as PEM text, instead of a secret
+    signing_algorithm: str | None = None  # algorithm of the private key. None selects one that the key supports
+    scopes: str | Sequence[str] = ()  # the scopes to request
+    # How the client authenticates, such as "client_secret_post". With None, the server's metadata decides.
     token_endpoint_auth_method: str | None = None
-    issuer: str | None = None
-    dpop: bool | None = None
+    issuer: str | None = None  # the only authorization server that receives the secret or a signature
+    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
+    # Whether the authorization server may be on this machine or in a private network. Defaults to True if the MCP
+    # server is also on this machine or in a private network.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         if (self.client_secret is None) == (self.private_key is None):
-            raise ValueError("ClientCredentials takes one proof: client_secret= or private_key=")
+            raise ValueError("ClientCredentials needs exactly one of client_secret= and private_key=")
         _check_auth_method(self.token_endpoint_auth_method)
         _check_scopes_and_issuer(self)
         _check_key(self.private_key)
 
 
 class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
-    """Log in by the company's identity provider: its ID token is exchanged for a grant the server accepts.
-
-    id_token: the ID token, or a function (plain or async) that returns a fresh one whenever it is needed.
-    issuer: the server's authorization server; no other is then shown the client's secret or a grant.
+    """Log in with the identity provider of a company. The client exchanges an ID token of this provider for a grant
+    that the server accepts.
     """
 
-    client_id: str
-    client_secret: str | None = None
-    idp_client_id: str
-    idp_token_endpoint: str
+    client_id: str  # the ID of this client at the authorization server
+    client_secret: str | None = None  # the secret of this client at the authorization server
+    idp_client_id: str  # the ID of this client at the identity provider
+    idp_token_endpoint: str  # the token endpoint of the identity provider
+    # The ID token, or a function (sync or async) that returns a fresh ID token.
     id_token: str | Callable[[], str | Awaitable[str]]
-    idp_client_secret: str | None = None
-    issuer: str | None = None
-    scopes: str | Sequence[str] = ()
-    dpop: bool | None = None
+    idp_client_secret: str | None = None  # the secret of this client at the identity provider
+    issuer: str | None = None  # the only authorization server that receives the secret or a grant
+    scopes: str | Sequence[str] = ()  # the scopes to request
+    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
+    # Whether the authorization server may be on this machine or in a private network. Defaults to True if the MCP
+    # server is also on this machine or in a private network.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         _check_token("id_token", self.id_token)
         _check_scopes_and_issuer(self)
         if not is_secure_url(self.idp_token_endpoint):
-            raise ValueError("idp_token_endpoint must be https: tokens travel there")
+            raise ValueError("idp_token_endpoint must be https because tokens are sent to it")
 
 
 class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
-    """Log in by a token the platform issued to this workload.
+    """Log in with a token that the platform issued to this workload."""
 
-    assertion: the token, or a function (plain or async) that returns a fresh one whenever it is needed.
-    issuer: the authorization server it is meant for; no other is then shown it.
-    """
-
-    client_id: str | None = None
+    client_id: str | None = None  # ID of the client, if the authorization server requires one
+    # The token, or a function (sync or async) that returns a fresh token.
     assertion: str | Callable[[], str | Awaitable[str]]
-    issuer: str | None = None
-    scopes: str | Sequence[str] = ()
-    dpop: bool | None = None
+    issuer: str | None = None  # the only authorization server that receives the token
+    scopes: str | Sequence[str] = ()  # the scopes to request
+    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
+    # Whether the authorization server may be on this machine or in a private network. Defaults to True if the MCP
+    # server is also on this machine or in a private network.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -201,23 +213,23 @@ class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
         _check_scopes_and_issuer(self)
 
 
-# "oauth", or a bearer token, or one of the login settings.
+# The values of `auth=`: "oauth", a bearer token, or one of the login settings.
 ClientAuth: TypeAlias = str | BearerAuth | OAuth | ClientCredentials | DeviceLogin | EnterpriseLogin | WorkloadIdentity
 
 
 def get_signer(settings: Any) -> Signer | None:
-    """The private key of a setting, where it has one."""
+    """Return the private key in the settings, or None."""
     key = getattr(settings, "private_key", None)
     return None if key is None else Signer(key, settings.signing_algorithm)
 
 
 def split_scopes(scopes: str | Sequence[str]) -> list[str]:
-    """Scopes as a list; one text may hold several."""
+    """Return scopes as a list. A text may contain several scopes, separated by spaces."""
     return scopes.split() if isinstance(scopes, str) else list(scopes)
 
 
 def _check_scopes_and_issuer(settings: Any) -> None:
-    """Whom to ask for tokens, and for which scopes."""
+    """Check the `issuer` and `scopes` options."""
     scopes, issuer = settings.scopes, settings.issuer
     if not isinstance(scopes, str | list | tuple | set | frozenset) or not all(
         isinstance(scope, str) for scope in scopes
@@ -225,7 +237,7 @@ def _check_scopes_and_issuer(settings: Any) -> None:
         raise TypeError(f"scopes must be a text or a list of texts, not {scopes!r}")
     if issuer is not None and not (isinstance(issuer, str) and is_secure_url(issuer)):
         raise ValueError(
-            f"issuer must be an https URL, or http on this machine, as its metadata says it: not {issuer!r}"
+            f"invalid issuer {issuer!r}: use the `issuer` of its metadata, an https URL or an http URL on this machine"
         )
 
 
@@ -237,20 +249,21 @@ def _check_callable(name: str, value: Any, description: str) -> None:
 def _check_key(key: Any) -> None:
     if key is not None and not (isinstance(key, str) and _PRIVATE_KEY_PEM.search(key)):
         raise ValueError(
-            "private_key must be a private key in PEM: its text, which begins with -----BEGIN, not its path"
+            "private_key must be the text of a private key in PEM format, which starts with -----BEGIN, not "
+            "the path of a file"
         )
 
 
 def _check_client(settings: OAuth | DeviceLogin) -> None:
     _check_scopes_and_issuer(settings)
     if settings.client_secret is not None and settings.client_id is None:
-        raise ValueError("client_secret= belongs to a client: give its client_id= too")
+        raise ValueError("client_secret= also needs client_id=")
     metadata_url = settings.client_metadata_url
     if metadata_url is not None:
         parts = parse_web_url(metadata_url)
         if parts is None or parts.scheme != "https" or parts.path in ("", "/"):
-            # spec: client-registration#client-id-metadata-documents
-            raise ValueError("client_metadata_url must be an https URL with a path: it is the client's name")
+            # A client id metadata document has such a URL. spec: client-registration#client-id-metadata-documents
+            raise ValueError("client_metadata_url must be an https URL with a path, because it identifies the client")
     _check_auth_method(getattr(settings, "token_endpoint_auth_method", None))
 
 
@@ -261,7 +274,7 @@ def _check_auth_method(method: str | None) -> None:
 
 def _check_token(name: str, value: Any) -> None:
     if not callable(value) and not (isinstance(value, str) and value):
-        raise TypeError(f"{name} must be a token, or a function that returns one")
+        raise TypeError(f"{name} must be a token or a function that returns a token")
 
 
 def _is_loopback_uri(uri: str) -> bool:

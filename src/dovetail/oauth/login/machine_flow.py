@@ -1,4 +1,6 @@
-"""Logins without a browser on this machine: client credentials, enterprise identity provider, workload, device."""
+"""Logins without a browser on this machine: with client credentials, an enterprise identity provider, a workload
+identity or another device.
+"""
 
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -37,7 +39,7 @@ _ID_JAG_TYPE: Final = "urn:ietf:params:oauth:token-type:id-jag"
 def log_in_with_credentials(
     server_url: str, challenge: Challenge, settings: ClientCredentials, saved_login: SavedLogin | None
 ) -> Flow[SavedLogin]:
-    """As a program, by its secret or its private key. spec: extensions/oauth-client-credentials"""
+    """Log in as a program with a secret or a private key. spec: extensions/oauth-client-credentials"""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     check_issuer(server, settings.issuer, _get_saved_client(saved_login))
     if settings.client_secret is not None:
@@ -59,7 +61,7 @@ def log_in_with_credentials(
 def log_in_with_enterprise_idp(
     server_url: str, challenge: Challenge, settings: EnterpriseLogin, saved_login: SavedLogin | None, id_token: str
 ) -> Flow[SavedLogin]:
-    """The identity provider's ID token becomes a grant for the authorization server. spec: SEP-990"""
+    """Exchange the identity provider's ID token for a grant of the authorization server. spec: SEP-990"""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     check_issuer(server, settings.issuer, _get_saved_client(saved_login))
     scopes = choose_scopes(challenge, document, server, settings, saved_login)
@@ -78,10 +80,10 @@ def log_in_with_enterprise_idp(
     response = yield from post_form(settings.idp_token_endpoint, form)
     data = response.json() or {}
     grant = data.get("access_token")
-    if response.status != 200 or not isinstance(grant, str):
+    if response.status_code != 200 or not isinstance(grant, str):
         raise login_error("identity provider", response)
     if data.get("issued_token_type") != _ID_JAG_TYPE:
-        raise LoginFailed("the identity provider issued another kind of token than was asked for")
+        raise LoginFailed("the identity provider issued a different type of token than requested")
     method = choose_auth_method(server, settings.client_secret is not None)
     client = _build_client(server, settings.client_id, settings.client_secret, method)
     fields = {"grant_type": JWT_BEARER_GRANT, "assertion": grant, "resource": resource} | _scope_field(scopes)
@@ -93,7 +95,9 @@ def log_in_with_enterprise_idp(
 def log_in_with_workload_identity(
     server_url: str, challenge: Challenge, settings: WorkloadIdentity, saved_login: SavedLogin | None, assertion: str
 ) -> Flow[SavedLogin]:
-    """The platform's token is the grant. A refusal is final: another grant would be another identity."""
+    """Use the platform's token as the grant. If the server refuses the grant, the login fails, because another grant
+    would be another identity.
+    """
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     check_issuer(server, settings.issuer, _get_saved_client(saved_login))
     _check_issuer_named(server, server_url, settings.issuer, "assertion=")
@@ -109,11 +113,11 @@ def log_in_with_workload_identity(
 def log_in_with_device_code(
     server_url: str, challenge: Challenge, settings: DeviceLogin, saved_login: SavedLogin | None
 ) -> Flow[SavedLogin]:
-    """A code the user enters elsewhere. RFC 8628"""
+    """Log in with a code that the user enters on another device. RFC 8628"""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     endpoint, token_endpoint = server.device_authorization_endpoint, server.token_endpoint
     if endpoint is None or token_endpoint is None or not (is_secure_url(endpoint) and is_secure_url(token_endpoint)):
-        raise LoginFailed("the authorization server does not offer logins on another device")
+        raise LoginFailed("the authorization server does not support logins on another device")
     scopes = choose_scopes(challenge, document, server, settings, saved_login)
     client = yield from identify_client(
         server, settings, _get_saved_client(saved_login), "http://127.0.0.1/", scopes or (), _DEVICE_CODE_GRANT
@@ -122,7 +126,7 @@ def log_in_with_device_code(
     form, headers = add_client_authentication(client, {"resource": resource} | _scope_field(scopes))
     response = yield from post_form(endpoint, form | {"client_id": client.client_id}, headers)
     data = response.json() or {}
-    if response.status != 200 or not isinstance(data.get("device_code"), str):
+    if response.status_code != 200 or not isinstance(data.get("device_code"), str):
         raise login_error("device login", response)
     complete_url = data.get("verification_uri_complete")
     yield ShowCode(
@@ -152,28 +156,28 @@ def _poll_for_token(
         yield Pause(interval)
         now: float = yield Now()
         if now - started_at > min(timeout, lifetime):
-            raise LoginFailed("nobody entered the code in time")
+            raise LoginFailed("the user did not enter the code in time")
         form, headers = add_client_authentication(client, fields)
         response, nonce = yield from post_token_request(endpoint, form, headers, key, nonce)
-        if response.status == 200:
+        if response.status_code == 200:
             return parse_issued_token(response, now, key)
         error = login_error("device login", response)
         if error.oauth_error == "slow_down":
             interval += 5.0
-        elif response.status == 0:
-            interval = min(interval * 2, 60.0)  # RFC 8628, section 3.5: ask less often what does not answer
+        elif response.status_code == 0:
+            interval = min(interval * 2, 60.0)  # polls less often if the server does not respond. RFC 8628, section 3.5
         elif error.oauth_error != "authorization_pending":
             raise error
 
 
 def _check_issuer_named(server: AuthorizationServerMetadata, server_url: str, issuer: str | None, option: str) -> None:
-    """What can be used by whoever sees it goes to an issuer the user named, not to one of the server's choice."""
+    """Check that the user passed `issuer=`, because any server that receives this credential could use it."""
     server_parts, issuer_parts = urlsplit(server_url), urlsplit(server.issuer)
     is_local = server_parts.hostname in LOOPBACK and issuer_parts.hostname in LOOPBACK
     if issuer is None and not is_local and get_origin(server_parts) != get_origin(issuer_parts):
         raise add_context(
-            LoginFailed(f"the server names {clip(server.issuer)}, which would be shown what {option} holds"),
-            hint=f"if that is who it is for, say so: issuer={clip(server.issuer)!r}",
+            LoginFailed(f"the server uses the issuer {clip(server.issuer)}, which would receive the value of {option}"),
+            hint=f"if you trust that issuer with the value, pass issuer={clip(server.issuer)!r}",
         )
 
 

@@ -1,35 +1,38 @@
-"""What is stored of a login, so that the next start needs no browser: client, token and expiry.
+"""The saved state of a login: client, token and expiry. With a saved login, the next start needs no browser.
 
-Keyed by the issuer wherever it is kept: credentials of one authorization server are never shown to another.
+A saved login contains its issuer, because credentials of one authorization server must never be sent to another.
 """
 
 from typing import Any, Final
 
 import msgspec
 
+from dovetail.errors import UnsupportedFileVersion
 from dovetail.oauth.login.login_settings import RedactedStruct
 from dovetail.oauth.metadata import AuthorizationServerMetadata
-from dovetail.wire.base import field
+from dovetail.wire.base import Struct, field
 
-# A token is renewed this long before it ends, so that it does not end on the way.
+FORMAT_VERSION: Final = 2
+
+# The client renews a token this long before it expires, so that the token does not expire during a request.
 RENEW_MARGIN_S: Final = 30.0
 
 
 class ClientRegistration(RedactedStruct, frozen=True, kw_only=True):
-    """A client as one authorization server knows it."""
+    """A client that is registered at one authorization server."""
 
     issuer: str
     client_id: str
     client_secret: str | None = None
-    method: str = "none"  # how it proves at the token endpoint who it is
+    method: str = "none"  # authentication method at the token endpoint
     redirect_uris: list[str] = field(default_factory=list)
-    scopes: list[str] = field(default_factory=list)  # it may ask for, if the server said so
-    given: bool = False  # by the user, not by the server
-    refused: bool = False  # no login came of it any more: the server may have forgotten it
+    scopes: list[str] = field(default_factory=list)  # scopes that the client may request, if the server limits them
+    given: bool = False  # whether the user passed the client id, instead of registering at the server
+    refused: bool = False  # whether the server rejects the client, which it may have deleted
 
 
 class Token(RedactedStruct, frozen=True, kw_only=True):
-    """An access token and what goes with it; `expires_at` in seconds since the epoch."""
+    """An access token with its refresh token and scopes. `expires_at` is in seconds since the epoch."""
 
     access_token: str
     token_type: str = "Bearer"
@@ -39,32 +42,44 @@ class Token(RedactedStruct, frozen=True, kw_only=True):
     early: float = RENEW_MARGIN_S
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it need not be renewed yet."""
+        """Return whether the token needs no renewal yet."""
         return self.expires_at is None or now < self.expires_at - self.early
 
     def is_usable(self, now: float) -> bool:
-        """Whether it can still be used."""
+        """Return whether the token can still be used."""
         return self.expires_at is None or now < self.expires_at
 
 
 class SavedLogin(RedactedStruct, frozen=True, kw_only=True):
-    """Everything needed to go on with one server after a restart."""
+    """The data that a client needs to continue with one server after a restart."""
 
     resource: str
     server: AuthorizationServerMetadata
     client: ClientRegistration
     token: Token | None = None
-    scopes: list[str] = field(default_factory=list)  # everything ever asked for
+    scopes: list[str] = field(default_factory=list)  # all scopes that the client has requested so far
     key: dict[str, Any] | None = None  # the DPoP key, as a JWK
 
     def dump(self) -> bytes:
-        """As JSON, to be stored where only the user can read it."""
-        return msgspec.json.encode(self)
+        """Return the login as JSON. Store it where only the user can read it."""
+        return msgspec.json.encode({"version": FORMAT_VERSION} | msgspec.to_builtins(self))
 
     @classmethod
-    def load(cls, data: bytes) -> "SavedLogin | None":
-        """What `dump` stored; None if it is something else."""
+    def load(cls, data: bytes, source: object = "the saved login") -> "SavedLogin | None":
+        """Return a login that `dump` wrote, or None if the data is not a login. `source` is the name of the file for
+        errors.
+
+        Raises:
+            UnsupportedFileVersion: A newer version of dovetail wrote the login.
+        """
         try:
+            version = msgspec.json.decode(data, type=_StoredVersion).version
+            if version > FORMAT_VERSION:
+                raise UnsupportedFileVersion(source, version, FORMAT_VERSION)
             return msgspec.json.decode(data, type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
+
+
+class _StoredVersion(Struct, frozen=True):
+    version: int = 1  # 1 is the default, because format 1 has no version field

@@ -1,1 +1,1 @@
-"""Servers inside a server."""
+"""Servers that are mounted on another server."""

@@ -1,15 +1,15 @@
-"""A server of this process as something to mount, and the interface of a server that mounts use."""
+"""Mount targets in the same process, and the interfaces that mounts use."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from dovetail.errors import MCPError
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.request_state import Sealer
+from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.lifespan import log_start_failure
 from dovetail.server.registry import Registry
 from dovetail.server.visibility import Visibility
@@ -18,25 +18,25 @@ from dovetail.wire.lifecycle import ServerCapabilities
 
 
 class ItemResolver(Protocol):
-    """Who has what, of all that is mounted on a server."""
+    """Finds the mount that has an item."""
 
-    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool: ...
-    async def check_scopes(self, kind: ItemKind, name: str, exchange: Exchange) -> None: ...
+    async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool: ...
+    async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None: ...
 
 
 class MountedItems(Protocol):
-    """What is mounted on a server, as far as the servers it is mounted on ask."""
+    """The mounts of a server, as used by the server on which it is mounted."""
 
     @property
     def resolver(self) -> ItemResolver: ...
     def list_local_servers(self) -> "list[MountingServer]": ...
-    async def list_items(self, kind: ItemKind, exchange: Exchange) -> dict[str, Any]: ...
+    async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]: ...
     def list_registered_items(self, kind: ItemKind) -> dict[str, Any] | None: ...
     def watch_resource(self, uri: str, principal: Principal | None) -> None: ...
 
 
 class MountingServer(Protocol):
-    """A server that is mounted, or on which others are mounted: its dispatcher, as far as mounts use it."""
+    """A server that is mounted or has mounts: the parts of its dispatcher that mounts use."""
 
     @property
     def registry(self) -> Registry: ...
@@ -56,16 +56,15 @@ class MountingServer(Protocol):
     async def start(self, user: object = None) -> None: ...
     async def stop(self, user: object = None) -> None: ...
     def capabilities(self) -> ServerCapabilities: ...
-    async def dispatch(self, exchange: Exchange) -> Result | bytes: ...
-    async def check_access(self, kind: ItemKind, name: str, exchange: Exchange) -> None: ...
+    async def dispatch(self, exchange: IncomingExchange) -> Result | bytes: ...
+    async def check_access(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None: ...
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool: ...
-    def store_large_parts(self, result: Result, exchange: Exchange, *, has_output_schema: bool) -> Result: ...
     def list_used_scopes(self) -> tuple[str, ...]: ...
-    def use_sealer(self, sealer: Sealer) -> None: ...
+    def use_sealer(self, sealer: RequestStateSealer) -> None: ...
 
 
 def contains_server(server: MountingServer, other: MountingServer) -> bool:
-    """Whether a server is another one, or has it mounted, itself or through others of this process."""
+    """Return whether a server is `other`, or has `other` mounted directly or through local servers."""
     if server is other:
         return True
     mounted_servers = server.mounts.list_local_servers() if server.mounts is not None else ()
@@ -73,7 +72,7 @@ def contains_server(server: MountingServer, other: MountingServer) -> bool:
 
 
 class LocalServer:
-    """A server of this process, as something to mount."""
+    """A mount target in the same process."""
 
     is_remote = False
 
@@ -82,7 +81,7 @@ class LocalServer:
         self.server = server
 
     async def start(self) -> None:
-        """Open its lifespan."""
+        """Enter the lifespan of the server."""
         try:
             await self.server.start(self)
         except (MCPError, asyncio.CancelledError):
@@ -91,53 +90,53 @@ class LocalServer:
             raise log_start_failure(self.name, exc) from None
 
     async def stop(self) -> None:
-        """Close it, unless something else uses the server."""
+        """Exit the lifespan, unless the server has another user."""
         await self.server.stop(self)
 
     def capabilities(self) -> ServerCapabilities:
-        """What it offers."""
+        """Return the capabilities of the server."""
         return self.server.capabilities()
 
-    async def list_items(self, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
-        """What it has, and what is mounted on it."""
+    async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
+        """Return the items of the server and of its mounts."""
         mounts = self.server.mounts
         if mounts is None:
             return self.server.visibility.list_visible(kind, exchange)
         return await mounts.list_items(kind, exchange)
 
-    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
-        """Whether it lists it for this caller, or one of its templates stands for it."""
+    async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
+        """Return whether this caller can see the item. A URI may also match a template."""
         if self.server.visibility.has_item(kind, name, exchange.caller.principal):
             return True
         mounts = self.server.mounts
         return mounts is not None and await mounts.resolver.has_item(kind, name, exchange)
 
-    async def check_scopes(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
-        """InsufficientScope if it would be there with more scopes."""
+    async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
+        """Raise InsufficientScope if the caller could see the item with more scopes."""
         if self.server.mounts is not None:
             await self.server.mounts.resolver.check_scopes(kind, name, exchange)
         else:
             self.server.visibility.check_scopes(kind, name, exchange.caller.principal)
 
-    async def handle(self, exchange: Exchange) -> Result | bytes:
-        """Its own work, with its own middleware around it."""
+    async def handle(self, exchange: IncomingExchange) -> Result | bytes:
+        """Handle a request with the server's handlers and middleware."""
         return await self.server.dispatch(exchange)
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Hear of its changes."""
+        """Call a function for each change. Call the returned function to stop."""
         return self.server.registry.subscriptions.add_callback(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Whether a caller may hear of a resource."""
+        """Return whether a caller may receive updates of a resource."""
         return self.server.can_receive_updates(uri, principal)
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Everything is heard of anyway."""
+        """Do nothing, because `watch_changes` reports all updates."""
         return lambda: None
 
 
 def list_all_items(target: Mountable, kind: ItemKind) -> dict[str, Any] | None:
-    """Everything a server has, whoever asks; None where only its lists tell."""
+    """Return all items of a server for any caller, or None if the items are not known before the server is asked."""
     if not isinstance(target, LocalServer):
         return None
     mounts = target.server.mounts

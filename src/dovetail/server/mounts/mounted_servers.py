@@ -1,13 +1,13 @@
-"""Mounts: other servers offered as part of this one, live, under a prefix.
+"""Mounts: other servers offered as part of this one, under a prefix.
 
-Stands in for the server's own work only once something is mounted; what the server has itself comes first. Names and
-URIs are changed here and nowhere else: on the way in, in lists, and in the links of results.
+A server uses this module only if it has mounts. The server's own items precede mounted items. Only this module
+translates names and URIs: in requests, in lists and in the links of results.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dovetail.error_context import clip
 from dovetail.errors import (
@@ -19,8 +19,8 @@ from dovetail.errors import (
     ToolError,
     ToolNotFound,
 )
-from dovetail.protocol.exchange import Exchange, convert_params
-from dovetail.protocol.middleware import CallNext
+from dovetail.protocol.exchange import ForwardedResult, IncomingExchange, convert_params
+from dovetail.protocol.middleware import Handler
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED
@@ -39,12 +39,14 @@ from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesRe
 from dovetail.wire.subscriptions import ListenParams
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
-if TYPE_CHECKING:  # loaded once something is not for everyone
+if TYPE_CHECKING:  # for type checkers only, because few servers have access rules
     from dovetail.server.access_rules import AccessRule, AccessRules
 
 log = logging.getLogger("dovetail")
 
 _MAX_SESSION_SUBSCRIPTIONS: Final = 4096
+_MAX_ROUTES: Final = 1024
+_MAX_ROUTE_NAME_CHARS: Final = 256
 
 _LIST_METHODS: Final[dict[str, tuple[ItemKind, str, Any]]] = {
     "tools/list": ("tool", "tools", ListToolsResult),
@@ -55,7 +57,7 @@ _LIST_METHODS: Final[dict[str, tuple[ItemKind, str, Any]]] = {
 
 
 class ListedItem:
-    """A declaration where a registered thing is expected."""
+    """A mounted item, in the form that code for registered items expects."""
 
     __slots__ = ("declaration",)
 
@@ -64,7 +66,7 @@ class ListedItem:
 
 
 class RemoteSubscription:
-    """What somebody wants to hear of, from far away."""
+    """A subscription to resources of remote servers."""
 
     def __init__(self, uris: list[str], principal: Principal | None) -> None:
         self.uris = uris
@@ -73,35 +75,48 @@ class RemoteSubscription:
         self._is_ended = False
 
     def add_stop_callback(self, stop: Callable[[], None]) -> None:
-        """One more server tells of it, until it is stopped."""
+        """Add a function that stops the updates of one server. If the subscription has ended, call the function
+        immediately.
+        """
         self._stop_callbacks.append(stop)
         if self._is_ended:
             self.end()
 
     def end(self) -> None:
-        """Nobody listens any more."""
+        """Stop the updates of all servers."""
         self._is_ended = True
         stop_callbacks, self._stop_callbacks = self._stop_callbacks, []
         for stop in stop_callbacks:
             stop()
 
 
-class MountedServers:
-    """Everything mounted on one server, and the work of that server with it."""
+class ToolRoute(NamedTuple):
+    """The mount of a tool, and the tool's name on the mounted server."""
 
-    def __init__(self, server: MountingServer, own_handlers: Mapping[str, CallNext]) -> None:
+    name: str
+    mount: Mount
+    inner_name: str
+    transform: Transform
+
+
+class MountedServers:
+    """All mounts of one server, and the request handlers that include them."""
+
+    def __init__(self, server: MountingServer, own_handlers: Mapping[str, Handler]) -> None:
         self._server = server
         self._registry = server.registry
         self._visibility = server.visibility
         self._own_handlers = own_handlers
         self._mounts: list[Mount] = []
         self.resolver = MountResolver(server, self._mounts)
-        self._removed_mounts: list[Mount] = []  # and not stopped yet
+        self._removed_mounts: list[Mount] = []  # unmounted servers that are not stopped yet
+        self._routes: dict[str, ToolRoute] = {}  # routes of tools that only one mount can have
         self._subscriptions: set[RemoteSubscription] = set()
-        self._session_subscriptions: dict[tuple[str, Principal | None], RemoteSubscription] = {}  # those of sessions
+        # The subscriptions of handshake sessions, by URI and principal.
+        self._session_subscriptions: dict[tuple[str, Principal | None], RemoteSubscription] = {}
         self._subscription_tasks: set[asyncio.Task[None]] = set()
         self._stop_tasks: set[asyncio.Task[None]] = set()
-        self.handlers: dict[str, CallNext] = {
+        self.handlers: dict[str, Handler] = {
             **own_handlers,
             **dict.fromkeys(_LIST_METHODS, self._list_page),
             "tools/call": self._call_tool,
@@ -112,15 +127,17 @@ class MountedServers:
         }
 
     def add(self, target: Mountable, name_map: NameMap, access_rule: "AccessRule | None" = None) -> Callable[[], None]:
-        """Mount a server; call what is returned to take it off again."""
+        """Mount a server. Return a function that unmounts it."""
         needs_check = name_map.has_transforms and not _validate_transforms(target, name_map)
         mount = Mount(target, name_map, target.watch_changes(self._make_change_handler(name_map)), access_rule)
         mount.needs_transform_check = needs_check
         self._mounts.append(mount)
+        self._routes.clear()
 
         def unmount() -> None:
             if mount in self._mounts:
                 self._mounts.remove(mount)
+                self._routes.clear()
                 self._removed_mounts.append(mount)
                 mount.stop_following()
                 self._stop_if_unused(mount)
@@ -132,24 +149,26 @@ class MountedServers:
         return unmount
 
     def _stop_if_unused(self, mount: Mount) -> None:
-        """Leave a distant server once nothing is asked of it any more. One of this process may be in use elsewhere."""
+        """Stop an unmounted remote server once it has no open requests. A local server is not stopped, because it may
+        have other users.
+        """
         if mount not in self._removed_mounts or not mount.target.is_remote or mount.active_exchanges:
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # `stop` does it
+            return  # `stop` stops this server later
         self._removed_mounts.remove(mount)
         task = loop.create_task(mount.target.stop())
         self._stop_tasks.add(task)
         task.add_done_callback(self._stop_tasks.discard)
 
     def list_local_servers(self) -> list[MountingServer]:
-        """Those of this process."""
+        """Return the mounted servers in this process."""
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, LocalServer)]
 
     def list_used_scopes(self) -> list[str]:
-        """Every scope that something mounted takes, as far as that is known."""
+        """Return the scopes of all mounts. The scopes of remote servers may be unknown."""
         mount_scopes = [
             scope for mount in self._mounts if mount.access_rule is not None for scope in mount.access_rule.scopes
         ]
@@ -167,10 +186,10 @@ class MountedServers:
 
         return on_change
 
-    # Life
+    # Methods that start and stop the mounted servers
 
     async def start(self) -> None:
-        """Start what is mounted; what cannot be reached does not hold up the rest."""
+        """Start all mounted servers. If one server cannot be reached, the other servers still start."""
         for mount in tuple(self._mounts):
             if not mount.target.is_remote:
                 await self._start_mount(mount)
@@ -181,10 +200,10 @@ class MountedServers:
             async with asyncio.timeout(LIST_TIMEOUT_S if mount.target.is_remote else None):
                 await mount.target.start()
         except (MCPError, TimeoutError) as exc:
-            mount.log_unavailable("%s, mounted on %s, is not there: %s", self._server.name, format_failure(exc))
+            mount.log_unavailable("%s, mounted on %s, is not available: %s", self._server.name, format_failure(exc))
 
     async def stop(self) -> None:
-        """Stop what is mounted."""
+        """Stop all mounted servers."""
         for key in tuple(self._session_subscriptions):
             self._drop_subscription(key)
         removed_mounts, self._removed_mounts = self._removed_mounts, []
@@ -196,7 +215,7 @@ class MountedServers:
             await asyncio.wait(stop_tasks, timeout=LIST_TIMEOUT_S)
 
     def capabilities(self, combined: ServerCapabilities) -> ServerCapabilities:
-        """What is offered in all."""
+        """Return the given capabilities, extended by the capabilities of the mounts."""
         for mount in self._mounts:
             mounted = mount.target.capabilities()
             combined = replace(
@@ -208,9 +227,9 @@ class MountedServers:
             )
         return combined
 
-    # Lists
+    # Methods that list items
 
-    async def _list_page(self, exchange: Exchange) -> Result:
+    async def _list_page(self, exchange: IncomingExchange) -> Result:
         kind, field, result_type = _LIST_METHODS[exchange.method]
         access_rules = self._registry.access_rules
         if access_rules is not None and access_rules.has_unchecked_names:
@@ -221,8 +240,8 @@ class MountedServers:
             raise MethodNotFound(exchange.method)
         return self._visibility.build_page(exchange, items, field, result_type)
 
-    async def list_items(self, kind: ItemKind, exchange: Exchange) -> dict[str, Any]:
-        """Everything there is for this caller; of two things of one name, the first."""
+    async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]:
+        """Return all items for this caller. If two items have the same name, return only the first."""
         items = self._visibility.list_visible(kind, exchange)
         principal = exchange.caller.principal
         mounts = [
@@ -238,8 +257,10 @@ class MountedServers:
                     items.setdefault(name, declaration)
         return items
 
-    async def _warn_unused_rules(self, access_rules: "AccessRules", exchange: Exchange) -> None:
-        """Say which rules are about nothing, now that those elsewhere can be asked."""
+    async def _warn_unused_rules(self, access_rules: "AccessRules", exchange: IncomingExchange) -> None:
+        """Log a warning for each rule that matches no item. Call this method when remote servers can list their
+        items.
+        """
         item_names = [name for kind in ITEM_KINDS for name in self._registry.list_registered(kind)]
         unavailable: list[Mount] = []
         for mount in tuple(self._mounts):
@@ -257,12 +278,12 @@ class MountedServers:
         )
 
     def list_names(self) -> list[str] | None:
-        """Everything that is mounted, by its name or URI here; None where some of it is elsewhere."""
+        """Return the names and URIs of all mounted items, or None if a mounted server is remote."""
         items_by_kind = [self.list_registered_items(kind) for kind in ITEM_KINDS]
         return None if None in items_by_kind else [name for items in items_by_kind for name in items or ()]
 
     def may_have_item(self, name: str) -> bool:
-        """Whether something mounted has a name or URI; of what is elsewhere, whether it can."""
+        """Return whether a mount has this name or URI. A remote mount counts if the name fits its prefix."""
         for mount in self._mounts:
             for kind in ITEM_KINDS:
                 mounted_items, inner_name = list_all_items(mount.target, kind), mount.name_map.to_inner(kind, name)
@@ -270,7 +291,7 @@ class MountedServers:
                     return True
         return False
 
-    async def _list_mounted_items(self, mount: Mount, kind: ItemKind, exchange: Exchange) -> Mapping[str, Any]:
+    async def _list_mounted_items(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
         target = mount.target
         if not target.is_remote:
             await target.start()
@@ -285,11 +306,11 @@ class MountedServers:
                 await self._check_transforms(mount, exchange)
                 mount.mark_available()
         except (MCPError, TimeoutError) as exc:
-            mount.log_unavailable("%s could not list what it has: %s", format_failure(exc))
+            mount.log_unavailable("%s could not list its items: %s", format_failure(exc))
         return mount.cached_items.get(kind, {})
 
-    async def _check_transforms(self, mount: Mount, exchange: Exchange) -> None:
-        """Say once, as soon as it can be known, what is wrong with the transforms of a mount."""
+    async def _check_transforms(self, mount: Mount, exchange: IncomingExchange) -> None:
+        """Log the problems of a mount's transforms once, as soon as its items are known."""
         if not mount.needs_transform_check:
             return
         mount.needs_transform_check = False
@@ -300,7 +321,7 @@ class MountedServers:
             log.warning("%s, mounted on %s: %s", mount.target.name, self._server.name, problem)
 
     def list_registered_items(self, kind: ItemKind) -> dict[str, Any] | None:
-        """Everything that is mounted, whoever asks; None where some of it is elsewhere."""
+        """Return all mounted items for any caller, or None if a mounted server is remote."""
         items: dict[str, Any] = {}
         for mount in self._mounts:
             mounted_items = list_all_items(mount.target, kind)
@@ -309,49 +330,87 @@ class MountedServers:
             items |= mount.name_map.rename_declarations(kind, mounted_items)
         return items
 
-    # Requests for something by name
+    # Methods that handle requests for one item
 
-    def _has_own(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
+    def _has_own(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
         return self._visibility.has_item(kind, name, exchange.caller.principal)
 
-    async def _call_tool(self, exchange: Exchange) -> Result | bytes:
-        name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
+    async def _call_tool(self, exchange: IncomingExchange) -> Result | bytes:
+        original_params = exchange.params
+        name, arguments = original_params.get("name"), original_params.get("arguments")
+        route = self._routes.get(name) if type(name) is str else None
+        registry = self._registry
+        if (
+            route is None
+            or registry.access_rules is not None
+            or registry.disabled_tags
+            or name in registry.disabled_names
+            or name in registry.tools
+        ):
+            # No route is stored, or a tool or rule of this server may take precedence.
+            route = await self._find_tool_route(name, exchange)
+            if route is None:
+                return await self._own_handlers["tools/call"](exchange)
+        if arguments is not None and type(arguments) is not dict:
+            raise InvalidParams("Invalid params: arguments must be an object")
+        mount, transform = route.mount, route.transform
+        try:
+            inner_arguments = restore_arguments(transform, arguments or {}) if transform.arguments else arguments or {}
+        except MCPError as exc:
+            return build_error_result(str(exc))
+        if not mount.target.is_remote:
+            await mount.target.start()
+        exchange.params = original_params | {"name": route.inner_name, "arguments": inner_arguments}
+        mount.active_exchanges += 1
+        try:
+            result = await mount.target.handle(exchange)
+        finally:
+            self._end_forwarding(mount, exchange, original_params)
+        result = self._translate_result(result, mount, exchange)
+        if type(result) is ForwardedResult:
+            return result
+        if transform.arguments and isinstance(error := exchange.exception, InvalidArguments):
+            exchange.exception = translated = _translate_error(error, transform, route.name)
+            if result == build_error_result(str(error)):
+                return build_error_result(str(translated))
+        store = self._server.registry.result_store
+        if store is not None and isinstance(result, CallToolResult):
+            has_output_schema = result.structured_content is UNSET or await self._has_output_schema(
+                mount, route.inner_name, exchange
+            )
+            return store.store_large_parts(result, exchange.caller.principal, has_output_schema=has_output_schema)
+        return result
+
+    async def _find_tool_route(self, name: Any, exchange: IncomingExchange) -> ToolRoute | None:
+        """Return the route to a mounted tool, or None for a tool of this server. Raise ToolNotFound for an unknown
+        tool.
+        """
         if type(name) is not str or self._has_own("tool", name, exchange):
-            return await self._own_handlers["tools/call"](exchange)
+            return None
         resolved = await self.resolver.find("tool", name, exchange)
         if resolved is None:
             raise ToolNotFound(name)
         mount, inner_name = resolved
-        if arguments is not None and type(arguments) is not dict:
-            raise InvalidParams("Invalid params: arguments must be an object")
-        transform = mount.name_map.get_transform(inner_name)
-        try:
-            inner_arguments = restore_arguments(transform, arguments or {})
-        except MCPError as exc:
-            return build_error_result(str(exc))
-        result = await self._forward(mount, exchange, {"name": inner_name, "arguments": inner_arguments})
-        if transform.arguments and isinstance(error := exchange.exception, InvalidArguments):
-            exchange.exception = translated = _translate_error(error, transform, name)
-            if result == build_error_result(str(error)):
-                return build_error_result(str(translated))
-        if isinstance(result, CallToolResult):
-            has_output_schema = result.structured_content is UNSET or await self._has_output_schema(
-                mount, inner_name, exchange
-            )
-            return self._server.store_large_parts(result, exchange, has_output_schema=has_output_schema)
-        return result
+        route = ToolRoute(name, mount, inner_name, mount.name_map.get_transform(inner_name))
+        if (
+            mount.target.is_remote
+            and self.resolver.is_certain(mount, inner_name, "tool")
+            and len(name) <= _MAX_ROUTE_NAME_CHARS
+        ):
+            if len(self._routes) >= _MAX_ROUTES:
+                self._routes.clear()
+            self._routes[name] = route
+        return route
 
-    async def _has_output_schema(self, mount: Mount, tool_name: str, exchange: Exchange) -> bool:
-        """Whether a tool has promised a schema for its results; if that cannot be known, it may have."""
-        if not self._server.stores_large_results:
-            return True
+    async def _has_output_schema(self, mount: Mount, tool_name: str, exchange: IncomingExchange) -> bool:
+        """Return whether a tool has an output schema. If the tool's declaration is unknown, return True."""
         try:
             declaration = (await mount.target.list_items("tool", exchange)).get(tool_name)
         except MCPError:
             return True
         return declaration is None or declaration.output_schema is not None
 
-    async def _get_prompt(self, exchange: Exchange) -> Result | bytes:
+    async def _get_prompt(self, exchange: IncomingExchange) -> Result | bytes:
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
         if type(name) is not str or self._has_own("prompt", name, exchange):
             return await self._own_handlers["prompts/get"](exchange)
@@ -368,7 +427,7 @@ class MountedServers:
         except InvalidArguments as exc:
             raise (_translate_error(exc, transform, name) if transform.arguments else exc) from None
 
-    async def _read_resource(self, exchange: Exchange) -> Result | bytes:
+    async def _read_resource(self, exchange: IncomingExchange) -> Result | bytes:
         uri = exchange.params.get("uri")
         if (
             type(uri) is not str
@@ -382,7 +441,7 @@ class MountedServers:
         mount, inner_uri = resolved
         return restore_uri(await self._forward(mount, exchange, {"uri": inner_uri}), mount.name_map, inner_uri, uri)
 
-    async def _complete(self, exchange: Exchange) -> Result | bytes:
+    async def _complete(self, exchange: IncomingExchange) -> Result | bytes:
         params = convert_params(exchange, CompleteParams)
         is_prompt = isinstance(params.ref, PromptReference)
         kind: ItemKind = "prompt" if is_prompt else "resource template"
@@ -391,7 +450,7 @@ class MountedServers:
             return await self._own_handlers["completion/complete"](exchange)
         resolved = await self.resolver.find(kind, ref_name, exchange)
         if resolved is None:
-            raise InvalidParams(f"Invalid params: nothing is called {clip(ref_name)}")
+            raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}")
         mount, inner_name = resolved
         ref = exchange.params["ref"] | {"name" if is_prompt else "uri": inner_name}
         argument: dict[str, Any] = exchange.params["argument"]
@@ -402,27 +461,44 @@ class MountedServers:
         }
         return await self._forward(mount, exchange, inner_params)
 
-    async def _forward(self, mount: Mount, exchange: Exchange, param_changes: dict[str, Any]) -> Result | bytes:
-        """Have the mounted server do it, in its own words; whoever stands around here sees those of this server."""
+    async def _forward(self, mount: Mount, exchange: IncomingExchange, param_changes: dict[str, Any]) -> Result | bytes:
+        """Forward a request with changed params to a mounted server. Return its result with the names of this
+        server.
+        """
         original_params = exchange.params
         if not mount.target.is_remote:
             await mount.target.start()
         exchange.params = original_params | param_changes
         mount.active_exchanges += 1
         try:
-            result = rewrite_links(await mount.target.handle(exchange), exchange.method, mount.name_map)
-            if isinstance(result, bytes) and self._server.inspects_results:
-                return parse_result(result, exchange.method)
-            return result
+            result = await mount.target.handle(exchange)
         finally:
-            exchange.params = original_params
-            mount.active_exchanges -= 1
+            self._end_forwarding(mount, exchange, original_params)
+        return self._translate_result(result, mount, exchange)
+
+    def _end_forwarding(self, mount: Mount, exchange: IncomingExchange, original_params: dict[str, Any]) -> None:
+        exchange.params = original_params
+        mount.active_exchanges -= 1
+        if self._removed_mounts:
             self._stop_if_unused(mount)
 
-    # Listening
+    def _translate_result(self, result: Result | bytes, mount: Mount, exchange: IncomingExchange) -> Result | bytes:
+        """Return a result with links that are valid on this server. Decode the result if this server inspects
+        results.
+        """
+        if isinstance(result, bytes) and (b'"uri"' not in result or not mount.name_map.prefix):
+            return parse_result(result, exchange.method) if self._server.inspects_results else result
+        result = rewrite_links(result, exchange.method, mount.name_map)
+        if isinstance(result, bytes) and self._server.inspects_results:
+            return parse_result(result, exchange.method)
+        return result
+
+    # Methods for subscriptions
 
     def watch_resource(self, uri: str, principal: Principal | None) -> None:
-        """A handshake session wants to hear of a resource: a distant server is told, until nobody does any more."""
+        """Subscribe to a resource of a remote server for a handshake session. The subscription ends when no session
+        needs it.
+        """
         key = uri_key(uri), principal
         if key in self._session_subscriptions or len(self._session_subscriptions) >= _MAX_SESSION_SUBSCRIPTIONS:
             return
@@ -456,8 +532,8 @@ class MountedServers:
         self._subscription_tasks.add(task)
         task.add_done_callback(self._subscription_tasks.discard)
 
-    async def _listen(self, exchange: Exchange) -> Result | bytes:
-        """The server's own subscription; distant servers must be told which resources are wanted."""
+    async def _listen(self, exchange: IncomingExchange) -> Result | bytes:
+        """Run a subscription of this server. Also subscribe to the resources of remote servers."""
         uris = convert_params(exchange, ListenParams).notifications.resource_subscriptions or []
         subscription = RemoteSubscription(uris, exchange.caller.principal)
         try:
@@ -469,14 +545,16 @@ class MountedServers:
             self._end_subscription(subscription)
 
     async def _resubscribe(self, mount: Mount, subscription: RemoteSubscription) -> None:
-        """What has just been mounted may have been there before: nobody knows what was missed meanwhile."""
+        """Subscribe on a new mount, and report all its resources as updated, because earlier updates may be lost."""
         if await self._subscribe_remote(mount, subscription):
             for uri in subscription.uris:
                 if mount.name_map.to_inner("resource", uri) is not None:
                     self._registry.on_mounted_change(RESOURCE_UPDATED, uri)
 
     async def _subscribe_remote(self, mount: Mount, subscription: RemoteSubscription) -> bool:
-        """Have a distant server tell of its part of it; one that does not answer keeps nobody from the others."""
+        """Subscribe to the resources of one remote server. Return whether the server accepted. A server that does not
+        respond does not affect the other servers.
+        """
         inner_uris = [
             inner_uri
             for uri in subscription.uris
@@ -488,21 +566,21 @@ class MountedServers:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 subscription.add_stop_callback(await mount.target.watch_resources(inner_uris, subscription.principal))
         except (MCPError, TimeoutError) as exc:
-            log.warning("%s does not tell of changes: %s", mount.target.name, format_failure(exc))
+            log.warning("%s does not send updates: %s", mount.target.name, format_failure(exc))
             return False
         return True
 
 
 def _translate_error(error: InvalidArguments, transform: Transform, name: str) -> ToolError:
-    """What is wrong with the arguments, in the words of this server."""
+    """Return the error with the argument names of this server."""
     translated = error.rename_arguments(lambda name: get_outer_argument(transform, name))
     if str(translated):
         return translated
-    log.error("%s cannot be called: a value that its transform fixes does not fit: %s", clip(name), error)
-    return ToolError(f"{clip(name)} cannot be called: its server gives it an argument that does not fit")
+    log.error("%s cannot be called, because a fixed value in its transform is invalid: %s", clip(name), error)
+    return ToolError(f"{clip(name)} cannot be called, because the server sets an invalid argument")
 
 
-async def _list_all_names(mount: Mount, kind: ItemKind, exchange: Exchange) -> Iterable[str]:
+async def _list_all_names(mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> Iterable[str]:
     items = list_all_items(mount.target, kind)
     if items is not None:
         return items
@@ -516,7 +594,12 @@ def _may_contain(name_map: NameMap, name: str) -> bool:
 
 
 def _validate_transforms(target: Mountable, name_map: NameMap) -> bool:
-    """Whether the transforms fit what a server has; False if only its lists will tell. ValueError if they do not."""
+    """Check the transforms against the items of a server. Return False if the items are not known before the server is
+    asked.
+
+    Raises:
+        ValueError: A transform does not match the items.
+    """
     declarations: dict[ItemKind, Mapping[str, Any]] = {}
     for kind in ITEM_KINDS:
         items = list_all_items(target, kind)
@@ -524,5 +607,5 @@ def _validate_transforms(target: Mountable, name_map: NameMap) -> bool:
             return False
         declarations[kind] = items
     for problem in name_map.find_problems(declarations):
-        raise ValueError(f"{target.name} cannot be mounted so: {problem}")
+        raise ValueError(f"cannot mount {target.name}: {problem}")
     return True

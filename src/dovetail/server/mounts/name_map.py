@@ -1,7 +1,8 @@
-"""Names of mounted things: what each is called here, what it is called at home, and the links in results.
+"""Names of mounted items: the outer name on this server, the inner name on the mounted server, and the links in
+results.
 
-A prefix stands before the names of tools and prompts with an underscore, before URIs with a plus, so that a scheme
-stays a scheme and every name can be told back.
+The prefix of tools and prompts ends with an underscore. The prefix of URIs ends with a plus, so that the result is
+still a valid scheme. Each outer name can be converted back to the inner name.
 """
 
 import logging
@@ -39,14 +40,16 @@ _PREFIX_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
 
 
 class NameMap:
-    """The names of one mount."""
+    """Converts the names of one mount."""
 
     def __init__(self, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]) -> None:
         check_type("prefix=", prefix, str, "a text")
         if prefix and not _PREFIX_PATTERN.fullmatch(prefix):
-            raise ValueError(f"a prefix is letters, digits, dots and dashes, beginning with a letter, not {prefix!r}")
+            raise ValueError(
+                f"prefix= must contain only letters, digits, dots and dashes and begin with a letter, not {prefix!r}"
+            )
         if isinstance(tags, str):
-            raise TypeError(f"tags are several: write tags=[{tags!r}]")
+            raise TypeError(f"tags= must be a list: tags=[{tags!r}]")
         self.prefix = prefix
         self._prefix_by_kind = {"tool": f"{prefix}_", "prompt": f"{prefix}_"} if prefix else {}
         self._prefix_by_kind |= {"resource": f"{prefix}+", "resource template": f"{prefix}+"} if prefix else {}
@@ -57,7 +60,8 @@ class NameMap:
         self._hidden_templates = [
             inner_name for inner_name, transform in transforms.items() if transform.hide and "{" in inner_name
         ]
-        # For URIs: the same by key, and the keys at which nothing is offered, because it is hidden or has moved.
+        # `_transformed_by_key` and `_inner_by_new_key` are the mappings above by URI key. `_removed_keys` has the keys
+        # of hidden and renamed resources.
         self._transformed_by_key = {uri_key(inner_name): inner_name for inner_name in self._transform_by_name}
         self._inner_by_new_key = {uri_key(name): inner_name for name, inner_name in self._inner_by_new_name.items()}
         self._removed_keys = frozenset(
@@ -69,18 +73,18 @@ class NameMap:
         self._tags = frozenset(tags)
 
     def get_transform(self, inner_name: str, kind: ItemKind | None = None) -> Transform:
-        """What becomes of something."""
+        """Return the transform of an item."""
         if kind == "resource" and self._transform_by_name and inner_name not in self._transform_by_name:
             inner_name = self._transformed_by_key.get(uri_key(inner_name), inner_name)
         return self._transform_by_name.get(inner_name, IDENTITY_TRANSFORM)
 
     def find_problems(self, declarations_by_kind: Mapping[ItemKind, Mapping[str, Any]]) -> Iterator[str]:
-        """What the transforms say that does not fit what is there, one line each."""
-        from dovetail.server.parameters.argument_errors import format_names  # only mounts with transforms pay for it
+        """Yield one line for each problem of the transforms with these items."""
+        from dovetail.server.parameters.argument_errors import format_names  # imported only for mounts with transforms
 
         item_names = {name: 0 for items in declarations_by_kind.values() for name in items}
         if unknown := [inner_name for inner_name in self._transform_by_name if inner_name not in item_names]:
-            yield f"a transform is about {format_names(unknown, item_names)}, which is not there"
+            yield f"a transform is for {format_names(unknown, item_names)}, which does not exist"
         for inner_name, transform in self._transform_by_name.items():
             declarations = [items[inner_name] for items in declarations_by_kind.values() if inner_name in items]
             arguments = {name: 0 for declaration in declarations for name in get_argument_names(declaration)}
@@ -94,10 +98,10 @@ class NameMap:
         for inner_name in item_names:
             if (conflicting_name := self._find_conflict(inner_name)) is not None:
                 outer, inner = clip(conflicting_name), clip(inner_name)
-                yield f"`{outer}` would be called `{inner}`, which is there already: rename or hide it"
+                yield f"`{outer}` would be renamed to `{inner}`, which already exists. Rename or hide `{inner}`, too"
 
     def _find_conflict(self, inner_name: str) -> str | None:
-        """What has taken the name of something that has not left it."""
+        """Return the item that is renamed to the name of this item, if this item keeps its name."""
         transform, conflicting_name = (
             self.get_transform(inner_name),
             self._inner_by_new_name.get(inner_name, inner_name),
@@ -108,15 +112,15 @@ class NameMap:
 
     @property
     def has_transforms(self) -> bool:
-        """Whether there are transforms."""
+        """Return whether the mount has transforms."""
         return bool(self._transform_by_name)
 
     def to_outer(self, kind: ItemKind, inner_name: str) -> str:
-        """What it is called here."""
+        """Return the name of an item on this server."""
         return self._prefix_by_kind.get(kind, "") + (self.get_transform(inner_name, kind).name or inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """What it is called at home; None if it cannot be from there."""
+        """Return the name of an item on the mounted server, or None if the mount cannot have an item with this name."""
         prefix = self._prefix_by_kind.get(kind, "")
         if kind == "resource":
             return self._to_inner_uri(prefix, name)
@@ -130,8 +134,11 @@ class NameMap:
         return inner_name
 
     def _to_inner_uri(self, prefix: str, uri: str) -> str | None:
-        """Return what a URI is at home, in the spelling it came in unless it was renamed. None if not from there."""
-        if uri[: len(prefix)].lower() != prefix.lower():  # part of the scheme, whose case has no meaning
+        """Return a URI as the mounted server knows it, or None if the mount cannot have the URI. Keep the caller's
+        spelling unless the resource is renamed.
+        """
+        # The prefix is part of the scheme, which is case-insensitive.
+        if uri[: len(prefix)].lower() != prefix.lower():
             return None
         bare_uri = uri[len(prefix) :]
         if not self._transform_by_name:
@@ -141,37 +148,41 @@ class NameMap:
             return None if self._transform_by_name[inner_uri].hide else inner_uri
         return bare_uri if self._removed_keys.isdisjoint(uri_readings(bare_uri)) else None
 
+    def needs_items(self, kind: ItemKind, name: str) -> bool:
+        """Return whether the conversion of a name needs the items of the server, and the items are not known yet."""
+        return False
+
     def has_exact_prefix(self, kind: ItemKind, name: str) -> bool:
-        """Return whether a name has the prefix exactly as it was given, not only in another case."""
+        """Return whether a name has the prefix in the same case."""
         return name.startswith(self._prefix_by_kind.get(kind, ""))
 
     def is_hidden(self, uri: str) -> bool:
-        """Whether a resource of that URI is kept from being offered, or offered under another."""
+        """Return whether the resource at a URI is hidden or renamed."""
         prefix = self._prefix_by_kind.get("resource", "")
         if not self._removed_keys or uri[: len(prefix)].lower() != prefix.lower():
             return False
         return not self._removed_keys.isdisjoint(uri_readings(uri[len(prefix) :]))
 
     def matches_hidden_template(self, uri: str) -> bool:
-        """Whether a URI is one of a template that is hidden, so that only a resource of that URI can be meant."""
+        """Return whether a URI matches a hidden template. If so, only a resource with exactly this URI may be used."""
         return any(may_match_template(template, uri) for template in self._hidden_templates)
 
     @property
     def is_unambiguous(self) -> bool:
-        """Whether a name with this prefix can only be from there, so that nobody need be asked."""
+        """Return whether each name with this prefix belongs to this mount, so that no lookup is needed."""
         return bool(self.prefix) and not self.has_tag_filter
 
     @property
     def has_tag_filter(self) -> bool:
-        """Whether only some things are offered, by their tags."""
+        """Return whether only items with certain tags are offered."""
         return bool(self._tags)
 
     def is_allowed(self, declaration: Any) -> bool:
-        """Whether something is offered here, by its tags."""
+        """Return whether the tags of an item allow it to be offered."""
         return not self._tags or not self._tags.isdisjoint(get_tags(declaration))
 
     def rename_declarations(self, kind: ItemKind, declarations: Mapping[str, Any]) -> dict[str, Any]:
-        """What is listed here of what is listed there."""
+        """Return the offered items with their outer names."""
         renamed: dict[str, Any] = {}
         for inner_name, declaration in declarations.items():
             transform = self.get_transform(inner_name, kind)
@@ -180,13 +191,13 @@ class NameMap:
             name = self.to_outer(kind, inner_name)
             try:
                 renamed[name] = _rename_declaration(transform_declaration(transform, declaration), name)
-            except ValueError as exc:  # one that cannot be shown must not cost the others their list
+            except ValueError as exc:  # an invalid item must not break the whole list
                 log.error("%s is left out: %s", clip(name), exc)
         return renamed
 
 
 def get_tags(declaration: Any) -> list[str]:
-    """The tags that something was published with."""
+    """Return the tags of an item."""
     meta: dict[str, Any] = getattr(declaration, "meta", None) or {}
     return meta.get(TAGS_META_KEY) or []
 
@@ -204,7 +215,9 @@ def _rename_declaration(declaration: Any, name: str) -> Any:
 
 
 def rewrite_links(result: Result | bytes, method: str, name_map: NameMap) -> Result | bytes:
-    """A result whose links are those of this server; what has none is left as it came, to the byte."""
+    """Return a result with links that are valid on this server. A result without links is returned unchanged, byte for
+    byte.
+    """
     if not name_map.prefix:
         return result
     if isinstance(result, bytes):
@@ -231,7 +244,7 @@ def rewrite_links(result: Result | bytes, method: str, name_map: NameMap) -> Res
 
 
 def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: str) -> Result | bytes:
-    """Return the result of a read with the URI as the caller spelled it, where this server would spell it otherwise."""
+    """Return the result of a read with the URI in the caller's spelling."""
     outer_uri = name_map.to_outer("resource", inner_uri)
     if (outer_uri == uri and (name_map.prefix or outer_uri == inner_uri)) or (
         isinstance(result, bytes) and INPUT_REQUIRED_MARKER in result
@@ -251,7 +264,7 @@ def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: 
 
 
 def parse_result(result: bytes, method: str) -> Result | bytes:
-    """What another server answered, as a value, for whoever looks at results here."""
+    """Decode the result of another server, for code of this server that inspects results."""
     method_spec = METHODS[method]
     if method not in _PARSED_METHODS or method_spec.result is None:
         return result

@@ -1,6 +1,6 @@
-"""Owners: which of the servers mounted on another has a name or a URI, for whoever asks.
+"""Finds the mount that has a name or a URI, for one caller.
 
-Lists, calls and listeners ask here, so that they agree.
+Lists, calls and subscriptions all use this module, so that they agree.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import MCPError
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
@@ -19,18 +19,19 @@ from dovetail.server.mounts.local_server import LocalServer, MountingServer, lis
 from dovetail.server.mounts.name_map import NameMap, get_tags
 from dovetail.server.uri_template import may_match_template
 
-if TYPE_CHECKING:  # loaded once something is not for everyone
+if TYPE_CHECKING:  # for type checkers only, because few servers have access rules
     from dovetail.server.access_rules import AccessRule
 
 log = logging.getLogger("dovetail")
 
-LIST_TIMEOUT_S: Final = 10.0  # seconds a mounted server may take to list what it has; the others do not wait longer
+# Seconds in which a mounted server must list its items. Afterwards the list is sent without these items.
+LIST_TIMEOUT_S: Final = 10.0
 
-_MAX_FORGOTTEN_URIS: Final = 4096  # of resources that are gone, in the index of those that are there
+_MAX_FORGOTTEN_URIS: Final = 4096  # maximum number of removed resources in an index
 
 
 class Mount:
-    """One server mounted on another."""
+    """One server that is mounted on another."""
 
     def __init__(
         self,
@@ -41,44 +42,47 @@ class Mount:
     ) -> None:
         self.target = target
         self.name_map = name_map
-        self.access_rule = access_rule  # who it is for; None is everyone
+        self.access_rule = access_rule  # None allows all callers
         self.stop_following = stop_following
-        self.needs_transform_check = False  # whether nobody could look yet if the transforms fit
-        self.cached_items: dict[ItemKind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
-        self.active_exchanges = 0  # exchanges it is at
-        self.retry_at = 0.0  # until when it is not asked whether it has something: it did not answer
+        self.needs_transform_check = False  # True until the transforms are checked
+        # The last known lists, used while the server is not available.
+        self.cached_items: dict[ItemKind, dict[str, Any]] = {}
+        self.active_exchanges = 0  # number of open requests
+        self.retry_at = 0.0  # earliest time of the next request after a failure
         self.resource_index = ResourceIndex()
         self._is_unavailable = False
 
     def mark_available(self) -> None:
-        """It is there."""
+        """Record that the server responds."""
         self.retry_at = 0.0
         self._is_unavailable = False
 
     def log_unavailable(self, message: str, *args: Any) -> None:
-        """It is not there: said once, until it answers again."""
+        """Log that the server is not available. Repeated messages are logged at debug level until the server responds
+        again.
+        """
         log.log(logging.DEBUG if self._is_unavailable else logging.WARNING, message, self.target.name, *args)
         self._is_unavailable = True
 
 
 class ResourceIndex:
-    """The URIs of a mounted server by each key under which a rule finds them, so that a look-up reads no others.
+    """The URIs of a mounted server by each of their keys, so that a lookup does not scan all URIs.
 
-    It learns from the listings it is asked about, which differ from caller to caller. Threads may share it, because
-    a state never changes.
+    Each lookup adds the URIs of its list, because lists differ between callers. Threads may share an index, because its
+    state is replaced and never changed.
     """
 
     def __init__(self) -> None:
         self._state: tuple[frozenset[str], dict[str, tuple[str, ...]]] = (frozenset(), {})
 
     def find(self, uri: str, declarations: Mapping[str, Any]) -> list[str]:
-        """Return the URIs in a listing that one of the readings of a URI may mean."""
+        """Return the URIs in a list that `uri` may refer to, in any of its readings."""
         uris_by_key = self._index_uris(declarations)
         uris = dict.fromkeys(candidate for reading in uri_readings(uri) for candidate in uris_by_key.get(reading, ()))
         return [candidate for candidate in uris if candidate in declarations]
 
     def has(self, uri: str, declarations: Mapping[str, Any]) -> bool:
-        """Return whether a listing has a URI, in this or an equivalent spelling."""
+        """Return whether a list has this URI, or an equivalent spelling of it."""
         key = uri_key(uri)
         return uri in declarations or any(
             candidate in declarations and uri_key(candidate) == key
@@ -100,53 +104,63 @@ class ResourceIndex:
 
 
 class MountResolver:
-    """The servers mounted on one, in their order, and who of them has what."""
+    """Finds items in the mounts of one server, in the order of the mounts."""
 
     def __init__(self, server: MountingServer, mounts: list[Mount]) -> None:
         self._server = server
         self._registry = server.registry
         self._mounts = mounts
 
-    async def has_item(self, kind: ItemKind, name: str, exchange: Exchange) -> bool:
-        """Whether there is something of this name here."""
+    async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
+        """Return whether a mount has an item with this name."""
         return await self.find(kind, name, exchange) is not None
 
-    async def find(self, kind: ItemKind, name: str, exchange: Exchange) -> tuple[Mount, str] | None:
-        """The mount that lists it for this caller, and what it is called there: the first, as in lists.
+    async def find(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> tuple[Mount, str] | None:
+        """Return the first mount that lists the item for this caller, and the item's name on that mount.
 
-        One that is elsewhere is asked only if there is a choice. InsufficientScope if nobody lists it, but somebody
-        would to a caller with more scopes.
+        If only one mount can have the name, a remote server is not asked.
+
+        Raises:
+            InsufficientScope: No mount lists the item for this caller, but one mount lists it for a caller with more
+                scopes.
         """
         if self.is_disabled(kind, name) or not _is_accessible(self.find_rule_by_name(kind, name), name, exchange):
             return None
+        await self._load_names(kind, name, exchange)
         candidates = [
             pair
             for pair in self.find_candidates(kind, name)
             if self.is_listed(pair[0].access_rule, name, exchange.caller.principal)
         ]
-        if len(candidates) == 1 and candidates[0][0].target.is_remote and self._is_certain(*candidates[0], kind):
+        if len(candidates) == 1 and candidates[0][0].target.is_remote and self.is_certain(*candidates[0], kind):
             return await self._check_resolved(*candidates[0], kind, exchange)
         for mount, inner_name in candidates:
             if await self._mount_has_item(mount, kind, inner_name, exchange):
                 return await self._check_resolved(mount, inner_name, kind, exchange)
         for mount, inner_name in candidates if kind == "resource" else ():
             if self._may_match_template(mount, inner_name) and await mount.target.has_item(kind, inner_name, exchange):
-                # What its templates stand for, only that server knows.
+                # Only the mounted server knows which URIs its templates match.
                 return await self._check_resolved(mount, inner_name, kind, exchange)
         await self.check_scopes(kind, name, exchange)
         return None
 
+    async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
+        """List the items of all mounts that need their items to convert this name."""
+        mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
+        if mounts and not self.find_candidates(kind, name):
+            await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))
+
     async def _check_resolved(
-        self, mount: Mount, inner_name: str, kind: ItemKind, exchange: Exchange
+        self, mount: Mount, inner_name: str, kind: ItemKind, exchange: IncomingExchange
     ) -> tuple[Mount, str]:
-        """What was found; InsufficientScope if it is listed to callers who lack its scopes, and this is one."""
+        """Return the mount and the name. Raise InsufficientScope if this caller lacks scopes of the item."""
         _is_accessible(mount.access_rule, inner_name, exchange)
         for declaration in await self._list_offered(mount, kind, inner_name, exchange) if self._has_tag_rules else ():
             _is_accessible(self.find_rule_by_tags(declaration), inner_name, exchange)
         return mount, inner_name
 
-    async def check_access(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
-        """Refuse what is not there for this caller."""
+    async def check_access(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
+        """Raise a not-found error if the item does not exist for this caller."""
         resolved = await self.find(kind, name, exchange)
         if resolved is None:
             raise NOT_FOUND_ERRORS[kind](name)
@@ -154,14 +168,15 @@ class MountResolver:
             await resolved[0].target.server.check_access(kind, resolved[1], exchange)
 
     def find_candidates(self, kind: ItemKind, name: str) -> list[tuple[Mount, str]]:
-        """The mounts that can have it, by their names alone."""
+        """Return the mounts that can have the item, judged only by its name."""
         pairs = ((mount, mount.name_map.to_inner(kind, name)) for mount in self._mounts)
         candidates = [(mount, inner_name) for mount, inner_name in pairs if inner_name is not None]
         if kind == "resource" and len(candidates) > 1:
             candidates.sort(key=lambda pair: not pair[0].name_map.has_exact_prefix(kind, name))
         return candidates
 
-    def _is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
+    def is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
+        """Return whether only this mount can have the name. The lists of the mounts do not matter."""
         return (
             mount.name_map.is_unambiguous
             and not self._needs_tags
@@ -169,7 +184,9 @@ class MountResolver:
         )
 
     def _matches_hidden_template(self, mount: Mount, inner_uri: str) -> bool:
-        """Whether a URI is one of a template that is not offered, so that only a resource of that URI can be meant."""
+        """Return whether a URI matches a hidden or disabled template. If so, only a resource with exactly this URI may
+        be used.
+        """
         disabled = self._registry.disabled_names
         uri = mount.name_map.to_outer("resource", inner_uri) if disabled else ""
         return mount.name_map.matches_hidden_template(inner_uri) or any(
@@ -182,8 +199,8 @@ class MountResolver:
         )
         return mount.target.is_remote and not needs_tags and _now() >= mount.retry_at
 
-    async def check_scopes(self, kind: ItemKind, name: str, exchange: Exchange) -> None:
-        """Raise InsufficientScope if something of this name would be here for this caller, with more scopes."""
+    async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
+        """Raise InsufficientScope if the caller could see the item with more scopes."""
         principal = exchange.caller.principal
         self._server.visibility.check_scopes(kind, name, principal)
         has_local_mounts = any(isinstance(mount.target, LocalServer) for mount in self._mounts)
@@ -196,8 +213,8 @@ class MountResolver:
             if isinstance(mount.target, LocalServer) and _is_visible(mount.access_rule, name, principal):
                 await mount.target.check_scopes(kind, inner_name, exchange)
 
-    async def _mount_has_item(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: Exchange) -> bool:
-        """Whether a mount lists it for this caller, and it is offered here."""
+    async def _mount_has_item(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange) -> bool:
+        """Return whether a mount lists the item for this caller, and this server does not hide it."""
         if not mount.target.is_remote:
             if not await mount.target.has_item(kind, inner_name, exchange):
                 return False
@@ -213,8 +230,12 @@ class MountResolver:
             for declaration in declarations
         )
 
-    async def _list_offered(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: Exchange) -> list[Any]:
-        """What a name or URI stands for at a mount, of what is offered here; a distant one is given so long."""
+    async def _list_offered(
+        self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange
+    ) -> list[Any]:
+        """Return the offered items of a mount that a name or URI refers to. If a remote server does not respond in
+        time, use its last known lists.
+        """
         if not mount.target.is_remote:
             return await self._find_declarations(mount, kind, inner_name, exchange)
         if _now() >= mount.retry_at:
@@ -224,13 +245,15 @@ class MountResolver:
                     return await self._find_declarations(mount, kind, inner_name, exchange)
             except (MCPError, TimeoutError) as exc:
                 mount.retry_at = _now() + LIST_TIMEOUT_S
-                mount.log_unavailable("%s could not say whether it has %s: %s", clip(inner_name), format_failure(exc))
+                mount.log_unavailable("%s did not report whether it has %s: %s", clip(inner_name), format_failure(exc))
         cached_items = _find_declared(
             mount, mount.cached_items.get(kind, {}), kind, mount.name_map.to_outer(kind, inner_name)
         )
         return [item for item in cached_items if self.is_enabled(item)]
 
-    async def _find_declarations(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: Exchange) -> list[Any]:
+    async def _find_declarations(
+        self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange
+    ) -> list[Any]:
         target = mount.target
         candidates = _find_declared(mount, await target.list_items(kind, exchange), kind, inner_name)
         if not candidates and kind == "resource" and not self._matches_hidden_template(mount, inner_name):
@@ -242,16 +265,18 @@ class MountResolver:
 
     @property
     def _needs_tags(self) -> bool:
-        """Whether tags decide here what is offered, so that they have to be known."""
+        """Return whether this server enables or restricts items by their tags."""
         return bool(self._registry.disabled_tags) or self._has_tag_rules
 
     @property
     def _has_tag_rules(self) -> bool:
-        """Whether tags decide here who may use something."""
+        """Return whether this server has access rules for tags."""
         return self._registry.access_rules is not None and self._registry.access_rules.has_tag_rules
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
+        """Return whether a caller may receive updates of a mounted resource. If this server has rules for tags, return
+        False, because the tags of the resource are unknown.
+        """
         if self.is_disabled("resource", uri) or not self.is_listed(
             self.find_rule_by_name("resource", uri), uri, principal
         ):
@@ -271,10 +296,10 @@ class MountResolver:
         return not candidates and self._registry.access_rules is None and not self._is_hidden(uri)
 
     def _is_hidden(self, uri: str) -> bool:
-        """Whether a transform keeps this from being offered."""
+        """Return whether a transform hides or renames the resource."""
         return any(mount.name_map.is_hidden(uri) for mount in self._mounts)
 
-    # What this server says about it
+    # Methods that apply the rules and settings of this server
 
     def is_listed(self, access_rule: "AccessRule | None", name: str, principal: Principal | None) -> bool:
         return (
@@ -284,21 +309,21 @@ class MountResolver:
         )
 
     def is_enabled(self, declaration: Any) -> bool:
-        """Whether something is offered here, by its tags."""
+        """Return whether no tag of the item is disabled."""
         return self._registry.disabled_tags.isdisjoint(get_tags(declaration))
 
     def find_rule_by_tags(self, declaration: Any) -> "AccessRule | None":
-        """The rule of this server about something with such tags."""
+        """Return this server's access rule for the tags of an item."""
         access_rules = self._registry.access_rules
         return None if access_rules is None else access_rules.find_by_tags(get_tags(declaration))
 
     def find_rule_by_name(self, kind: ItemKind, name: str) -> "AccessRule | None":
-        """The rule of this server about something of such a name."""
+        """Return this server's access rule for a name."""
         access_rules = self._registry.access_rules
         return None if access_rules is None else access_rules.find_by_name(kind, name)
 
     def is_disabled(self, kind: ItemKind, name: str) -> bool:
-        """Return whether a name, or a URI in any spelling, is disabled here."""
+        """Return whether this server disables a name, or a URI in any spelling."""
         names = self._registry.disabled_names
         if kind != "resource" or not names:
             return name in names
@@ -311,7 +336,7 @@ def _collect_rule_keys(names: frozenset[str]) -> frozenset[str]:
 
 
 def _find_declared(mount: Mount, declarations: Mapping[str, Any], kind: ItemKind, name: str) -> list[Any]:
-    """Return the item of a name. For a URI that is not listed, return what one of its readings may mean."""
+    """Return the item with this name. For an unlisted URI, return the items that the URI may refer to."""
     declaration = declarations.get(name)
     if declaration is not None or kind != "resource":
         return [] if declaration is None else [declaration]
@@ -323,11 +348,11 @@ def _now() -> float:
 
 
 def format_failure(exc: MCPError | TimeoutError) -> str:
-    """Why a server did not answer."""
-    return str(exc) or f"no answer within {LIST_TIMEOUT_S:g} s"
+    """Return the reason why a server did not respond."""
+    return str(exc) or f"no response within {LIST_TIMEOUT_S:g} s"
 
 
-def _is_accessible(access_rule: "AccessRule | None", name: str, exchange: Exchange) -> bool:
+def _is_accessible(access_rule: "AccessRule | None", name: str, exchange: IncomingExchange) -> bool:
     if access_rule is None:
         return True
     from dovetail.server.access_rules import is_accessible

@@ -1,6 +1,6 @@
-"""Transforms: how something mounted differs from what it is at home, as data, worked out when it is listed.
+"""Transforms: changes to mounted items, applied when they are listed.
 
-A renamed argument is renamed back, and a fixed one added, on the way in.
+In a call, this module restores the original names of renamed arguments and adds fixed arguments.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,25 +14,25 @@ from dovetail.wire.tools import Tool
 
 
 class ArgTransform(Struct, frozen=True, kw_only=True):
-    """What becomes of one argument: other words, or a fixed value, which is then no longer asked for."""
+    """A change to one argument of a mounted item: another name or description, or a fixed value."""
 
-    name: str | None = None
-    description: str | None = None
-    value: Any = UNSET
+    name: str | None = None  # the new name
+    description: str | None = None  # the new description
+    value: Any = UNSET  # a fixed value. The argument is hidden from callers
 
 
 class Transform(Struct, frozen=True, kw_only=True):
-    """What becomes of one tool, prompt or resource: other words, other arguments, or nothing at all."""
+    """Changes to one mounted tool, prompt or resource."""
 
-    name: str | None = None
-    title: str | None = None
-    description: str | None = None
-    hide: bool = False
-    arguments: Mapping[str, ArgTransform] | None = None
+    name: str | None = None  # the new name
+    title: str | None = None  # the new title
+    description: str | None = None  # the new description
+    hide: bool = False  # True hides the item
+    arguments: Mapping[str, ArgTransform] | None = None  # changes to arguments, by their names
 
 
 def transform_declaration(transform: Transform, declaration: Any) -> Any:
-    """Return a declaration with another title, description and arguments. The name is changed by the name map."""
+    """Return a declaration with another title, description and arguments. The name map changes the name."""
     updates: dict[str, Any] = {}
     if transform.title is not None:
         updates["title"] = transform.title
@@ -87,7 +87,7 @@ def _check_unique_names(item_name: str, names: list[str]) -> None:
 
 
 def find_transform_problems(transform: Transform, declaration: Any) -> Iterator[str]:
-    """Yield what is wrong with the arguments of a transform for this tool or prompt, one line each."""
+    """Yield one line for each problem of a transform's arguments with this tool or prompt."""
     try:
         transform_declaration(transform, declaration)
     except ValueError as exc:
@@ -113,7 +113,7 @@ def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dic
     """Return the arguments of a call as the mounted server knows them.
 
     Raises:
-        ToolError: the caller passed an argument that is fixed or has another name here.
+        ToolError: the caller passed an argument that is fixed or was renamed.
     """
     argument_transforms = transform.arguments
     if not argument_transforms:
@@ -134,13 +134,13 @@ def _get_fixed_values(arguments: Mapping[str, ArgTransform]) -> dict[str, Any]:
 
 
 def _format_unknown(argument: ArgTransform, name: str) -> str:
-    """Format the old name of an argument with its new name. A fixed argument has none."""
-    hint = f" (it is called `{clip(argument.name)}`)" if argument.value is UNSET and argument.name else ""
+    """Format the old name of an argument with its new name. A fixed argument has no new name."""
+    hint = f" (use `{clip(argument.name)}`)" if argument.value is UNSET and argument.name else ""
     return f"`{clip(name)}`{hint}"
 
 
 def get_outer_argument(transform: Transform, name: str) -> str | None:
-    """Return the name of an argument for callers. None for a fixed argument, which callers do not see."""
+    """Return the name of an argument for callers. Return None for a fixed argument, which callers do not see."""
     return _get_outer_name(transform.arguments or {}, name)
 
 
@@ -160,21 +160,21 @@ def get_inner_argument(transform: Transform, name: str) -> str:
 
 
 def get_argument_names(declaration: Any) -> list[str]:
-    """What a tool or a prompt takes."""
+    """Return the names of the arguments of a tool or a prompt."""
     if isinstance(declaration, Tool):
         return [*(declaration.input_schema.get("properties") or {})]
     return [argument.name for argument in declaration.arguments or ()] if isinstance(declaration, Prompt) else []
 
 
 def check_transforms(transforms: Any) -> dict[str, Transform]:
-    """What was given as transforms, if it can be that.
+    """Return the transforms after a check of their types and names.
 
     Raises:
-        TypeError: something in it is of another type.
-        ValueError: two things would have one name.
+        TypeError: A part has the wrong type.
+        ValueError: Two items would have the same name.
     """
     if not isinstance(transforms, Mapping):
-        raise TypeError('transforms are by name: transforms={"search": Transform(...)}')
+        raise TypeError('transforms= must be a dict by name: transforms={"search": Transform(...)}')
     valid_transforms: dict[str, Transform] = {}
     inner_by_new_name: dict[str, str] = {}
     for inner_name, transform in cast("Mapping[str, Any]", transforms).items():
@@ -188,7 +188,7 @@ def check_transforms(transforms: Any) -> dict[str, Transform]:
                 )
         if transform.name is not None and inner_by_new_name.setdefault(transform.name, inner_name) != inner_name:
             raise ValueError(
-                f"{inner_by_new_name[transform.name]!r} and {inner_name!r} would both be called {transform.name!r}"
+                f"{inner_by_new_name[transform.name]!r} and {inner_name!r} would have the same name {transform.name!r}"
             )
         valid_transforms[inner_name] = transform
     return valid_transforms

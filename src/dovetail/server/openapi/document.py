@@ -1,7 +1,6 @@
-"""An OpenAPI document as operations with flat schemas. Pure: nothing is fetched, and no reference is followed twice.
+"""An OpenAPI document as operations with flat schemas. This module fetches nothing and follows no reference twice.
 
-Schemas are written out in full where they are small; what refers to itself, or would grow beyond measure, stays a
-reference to a definition beside it.
+Small schemas are written out in full. Recursive or very large schemas stay references to a definition.
 """
 
 import re
@@ -17,7 +16,8 @@ ParameterLocation = Literal["path", "query", "header", "cookie", "body"]
 HTTP_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 MAX_DOCUMENT_BYTES: Final = 20 * 1024 * 1024
 MAX_OPERATIONS: Final = 1000
-_MAX_SCHEMA_NODES: Final = 2000  # schemas written out for one operation; the rest stays referred to
+# Maximum number of schemas that are written out for one operation. Further schemas stay references.
+_MAX_SCHEMA_NODES: Final = 2000
 _MAX_DEPTH: Final = 60
 _FILE_SCHEMA: Final = {"type": "string", "contentEncoding": "base64"}
 _DROPPED_KEYWORDS: Final = frozenset(
@@ -25,59 +25,64 @@ _DROPPED_KEYWORDS: Final = frozenset(
 )
 _DOCUMENT_NAME_PATTERN: Final = re.compile(rb"https?://\S+|[^\n{]*\.(?:json|ya?ml)")
 _NON_NAME_PATTERN: Final = re.compile(r"[^A-Za-z0-9]+")
-_IGNORED_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})  # never parameters, says OpenAPI
+# OpenAPI does not allow these headers as parameters.
+_IGNORED_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})
 _CONNECTION_HEADERS: Final = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade"}
 )
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """Where one argument goes, and how it is written there."""
+    """The location and format of one argument."""
 
     argument: str
     name: str
     location: ParameterLocation
     explode: bool = True
     style: str = "form"
-    is_file: bool = False  # bytes, which arrive as base64
+    is_file: bool = False  # whether the value is a file, passed as base64
 
 
 class OpenAPIOperation(Struct, frozen=True, kw_only=True):
-    """One method of one path."""
+    """One operation of an OpenAPI document."""
 
-    name: str
-    method: str
-    path: str
-    description: str
-    input_schema: dict[str, Any]
-    parameters: tuple[Parameter, ...]
-    body_media_type: str | None = None  # its media type
+    name: str  # the name of the tool
+    method: str  # the HTTP method, in capitals
+    path: str  # the path, with its parameters in braces
+    description: str  # the description of the tool
+    input_schema: dict[str, Any]  # the JSON Schema of the arguments
+    parameters: tuple[Parameter, ...]  # the parameters in the path, the query and the headers
+    body_media_type: str | None = None  # the media type of the body
     body_argument: str | None = None  # the argument that is the whole body
-    tags: tuple[str, ...] = ()
-    output_schema: dict[str, Any] | None = None  # what every success is, where the document is clear about it
+    tags: tuple[str, ...] = ()  # the tags of the operation
+    output_schema: dict[str, Any] | None = None  # JSON Schema of successful responses, or None
 
 
 def parse_document(document: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
-    """The document as a dict; ValueError if it is none of OpenAPI 3."""
+    """Return the document as a dict, or raise ValueError if it is not OpenAPI 3."""
     if isinstance(document, str | bytes):
         data = document.encode() if isinstance(document, str) else document
         if len(data) > MAX_DOCUMENT_BYTES:
-            raise ValueError(f"an OpenAPI document may have at most {MAX_DOCUMENT_BYTES} bytes")
+            raise ValueError(f"the OpenAPI document is larger than {MAX_DOCUMENT_BYTES} bytes")
         if _DOCUMENT_NAME_PATTERN.fullmatch(data):
-            raise ValueError(f"{document!r} names a document: read it first, and pass the text or the dict")
+            raise ValueError(
+                f"{document!r} is the name of a document. Read the document first and pass its text or dict"
+            )
         if not data.lstrip().startswith(b"{"):
-            raise ValueError("an OpenAPI document is JSON here; load YAML yourself and pass the dict")
+            raise ValueError("the OpenAPI document must be JSON. Load YAML yourself and pass the dict")
         document = decode(data)
     if not isinstance(document, Mapping):
-        raise TypeError(f"an OpenAPI document is a dict, or JSON, not {type(document).__name__}")
+        raise TypeError(f"the OpenAPI document must be a dict or JSON, not {type(document).__name__}")
     parsed = dict(document)
     if not str(parsed.get("openapi", "")).startswith("3."):
-        raise ValueError("this is no OpenAPI 3 document: it has no `openapi: 3.…`")
+        raise ValueError("not an OpenAPI 3 document: `openapi: 3.…` is missing")
     return parsed
 
 
 def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = None) -> str | None:
-    """The first server the document names, if it says where that is; with a home, only a path there is heeded."""
+    """Return the URL of the document's first server. If the client has a base URL, use the document only for the path
+    after that URL.
+    """
     for server in document.get("servers") or ():
         url = str(server.get("url", ""))
         for name, variable in (server.get("variables") or {}).items():
@@ -86,13 +91,13 @@ def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = 
             return (client_base_url or url).rstrip("/")
         if (
             client_base_url is not None and url.strip("/") and not any(urlsplit(url)[:2])
-        ):  # a path, without scheme or host
+        ):  # the URL is only a path, without scheme or host
             return urljoin(client_base_url.rstrip("/") + "/", url).rstrip("/")
     return client_base_url
 
 
 def iter_operations(document: Mapping[str, Any], fixed_headers: Iterable[str] = ()) -> Iterator[OpenAPIOperation]:
-    """Every operation of the document, without the headers that are fixed; ValueError if there are too many."""
+    """Yield every operation, without the fixed headers. Raise ValueError if the document has too many operations."""
     excluded_headers = _IGNORED_HEADERS | _CONNECTION_HEADERS | {name.lower() for name in fixed_headers}
     schemas = _SchemaResolver(document)
     used_names: set[str] = set()
@@ -164,7 +169,7 @@ def _build_operation(
 
 
 def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What every success is; None unless there is one kind of it, which is JSON and says everything that is sent."""
+    """Return the JSON Schema of successful responses. Return None if the document has no such schema, or several."""
     responses: Mapping[Any, Any] = definition.get("responses") or {}
     successes = [schemas.resolve(response) for code, response in responses.items() if str(code).startswith("2")]
     content: Mapping[str, Any] = (successes[0].get("content") or {}) if len(successes) == 1 else {}
@@ -176,7 +181,7 @@ def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, An
     schemas.reset()
     schema = schemas.expand_schema(json_schemas[0])
     schema |= {"$defs": schemas.definitions()} if schemas.definitions() else {}
-    # What is only written is required all the same, and never there to be read.
+    # The schema may require a writeOnly property, but responses never contain such a property.
     return None if not schema or b'"writeOnly":true' in encode(schema) else schema
 
 
@@ -206,7 +211,9 @@ def _add_body(
     required: list[str],
     parameters: list[Parameter],
 ) -> tuple[str | None, str | None]:
-    """The body's media type, and the argument that is all of it, where its members are not arguments of their own."""
+    """Add the body. Return its media type, and the argument that holds the whole body. The argument is None if the
+    members of the body are arguments.
+    """
     request = schemas.resolve(definition.get("requestBody") or {})
     content: Mapping[str, Any] = request.get("content") or {}
     if not content:
@@ -251,7 +258,7 @@ def _add_description(schema: dict[str, Any], description: Any) -> dict[str, Any]
 
 
 def _make_unique_name(proposed: str, used_names: set[str]) -> str:
-    """A tool's name: short enough for every model, and its own."""
+    """Return a unique tool name that is short enough for every model."""
     name = base = (_NON_NAME_PATTERN.sub("_", proposed).strip("_") or "operation")[:60]
     number = 2
     while name in used_names:
@@ -261,25 +268,25 @@ def _make_unique_name(proposed: str, used_names: set[str]) -> str:
 
 
 class _SchemaResolver:
-    """The schemas of one document, and those one operation refers to."""
+    """Resolves the schemas of one document, and collects the definitions that one operation uses."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
         self.reset()
 
     def reset(self) -> None:
-        """Another operation."""
+        """Reset the definitions and counts before the next operation."""
         self._definitions: dict[str, Any] = {}
         self._name_by_ref: dict[str, str] = {}
         self._used_names: set[str] = set()
         self._remaining_nodes = _MAX_SCHEMA_NODES
 
     def definitions(self) -> dict[str, Any]:
-        """What stayed referred to, by name."""
+        """Return the definitions that are still referenced, by name."""
         return self._definitions
 
     def resolve(self, node: Any) -> Mapping[str, Any]:
-        """A node, or what it refers to; nothing if that is elsewhere."""
+        """Return a node or the target of its reference. A reference to another document returns an empty node."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(node, Mapping):
                 return {}
@@ -291,7 +298,7 @@ class _SchemaResolver:
 
     def _lookup(self, ref: str) -> Any:
         if not ref.startswith("#/"):
-            return {}  # another document: nothing is fetched
+            return {}  # the reference points to another document, which is not fetched
         node: Any = self._document
         for step in ref[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
@@ -299,7 +306,7 @@ class _SchemaResolver:
         return node
 
     def expand_schema(self, node: Any, ref_path: tuple[str, ...] = ()) -> dict[str, Any]:
-        """A schema as a model is shown it."""
+        """Expand a schema: replace references by their targets and convert OpenAPI keywords."""
         if not isinstance(node, Mapping):
             return {}
         self._remaining_nodes -= 1
@@ -335,7 +342,7 @@ class _SchemaResolver:
 
 
 def _convert_openapi_keywords(schema: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
-    """What OpenAPI 3.0 says in words of its own, in those of JSON Schema."""
+    """Convert keywords of OpenAPI 3.0 to JSON Schema."""
     if original.get("nullable") and isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]
         if isinstance(schema.get("enum"), list) and None not in schema["enum"]:

@@ -1,4 +1,4 @@
-"""Tools from an OpenAPI document: each operation becomes one, with its parameters as arguments."""
+"""Tools from an OpenAPI document: each operation becomes a tool, with its parameters as arguments."""
 
 import logging
 import re
@@ -40,15 +40,15 @@ def add_operations(
     validate_output: bool = True,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
 ) -> None:
-    """Register every operation that is to be included; the options are those of `Server.from_openapi`.
+    """Register every included operation. The options are those of `Server.from_openapi`.
 
-    home: where the author's client sends what has no address. Nothing then goes to a host that the document names: the
-    client may have credentials.
+    client_base_url: the base URL of the author's client. If it is set, requests never go to a host from the document,
+    because the client may send credentials.
     """
     spec = parse_document(document)
     resolved_url = service_url or resolve_base_url(spec, client_base_url)
     if resolved_url is None:
-        raise ValueError("the document does not say where its server is: pass base_url=, or a client with a base_url")
+        raise ValueError("the document does not name its server. Pass base_url=, or a client with a base_url")
     is_included = _make_filter(include)
     all_operations = [*iter_operations(spec, () if callable(headers) else headers)]
     included = [operation for operation in all_operations if is_included(operation)]
@@ -56,7 +56,8 @@ def add_operations(
         [operation.name for operation in included], [one.name for one in all_operations], tool_names or {}
     )
     for operation in included:
-        # A schema nobody could check must not cost the other operations, nor one of results its own.
+        # If the output schema cannot be used, register the tool without it. If the second attempt fails, skip only this
+        # operation.
         for output in (operation.output_schema if validate_output else None, None):
             try:
                 app.add_tool(
@@ -73,14 +74,14 @@ def add_operations(
                 )
             except ValueError as exc:
                 if output is None:
-                    log.warning("%s %s is left out: %s", operation.method, operation.path, exc)
+                    log.warning("skipped %s %s: %s", operation.method, operation.path, exc)
                     break
             else:
                 break
 
 
 def _assign_names(included: list[str], operation_names: list[str], tool_names: Mapping[str, str]) -> dict[str, str]:
-    """The name of the tool of each operation; ValueError for a name of none, or for two."""
+    """Return the tool name of each operation. Raise ValueError for an unknown operation or a duplicate name."""
     from dovetail.server.parameters.argument_errors import format_names
 
     check_type("tool_names=", tool_names, Mapping, "a dict from operations to tool names")
@@ -104,9 +105,9 @@ def _make_filter(include: Any) -> Callable[[OpenAPIOperation], bool]:
     if callable(include):
         return cast("Callable[[OpenAPIOperation], bool]", include)
     if not isinstance(include, str):
-        raise TypeError(f'include= takes a pattern for "GET /path", or a function of the operation, not {include!r}')
+        raise TypeError(f'include= must be a pattern for "GET /path", or a function of the operation, not {include!r}')
     try:
         pattern = re.compile(include)
     except re.error as exc:
-        raise ValueError(f"include={include!r} is no regular expression: {exc}") from None
+        raise ValueError(f"include={include!r} is not a valid regular expression: {exc}") from None
     return lambda operation: pattern.search(f"{operation.method} {operation.path}") is not None

@@ -1,6 +1,6 @@
-"""Calls of an operation as HTTP requests, and replies as values. Everything a caller gives is encoded for its place.
+"""Send calls of an operation as HTTP requests, and return the responses as values. All arguments are encoded.
 
-No value can leave its segment of the path, add a parameter or a header, or reach another host.
+An argument cannot leave its path segment, add a parameter or a header, or change the host.
 """
 
 import base64
@@ -28,7 +28,7 @@ Credentials: TypeAlias = Mapping[str, str] | HeaderFactory
 
 
 class OperationCall:
-    """One operation as the function of a tool."""
+    """One operation as a tool function."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class OperationCall:
         self._send = send
         self._headers = headers
         self._max_response_bytes = max_response_bytes
-        self._promises_json = promises_json  # whether every result is JSON of a certain shape
+        self._promises_json = promises_json  # whether the tool has an output schema
         self.__name__ = operation.name
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
@@ -53,7 +53,8 @@ class OperationCall:
         extra_headers = await self._get_headers(ctx)
         names = {name.lower() for name in extra_headers}
         for name in [header_name for header_name in request.headers if header_name.lower() in names]:
-            del request.headers[name]  # what the author says of a header holds, however it is written
+            # The author's headers replace generated headers with the same name in any case.
+            del request.headers[name]
         request.headers.update(extra_headers)
         try:
             response = await self._send(request)
@@ -68,7 +69,7 @@ class OperationCall:
         return await headers if inspect.isawaitable(headers) else headers
 
     def build_request(self, arguments: Mapping[str, Any]) -> HTTPRequest:
-        """The request a call stands for; ToolError for values that cannot be put where they belong."""
+        """Build the request for a call. Raise ToolError for values that cannot be encoded."""
         operation, path = self._operation, self._operation.path
         query: list[tuple[str, str]] = []
         headers: dict[str, str] = {"Accept": "application/json, */*;q=0.5"}
@@ -100,10 +101,10 @@ class OperationCall:
         return HTTPRequest(operation.method, url, headers, data)
 
     def _check_no_overlap(self, parameter: Parameter, pairs: list[tuple[str, str]]) -> None:
-        """An object written out as parameters must not pass for another one."""
+        """Raise ToolError if an object that is sent as several parameters would overwrite another parameter."""
         others = {other.name for other in self._operation.parameters if other.location == "query"} - {parameter.name}
         if parameter.explode and parameter.style == "form" and not others.isdisjoint(name for name, _ in pairs):
-            raise ToolError(f"Invalid arguments. {parameter.argument} holds a name that is a parameter of its own.")
+            raise ToolError(f"Invalid arguments. {parameter.argument} contains the name of another parameter.")
 
     def _encode_body(self, arguments: Mapping[str, Any], members: dict[str, Any], headers: dict[str, str]) -> bytes:
         operation = self._operation
@@ -129,24 +130,26 @@ class OperationCall:
         content_type = content_type.partition(";")[0].strip().lower()
         if len(response.body) > self._max_response_bytes:
             raise ToolError(
-                f"The reply has {len(response.body)} bytes; at most {self._max_response_bytes} are taken. Ask for less."
+                f"The response has {len(response.body)} bytes, more than the limit of {self._max_response_bytes}. "
+                "Request less data."
             )
         if 300 <= response.status_code < 400:
-            raise ToolError(
-                f"The service answered {response.status_code}: it points elsewhere, and redirects are not followed"
-            )
+            raise ToolError(f"The service answered with status {response.status_code}. Redirects are not followed")
         if response.status_code >= 400:
             text = clip(response.body[:2000].decode("utf-8", "replace"), 600)
-            raise ToolError(f"The service answered {response.status_code}{': ' + text if text else ''}")
+            raise ToolError(f"The service answered with status {response.status_code}{': ' + text if text else ''}")
         if self._promises_json and "json" not in content_type:
-            raise ToolError(f"The service answered {response.status_code}, but not with the JSON its document promises")
+            raise ToolError(
+                f"The service answered with status {response.status_code}, but the response is not the JSON that "
+                "its document describes"
+            )
         if not response.body:
             return f"Done ({response.status_code})"
         if "json" in content_type:
             try:
                 return json.loads(response.body)
             except ValueError:
-                raise ToolError("The service answered with something that is not the JSON it announces") from None
+                raise ToolError("The service answered with invalid JSON") from None
         if content_type.startswith("text/") or not content_type:
             return response.body.decode("utf-8", "replace")
         return (Image if content_type in _IMAGE_MIME_TYPES else File)(response.body, mime_type=content_type)
@@ -163,9 +166,10 @@ def _to_text(value: Any) -> str:
 def _encode_segment(parameter: Parameter, value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
     texts = [_to_text(part) for part in parts]
-    if any("/" in text or "\\" in text for text in texts):  # encoded or not: many servers split after decoding
+    # Reject slashes although they would be encoded, because many servers decode a path before they split it.
+    if any("/" in text or "\\" in text for text in texts):
         raise ToolError(
-            f"Invalid arguments. {parameter.argument} is one part of a path and must not contain '/' or '\\'."
+            f"Invalid arguments. {parameter.argument} is one segment of a path and must not contain '/' or '\\'."
         )
     text = ",".join(quote(text, safe="") for text in texts)
     if not text:
@@ -174,11 +178,11 @@ def _encode_segment(parameter: Parameter, value: Any) -> str:
 
 
 def _check_path(path: str) -> None:
-    """A dot segment, however it is written, is walked up by servers and proxies."""
+    """Reject dot segments in any spelling, because servers and proxies resolve them."""
     if any(unquote(part).replace("\\", "/").strip() in (".", "..") for part in path.split("/")):
-        raise ToolError("Invalid arguments. A part of a path must not be '.' or '..'.")
+        raise ToolError("Invalid arguments. A path segment must not be '.' or '..'.")
     if "{" in path:
-        raise ToolError("Invalid arguments. A part of the path is missing.")
+        raise ToolError("Invalid arguments. A path segment is missing.")
 
 
 def _encode_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
@@ -197,12 +201,12 @@ def _encode_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
 def _encode_header(parameter: Parameter, value: Any) -> str:
     text = ",".join(_to_text(part) for part in value) if isinstance(value, list) else _to_text(value)
     if not text.isascii() or not text.isprintable():
-        raise ToolError(f"Invalid arguments. {parameter.argument} is a header: printable ASCII only.")
+        raise ToolError(f"Invalid arguments. {parameter.argument} is a header and must be printable ASCII.")
     return text
 
 
 def _encode_multipart(fields: Mapping[str, Any], files: Collection[str]) -> bytes:
-    """A form; some fields are files in base64, and so is one with `data`."""
+    """Encode a multipart form. The values of the fields in `files`, and objects with `data`, are base64."""
     parts: list[bytes] = []
     for name, value in fields.items():
         part_header = f'Content-Disposition: form-data; name="{quote(name, safe=" ")}"'
@@ -214,7 +218,7 @@ def _encode_multipart(fields: Mapping[str, Any], files: Collection[str]) -> byte
         else:
             data = _to_text(value).encode()
         if _BOUNDARY.encode() in data:
-            raise ToolError("Invalid arguments. A field holds the mark that separates fields.")
+            raise ToolError("Invalid arguments. A field contains the boundary of the form.")
         parts.append(f"--{_BOUNDARY}\r\n{part_header}\r\n\r\n".encode() + data + b"\r\n")
     return b"".join(parts) + f"--{_BOUNDARY}--\r\n".encode()
 
@@ -223,4 +227,4 @@ def _decode_file(name: str, text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
-        raise ToolError(f"Invalid arguments. {clip(name)} is a file: write it in base64.") from None
+        raise ToolError(f"Invalid arguments. {clip(name)} is a file and must be base64.") from None

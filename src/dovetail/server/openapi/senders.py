@@ -1,4 +1,4 @@
-"""Ways to send a HTTPRequest: with our HTTP client, with one of the user's, or to an application of this process."""
+"""Send an HTTPRequest: with our HTTP client, with the user's client, or to an ASGI application in this process."""
 
 import asyncio
 import inspect
@@ -13,7 +13,9 @@ from dovetail.protocol.limits import FetchLimits
 
 
 def create_sender(client: Any, max_response_bytes: int) -> SendRequest:
-    """What a user gave as a client, as a function; ours if nothing was given."""
+    """Return a function that sends requests with the user's client, or with the client of dovetail if `client` is
+    None.
+    """
     if client is None:
         return _create_http_sender(max_response_bytes)
     if callable(getattr(client, "request", None)):
@@ -27,13 +29,13 @@ def create_sender(client: Any, max_response_bytes: int) -> SendRequest:
 
 
 def get_base_url(client: Any) -> str | None:
-    """Where a client of the user's sends what has no address of its own, if it says so as httpx's do."""
+    """Return the base URL of the user's client, or None. httpx clients have a base URL."""
     base_url = str(getattr(client, "base_url", None) or "")
     return base_url if base_url.startswith(("http://", "https://")) else None
 
 
 def _check_async(client: Any) -> None:
-    """Refuse a client whose requests nobody can await: it would hold up everyone, and then fail."""
+    """Reject a synchronous client, which would block the event loop."""
     is_async = inspect.iscoroutinefunction(client.request) or not hasattr(client, "close") or hasattr(client, "aclose")
     if not is_async:
         raise TypeError(f"client= needs an asynchronous client such as httpx.AsyncClient, not {type(client).__name__}")
@@ -42,16 +44,7 @@ def _check_async(client: Any) -> None:
 def _create_http_sender(max_response_bytes: int) -> SendRequest:
     from dovetail.transports.http_client.http_client import HTTPClient
 
-    http_client = HTTPClient(limits=FetchLimits(max_body_bytes=max_response_bytes))
-
-    async def send(request: HTTPRequest) -> HTTPResponse:
-        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in request.headers.items()]
-        response = await http_client.fetch(request.method, request.url, headers, request.body)
-        body = await response.read()
-        response_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers.items()}
-        return HTTPResponse(response.status, response_headers, body)
-
-    return send
+    return HTTPClient(limits=FetchLimits(max_body_bytes=max_response_bytes)).send
 
 
 def _create_client_sender(client: Any) -> SendRequest:
@@ -63,43 +56,41 @@ def _create_client_sender(client: Any) -> SendRequest:
 
 
 def create_app_sender(application: Any, max_response_bytes: int) -> SendRequest:
-    """Requests to an ASGI application of this process."""
+    """Return a function that sends requests to an ASGI application in this process."""
 
     async def send(request: HTTPRequest) -> HTTPResponse:
-        response = await call_app(
-            application, request.method, request.url, request.headers, request.body, max_bytes=max_response_bytes
-        )
-        return HTTPResponse(*response)
+        return await call_app(application, request, max_bytes=max_response_bytes)
 
     return send
 
 
 def get_openapi_document(application: Any) -> Mapping[str, Any]:
-    """The OpenAPI document an application has of itself."""
+    """Return the OpenAPI document of an application."""
     if callable(getattr(application, "openapi", None)):  # FastAPI
         return application.openapi()
     schema = getattr(application, "openapi_schema", None)  # Litestar
     if schema is not None:
         return schema.to_schema()
-    raise TypeError("the application has no OpenAPI document of its own: pass one")
+    raise TypeError("the application has no OpenAPI document. Pass one as document=")
 
 
 log = logging.getLogger("dovetail")
 
 
 class _ResponseTooLarge(TransportError):
-    """More than is taken."""
+    """Raised if the response is larger than the limit."""
 
 
-async def call_app(
-    app: ASGIApp, method: str, url: str, headers: dict[str, str], body: bytes, *, max_bytes: int
-) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of what the application answers; TransportError if it says nothing or too much.
+async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTTPResponse:
+    """Return the response of an application. Raise TransportError if the application does not respond or the response
+    is too large.
 
-    What the application raises is its own, and goes to whoever called; once it has answered well, only to the log.
+    If the application raises an exception before its response is complete, this function raises it. A later exception
+    is logged.
     """
-    parts = urlsplit(url)
-    default_headers = {"host": parts.netloc, **({"content-length": str(len(body))} if body else {})}
+    method, body = request.method, request.body
+    parts = urlsplit(request.url)
+    headers = {**request.headers, "host": parts.netloc, **({"content-length": str(len(body))} if body else {})}
     scope: dict[str, Any] = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -110,9 +101,7 @@ async def call_app(
         "raw_path": (parts.path or "/").encode("ascii"),
         "query_string": parts.query.encode("ascii"),
         "root_path": "",
-        "headers": [
-            (name.lower().encode(), value.encode("latin-1")) for name, value in (headers | default_headers).items()
-        ],
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
         "client": ("127.0.0.1", 0),
         "server": (parts.hostname or "", parts.port or 80),
         "state": {},
@@ -123,7 +112,8 @@ async def call_app(
 
     async def receive() -> Any:
         if not request_messages:
-            await asyncio.Event().wait()  # the caller stays until the answer is there
+            # Wait forever, because the client stays connected until the response is complete.
+            await asyncio.Event().wait()
         return request_messages.pop()
 
     async def send(message: Any) -> None:
@@ -132,7 +122,7 @@ async def call_app(
         elif message["type"] == "http.response.body":
             pieces.append(message.get("body", b""))
             if sum(map(len, pieces)) > max_bytes:
-                raise _ResponseTooLarge(f"the reply is larger than {max_bytes} bytes")
+                raise _ResponseTooLarge(f"the response is larger than {max_bytes} bytes")
             response_start["whole"] = not message.get("more_body", False)
 
     try:
@@ -141,13 +131,14 @@ async def call_app(
         raise
     except Exception as exc:
         if not response_start.get("whole") or int(response_start["status"]) >= 500:
-            if isinstance(exc, MCPError):  # which would be read as a word to the model
+            # Wrap an MCPError, because its message would be sent to the model.
+            if isinstance(exc, MCPError):
                 raise RuntimeError(f"the application failed: {type(exc).__name__}: {exc}") from exc
             raise
-        log.error("the application failed after it had answered %s %s", method, parts.path, exc_info=exc)
+        log.error("the application failed after its response to %s %s", method, parts.path, exc_info=exc)
     if not response_start:
         raise TransportError("the application did not answer")
     response_headers = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in response_start.get("headers", ())
     }
-    return int(response_start["status"]), response_headers, b"".join(pieces)
+    return HTTPResponse(int(response_start["status"]), response_headers, b"".join(pieces))

@@ -1,1 +1,1 @@
-"""From a function's signature to JSON Schema and validated arguments."""
+"""The JSON Schema of a function's parameters, and the validation of arguments."""

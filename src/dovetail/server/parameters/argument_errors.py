@@ -1,10 +1,11 @@
-"""Arguments that did not fit: mended where a model only wrote them as text, or explained, every misfit at once.
+"""Invalid arguments: repair arguments that a model wrote as text, and describe all other problems in one message.
 
-Works on the schema and the decoded JSON, and only after a conversion has failed, so a call that fits pays nothing.
+This module works on the schema and the decoded JSON. It runs only after a conversion has failed, so a valid call has no
+overhead.
 """
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -13,13 +14,15 @@ from dovetail.error_context import clip
 from dovetail.errors import ParseError
 from dovetail.wire.codec import decode
 
-MAX_LISTED_NAMES: Final = 20  # of each kind in one error text: enough to repair a call, too few to be an echo
+# 20 names are enough to correct a call.
+MAX_LISTED_NAMES: Final = 20
 MAX_NAME_CHARS: Final = 64
 MAX_TEXT_BYTES: Final = 2048
-_MAX_SUGGESTIONS: Final = 5  # comparing names costs more than all else here
+_MAX_SUGGESTIONS: Final = 5  # suggestions are limited, because comparing names is slow
 _MAX_LISTED_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
 _MAX_PATTERN_CHARS: Final = 200
+_MAX_REASON_CHARS: Final = 200
 _MAX_BRANCHES: Final = 4
 _REF_PREFIX: Final = "#/$defs/"
 
@@ -33,7 +36,7 @@ _FORMAT_EXAMPLES: Final = {
     "base64": "base64 such as `aGVsbG8=`",
 }
 
-# The names msgspec has for JSON's types, so that all reasons read alike.
+# msgspec's names for the types of JSON, so that all messages use the same words.
 _TYPE_NAMES: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
 _BOUNDS: Final[tuple[tuple[str, str, Callable[[Any, Any], bool]], ...]] = (
     ("minimum", "must be at least", operator.ge),
@@ -51,20 +54,58 @@ _MISSING: Final = object()
 Schema = Mapping[str, Any]
 
 
-class UnknownMemberMessage(str):
-    """A line about members that nobody knows: readers of values pass over these."""
+Path = tuple[str | int, ...]
+
+
+class Mismatch(NamedTuple):
+    """A part of a value that msgspec or pydantic rejected, and the reason. `branch` is the path of the enclosing
+    union.
+    """
+
+    path: Path
+    reason: str
+    branch: Path | None = None
+
+
+class MismatchError(ValueError):
+    """Raised if parts of a value do not match their type. `messages` describe problems that pydantic does not
+    detect.
+    """
+
+    def __init__(self, mismatches: Sequence[Mismatch], messages: Sequence[str] = ()) -> None:
+        self.mismatches = mismatches
+        texts = (f"`{format_path(path)}`: {reason}" if path else reason for path, reason, _ in mismatches)
+        super().__init__("; ".join((*texts, *messages)))
+
+
+def format_path(path: Iterable[str | int], root: str = "") -> str:
+    """Format the path of a part of a value, such as `lines[0].sku`."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{clip(step, MAX_NAME_CHARS)}" for step in path)
+    return f"{root}{''.join(steps)}".removeprefix(".")
+
+
+class OverlookedMessage(str):
+    """A message about a problem that msgspec and pydantic do not detect: an unknown field, or a boolean instead of a
+    number.
+    """
+
+    __slots__ = ()
+
+
+class BooleanMessage(OverlookedMessage):
+    """A message about a boolean in place of a number."""
 
     __slots__ = ()
 
 
 class _Location(NamedTuple):
-    """A value, the schema it stands under, and the way to it."""
+    """A position in a schema, and the path of the value at that position."""
 
     schema: Schema
     definitions: Schema
     path: str
     depth: int = 0
-    branches: int = 0  # how often on the way there was more than one alternative
+    branches: int = 0  # number of unions on the path with more than one matching alternative
 
     def descend(self, schema: Any, step: str) -> "_Location":
         return self._replace(
@@ -73,62 +114,55 @@ class _Location(NamedTuple):
 
 
 def repair_arguments(schema: Schema, value: Any) -> Any:
-    """The value with every text decoded that stands where no text may, but what it says in JSON may; or the same value.
+    """Decode each string that contains JSON if the schema allows the decoded value but no string. Return `value`
+    itself if nothing needs repair.
 
-    A text that the schema allows is never touched. Null for what may be left out but not be null is left out.
+    A string that the schema allows is not changed. A null is removed if its field is optional and cannot be null.
     """
     return _repair(_Location(schema, _get_object(schema, "$defs"), ""), value)
 
 
 def find_mismatches(schema: Schema, value: Any, definitions: Schema, path: str) -> Iterator[str]:
-    """Everything about a value that its schema forbids, one line each; never the value, which may be long or secret."""
+    """Yield one line for each mismatch between a value and its schema. A line never contains the value, which may be
+    long or secret.
+    """
     yield from _find_mismatches(_Location(schema, definitions, path), value)
 
 
-def find_boolean_mismatches(schema: Schema, value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Every boolean that stands where only a number may, which Python takes for one: the way to it, and why not."""
-    yield from _find_boolean_mismatches(_Location(schema, schema.get("$defs", {}), ""), value, ())
+def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
+    """Return a message for each boolean where the schema requires a number."""
+    messages = find_mismatches(schema, value, _get_object(schema, "$defs"), "")
+    return [message.replace("`.", "`", 1) for message in messages if isinstance(message, BooleanMessage)]
 
 
-def _find_boolean_mismatches(
-    location: _Location, value: Any, path: tuple[str | int, ...]
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    schemas = _expand_alternatives(location)
-    if not schemas or location.depth > _MAX_DEPTH:
-        return
-    if isinstance(value, bool):
-        type_names = {str(schema["type"]) for schema in schemas}
-        if "boolean" not in type_names and not type_names.isdisjoint(("integer", "number")):
-            yield path, f"expected {_format_alternatives(schemas)}, got `bool`"
-        return
-    matching = select_matching(schemas, value) if isinstance(value, (dict, list)) else []
-    if len(matching) > 1:
-        location = location._replace(branches=location.branches + 1)
-        matching = matching if location.branches <= _MAX_BRANCHES else matching[:1]
-    mismatches_by_schema = [
-        [*_find_nested_boolean_mismatches(location._replace(schema=schema), value, path)] for schema in matching
-    ]
-    yield from min(mismatches_by_schema, key=len, default=())
+def merge_mismatches(mismatches: Iterable[Mismatch], schema_messages: Sequence[str], root: str) -> Iterator[str]:
+    """Yield a message for each mismatch in one argument. If the schema check found the same mismatch, use its message.
+
+    The schema check alone is not enough, because pydantic may accept more than its schema describes.
+    """
+    confirmed_messages: set[str] = {message for message in schema_messages if isinstance(message, OverlookedMessage)}
+    for path, reason, branch in mismatches:
+        full_path = format_path(path[1:], root)
+        branch_path = None if branch is None else format_path(branch[1:], root)
+        same_messages = [message for message in schema_messages if _is_about(message, full_path, branch_path)]
+        confirmed_messages.update(same_messages)
+        if not same_messages:
+            yield f"`{full_path}`: {clip(reason[:1].lower() + reason[1:], _MAX_REASON_CHARS)}"
+    yield from (message for message in schema_messages if message in confirmed_messages)
 
 
-def _find_nested_boolean_mismatches(
-    location: _Location, value: dict[str, Any] | list[Any], path: tuple[str | int, ...]
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    if isinstance(value, list):
-        for index, child in enumerate(value):
-            yield from _find_boolean_mismatches(
-                location.descend(_item_schema(location.schema, index), ""), child, (*path, index)
-            )
-        return
-    for name, child in value.items():
-        yield from _find_boolean_mismatches(
-            location.descend(_member_schema(location.schema, name), ""), child, (*path, name)
-        )
+def _is_about(message: str, path: str, branch_path: str | None) -> bool:
+    message_path = message[1:].partition("`")[0]
+    return _contains_path(message_path, path) or (branch_path is not None and _contains_path(branch_path, message_path))
+
+
+def _contains_path(outer: str, inner: str) -> bool:
+    return inner == outer or inner.startswith((f"{outer}.", f"{outer}["))
 
 
 def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
-    """Names in one line, each with the candidate it may stand for."""
-    import difflib  # only mistaken calls pay for it
+    """Format names in one line, each with the closest candidate."""
+    import difflib  # imported only for invalid calls
 
     texts: list[str] = []
     for index, name in enumerate(names[:MAX_LISTED_NAMES]):
@@ -138,18 +172,16 @@ def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
 
 
 def format_pattern_mismatch(pattern: str) -> str:
-    """What is told of a text that does not fit."""
-    return f"does not fit the pattern `{clip(pattern, _MAX_PATTERN_CHARS)}`"
+    return f"does not match the pattern `{clip(pattern, _MAX_PATTERN_CHARS)}`"
 
 
 def format_type_mismatch(types: Sequence[str], value: Any) -> str:
-    """What is told of a value of another type."""
     expected = " | ".join(_TYPE_NAMES.get(type_name, type_name) for type_name in types)
     return f"expected `{expected}`, got `{_type_name(value)}`"
 
 
 def truncate(text: str) -> str:
-    """A text for a model, bounded."""
+    """Shorten a message for a model to at most MAX_TEXT_BYTES."""
     raw = text.encode()
     return text if len(raw) <= MAX_TEXT_BYTES else raw[: MAX_TEXT_BYTES - 3].decode("utf-8", "ignore") + "…"
 
@@ -188,7 +220,7 @@ def _repair_members(location: _Location, value: dict[str, Any] | list[Any]) -> A
 
 
 def _is_omitted(location: _Location, name: str) -> bool:
-    """Whether null can only mean that nothing was said; a model that must name everything says so."""
+    """Return whether a null means that the field is omitted. Some models always write every field."""
     properties, required = _get_object(location.schema, "properties"), location.schema.get("required", ())
     is_optional = name in properties and isinstance(required, (list, tuple)) and name not in required
     schemas = _expand_alternatives(location.descend(properties[name], "")) if is_optional else []
@@ -201,16 +233,18 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[str]:
         return
     matching = select_matching(schemas, value)
     if not matching:
-        actual = "text that is no such JSON" if _is_broken_json(schemas, value) else f"`{_type_name(value)}`"
-        yield f"`{location.path}`: expected {_format_alternatives(schemas)}, got {actual}"
+        actual = "text that is not JSON of this type" if _is_broken_json(schemas, value) else f"`{_type_name(value)}`"
+        message = f"`{location.path}`: expected {_format_alternatives(schemas)}, got {actual}"
+        is_number_expected = any(schema["type"] in ("integer", "number") for schema in schemas)
+        yield BooleanMessage(message) if isinstance(value, bool) and is_number_expected else message
     elif len(matching) > 1 and (discriminator := _find_discriminator(matching, value)):
         name, options = discriminator
         member_path = f"`{location.path}.{clip(name, MAX_NAME_CHARS)}`"
-        yield f"{member_path}: {'expected' if name in value else 'missing;'} one of {_format_options(options)}"
+        yield f"{member_path}: {'expected' if name in value else 'missing, expected'} one of {_format_options(options)}"
     elif len(matching) == 1 or location.branches >= _MAX_BRANCHES:
         yield from _find_value_mismatches(location._replace(schema=matching[0]), value)
     else:
-        # Each alternative may branch again, so the effort grows with the power of how often it has.
+        # The work grows exponentially with the number of nested unions, so that number is limited.
         branch_location = location._replace(branches=location.branches + 1)
         yield from min(
             ([*_find_value_mismatches(branch_location._replace(schema=schema), value)] for schema in matching), key=len
@@ -218,7 +252,9 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[str]:
 
 
 def _is_broken_json(schemas: Sequence[Schema], value: Any) -> bool:
-    """Whether a text tried to be an object or an array; nothing else could be meant where one has to stand."""
+    """Return whether the value is text but the schema allows only an object or an array. Such a text is probably broken
+    JSON.
+    """
     return isinstance(value, str) and all(schema["type"] in ("object", "array", "null") for schema in schemas)
 
 
@@ -249,7 +285,9 @@ def _format_options(options: Sequence[Any]) -> str:
 
 
 def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, list[Any]] | None:
-    """The member that tells these kinds of object apart, and all it may be; None if the value has it right."""
+    """Return the field that distinguishes the alternatives, and its allowed values. Return None if the field is valid
+    in `value`.
+    """
     tags_by_schema = [_get_constant_members(schema) for schema in schemas] if isinstance(value, dict) else []
     for name in tags_by_schema[0] if tags_by_schema else ():
         options = [option for tags in tags_by_schema for option in tags.get(name, ())]
@@ -259,7 +297,7 @@ def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, lis
 
 
 def _check_format(schema: Schema, value: str) -> str:
-    """What is wrong with a text that stands for something else, such as a date; empty if nothing is."""
+    """Return the problem of a text with a format, such as a date, or an empty string."""
     if "format" not in schema and "contentEncoding" not in schema:
         return ""
     import datetime
@@ -292,7 +330,7 @@ def _find_object_mismatches(location: _Location, value: dict[str, Any]) -> Itera
         unknown = [name for name in value if name not in properties]
         unused = [name for name in properties if name not in value][:MAX_LISTED_NAMES]
         if unknown:
-            yield UnknownMemberMessage(f"`{location.path}`: unknown {format_names(unknown, unused)}")
+            yield OverlookedMessage(f"`{location.path}`: unknown {format_names(unknown, unused)}")
     for name, member in value.items():
         yield from _find_mismatches(
             location.descend(_member_schema(location.schema, name), f".{clip(name, MAX_NAME_CHARS)}"), member
@@ -300,7 +338,7 @@ def _find_object_mismatches(location: _Location, value: dict[str, Any]) -> Itera
 
 
 def _expand_alternatives(location: _Location) -> list[Schema]:
-    """The alternatives of a schema, references followed; none where anything may stand."""
+    """Return the alternatives of a schema with references resolved. The list is empty if any value is allowed."""
     pending, alternatives = [location.schema], list[Schema]()
     for _ in range(_MAX_DEPTH):
         if not pending:
@@ -310,7 +348,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
             pending.insert(0, _get_object(location.definitions, str(schema["$ref"]).removeprefix(_REF_PREFIX)))
         elif branches := schema.get("anyOf") or schema.get("oneOf"):
             if not isinstance(branches, list) or not all(isinstance(branch, dict) for branch in branches):
-                return []  # `true` allows everything
+                return []  # the schema `true` allows every value
             pending = [*branches, *pending]
         elif isinstance(schema.get("type"), str):
             alternatives.append(schema)
@@ -320,7 +358,9 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
 
 
 def select_matching(schemas: Sequence[Schema], value: Any) -> list[Schema]:
-    """The alternatives of the right type; of several kinds of object, those whose tag the value has."""
+    """Return the alternatives that allow the type of the value. For objects, prefer alternatives with the same tag as
+    the value.
+    """
     matching = [schema for schema in schemas if _allows_type(schema, value)]
     if len(matching) > 1 and isinstance(value, dict):
         matching = [
@@ -335,7 +375,7 @@ def _has_matching_tags(schema: Schema, value: dict[str, Any]) -> bool:
 
 
 def _get_constant_members(schema: Schema) -> dict[str, list[Any]]:
-    """The members of an object that can only have one value."""
+    """Return the fields of an object that allow only one value, with that value."""
     members = {
         name: member.get("enum")
         for name, member in _get_object(schema, "properties").items()
@@ -382,7 +422,7 @@ def _member_schema(schema: Schema, name: str) -> Any:
 
 
 def _get_object(schema: Schema, name: str) -> Schema:
-    """A member that is an object; an empty one where a schema, which may be a stranger's, has something else."""
+    """Return a member of the schema if the member is an object, else an empty object. The schema may be untrusted."""
     member = schema.get(name)
     return cast("Schema", member) if isinstance(member, dict) else {}
 

@@ -1,4 +1,4 @@
-"""Verbatim: tools whose author gave the schema. It is published as it is, and arguments are held against it."""
+"""Tools with a custom schema. The schema is published unchanged, and arguments are checked against it."""
 
 import itertools
 from copy import deepcopy
@@ -8,26 +8,27 @@ from urllib.parse import unquote
 from dovetail.error_context import clip
 from dovetail.server.parameters.argument_errors import (
     format_names,
+    format_path,
     format_pattern_mismatch,
     format_type_mismatch,
     repair_arguments,
     truncate,
 )
-from dovetail.server.parameters.foreign_types import format_path
 from dovetail.server.parameters.signature import ArgumentNamer, InvalidArguments, Signature, rename_all
 from dovetail.wire.codec import encode
 
-_MAX_MEMBERS_FOR_ALL_ERRORS: Final = 256  # members of arguments whose every problem is looked for
-_MAX_SCHEMA_NODES: Final = 100_000  # schemas looked at to check one value
+# For larger arguments, only the first error is reported.
+_MAX_MEMBERS_FOR_ALL_ERRORS: Final = 256
+_MAX_SCHEMA_NODES: Final = 100_000  # maximum number of schemas that the check of one value visits
 _DEFINITIONS: Final = ("$defs", "definitions")
 
 
 class CustomSchemaSignature:
-    """A tool whose author gave the schema: arguments are checked against it and handed over as one dict."""
+    """The signature of a tool with a custom schema. It checks the arguments and passes them as one dict."""
 
     def __init__(self, inner: Signature, schema: dict[str, Any], *, passes_context: bool) -> None:
         if schema.get("type") != "object":
-            raise ValueError(f"{inner.where}: arguments are an object, so input_schema needs the type object")
+            raise ValueError(f"{inner.where}: input_schema must have the type object, because arguments are an object")
         self.schema = schema
         self._validator = compile_schema(schema, inner.where)
         self._inner_context = inner.context
@@ -39,21 +40,20 @@ class CustomSchemaSignature:
         is_open = inner.schema.get("additionalProperties") is not False
         if len(names) != 1 and not is_open:
             raise TypeError(
-                f"{inner.where}: with input_schema= the function takes one parameter (a dict of the "
-                f"arguments) or **kwargs, besides the context; it has {len(names)}"
+                f"{inner.where}: with input_schema=, the function must have one parameter (a dict of the "
+                f"arguments) or **kwargs, besides the context. It has {len(names)}"
             )
         self._parameter_name = names[0] if names else None
         self.choices: dict[str, tuple[str, ...]] = {}
         self.defaults: dict[str, Any] = {}
 
     def bind(self, arguments: dict[str, Any], context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check the arguments and place them."""
+        """Check the arguments and return the positional and keyword arguments of the function."""
         if not self._validator.is_valid(arguments):
             arguments = repair_arguments(self.schema, arguments)
             self._check_arguments(arguments)
-        copied_arguments = deepcopy(
-            arguments
-        )  # the author may change them; a requestState is bound to those that were sent
+        # The tool may change its copy. The original must stay unchanged, because requestState is bound to it.
+        copied_arguments = deepcopy(arguments)
         kwargs: dict[str, Any] = (
             copied_arguments if self._parameter_name is None else {self._parameter_name: copied_arguments}
         )
@@ -64,7 +64,7 @@ class CustomSchemaSignature:
     def _check_arguments(self, arguments: dict[str, Any]) -> None:
         if self._validator.is_valid(arguments):
             return
-        # All problems of a call are found at once: with many members that takes seconds, so there one must do.
+        # Finding all errors takes seconds for large arguments, so only the first error of large arguments is reported.
         is_small = encode(arguments).count(b",") < _MAX_MEMBERS_FOR_ALL_ERRORS
         all_errors = self._validator.iter_errors(arguments) if is_small else [self._find_first_error(arguments)]
         errors = [*itertools.islice(all_errors, 10)]
@@ -83,7 +83,9 @@ def _format_errors(errors: list[Any], rename: ArgumentNamer) -> str:
 
 
 def format_error(error: Any, rename: ArgumentNamer = str) -> str:
-    """What a validator found, as other misfits are told: where, and why, without the value; empty if it is kept."""
+    """Format an error of the validator: the location and the reason, without the value. Return an empty string if
+    `rename` hides the argument.
+    """
     kind, path = error.kind, [*error.instance_path]
     outer_name = rename(str(path[0])) if path else ""
     if outer_name is None:
@@ -112,27 +114,29 @@ def format_error(error: Any, rename: ArgumentNamer = str) -> str:
 
 
 def compile_schema(schema: dict[str, Any], where: str) -> Any:
-    """A validator for an author's schema; ValueError, beginning with `where`, if there is no such schema."""
-    import jsonschema_rs  # only servers with schemas of their own pay for it
+    """Compile a validator for a custom schema. Raise ValueError, with `where` at the start, if the schema is
+    invalid.
+    """
+    import jsonschema_rs  # imported only by servers with custom schemas
 
     _check_node_count(schema, where)
     try:
-        # A linear-time regex engine, and nothing is ever fetched for a $ref.
+        # Use a regex engine with linear time, and fetch nothing for a $ref.
         return jsonschema_rs.validator_for(
             schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse_retrieval, mask="value"
         )
     except ValueError as exc:
-        raise ValueError(f"{where}: not a JSON Schema that can be checked: {str(exc).splitlines()[0]}") from None
+        raise ValueError(f"{where}: invalid JSON Schema: {str(exc).splitlines()[0]}") from None
 
 
 def _check_node_count(schema: dict[str, Any], where: str) -> None:
-    """Refuse references that lead to so many schemas that checking one value would hold everyone up."""
+    """Raise ValueError if the references lead to so many schemas that one check would block the event loop."""
     try:
         node_count = _count_nodes(schema, schema, {})
     except RecursionError:
         raise ValueError(f"{where}: the schema is nested too deeply") from None
     if node_count > _MAX_SCHEMA_NODES:
-        raise ValueError(f"{where}: the references of the schema lead to more than {_MAX_SCHEMA_NODES} schemas")
+        raise ValueError(f"{where}: the references in the schema lead to more than {_MAX_SCHEMA_NODES} schemas")
 
 
 def _count_nodes(node: Any, root: dict[str, Any], count_by_ref: dict[str, int]) -> int:
@@ -143,7 +147,8 @@ def _count_nodes(node: Any, root: dict[str, Any], count_by_ref: dict[str, int]) 
     schema = cast("dict[str, Any]", node)
     ref = schema.get("$ref")
     if isinstance(ref, str) and ref not in count_by_ref:
-        count_by_ref[ref] = 0  # a loop goes only as deep as the value does
+        # Count a cycle as 0, because a check follows a cycle only as deep as the value is nested.
+        count_by_ref[ref] = 0
         count_by_ref[ref] = _count_nodes(_resolve_ref(root, ref), root, count_by_ref)
     referenced_count = count_by_ref[ref] if isinstance(ref, str) else 0
     return (
@@ -162,4 +167,4 @@ def _resolve_ref(root: dict[str, Any], ref: str) -> Any:
 
 
 def _refuse_retrieval(uri: str) -> Any:
-    raise ValueError(f"remote schema {clip(uri)} is not fetched")
+    raise ValueError(f"the schema refers to {clip(uri)}, which is not fetched")

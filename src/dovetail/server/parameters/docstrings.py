@@ -1,7 +1,8 @@
-"""Docstrings in the styles of Google, NumPy and Sphinx: what they say of each parameter, and the text without that.
+"""Parse docstrings in Google, NumPy and Sphinx style into the descriptions of parameters and the remaining text.
 
-Only sections that tell what the schema tells anyway (parameters) or that concern Python callers (exceptions) are taken
-out; what comes back, notes and examples stay, because a model has them from nowhere else.
+Sections about parameters are removed, because the schema has the descriptions. Sections about exceptions are removed,
+because they are for Python callers. Return values, notes and examples stay, because a model has no other source for
+them.
 """
 
 import inspect
@@ -13,7 +14,7 @@ _PARAMETER_HEADINGS: Final = frozenset(
     ("args", "arguments", "parameters", "params", "other parameters", "keyword args", "keyword arguments", "attributes")
 )
 _EXCEPTION_HEADINGS: Final = frozenset(("raises", "raise", "exceptions", "except"))
-# Compiled by the first docstring that needs them.
+# Python compiles these patterns when the first docstring with sections needs them.
 _HEADING_PATTERN: Final = r"([A-Z][A-Za-z ]*):\s*"
 _UNDERLINE_PATTERN: Final = r"-{3,}\s*"
 _ITEM_PATTERN: Final = r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:(?!:)\s*(.*)"
@@ -25,14 +26,14 @@ _RESULT_FIELDS: Final = frozenset(("return", "returns", "yield", "yields"))
 
 
 class Docstring(NamedTuple):
-    """What is left of the text, and the description of each parameter it had."""
+    """The remaining text and the descriptions of the parameters."""
 
     text: str
     parameters: dict[str, str]
 
 
 def parse(doc: str | None) -> Docstring:
-    """A docstring taken apart; one without sections comes back as it is, without its indentation."""
+    """Parse a docstring. A docstring without sections is returned as text without its indentation."""
     if not doc:
         return Docstring("", {})
     if "\n" not in doc:
@@ -55,7 +56,9 @@ def parse(doc: str | None) -> Docstring:
 
 
 def _parse_section(lines: Sequence[str], start: int) -> tuple[int, dict[str, str], list[str]]:
-    """Where the section beginning here ends, its parameters, and what stays of it; if there is none, the same place."""
+    """Parse the section at `start`. Return its end, its parameters and the lines to keep. If no section begins at
+    `start`, the end equals `start`.
+    """
     line = lines[start]
     if start + 1 < len(lines) and re.fullmatch(_UNDERLINE_PATTERN, lines[start + 1]):
         return _parse_numpy(lines, start)
@@ -109,7 +112,9 @@ def _parse_sphinx(lines: Sequence[str], start: int, field: re.Match[str]) -> tup
 
 
 def _parse_items(body: Sequence[str], pattern: str) -> list[tuple[re.Match[str], list[str]]]:
-    """Lines that name something, each with the indented lines below it; none if a line at the margin names nothing."""
+    """Return the lines that match the pattern, each with the indented lines below it. Return an empty list if an
+    unindented line does not match.
+    """
     items: list[tuple[re.Match[str], list[str]]] = []
     for line in body:
         if line[:1].isspace() or not line:
@@ -133,7 +138,7 @@ def _find_indented_end(lines: Sequence[str], start: int) -> int:
 
 
 def _join_lines(first: str, continuation: Sequence[str]) -> str:
-    """Lines as one text; an empty line separates paragraphs."""
+    """Join lines into one text. Empty lines separate paragraphs."""
     paragraphs = [
         " ".join(paragraph.split())
         for paragraph in "\n".join([first, *(line.strip() for line in continuation)]).split("\n\n")

@@ -1,7 +1,7 @@
-"""Forms for the user: a type with flat fields as a requestedSchema, and the answer as a value of that type.
+"""Elicitation forms: the requestedSchema of a class with flat fields, and the conversion of the answer to that class.
 
-Speaks the restricted schema of form mode and nothing wider; asking is done elsewhere. Invariant: a form holds only what
-every client can draw, so whatever is nested is refused when the form is made.
+A form uses only the restricted schema of form mode, so that every client can display it. Nested fields raise TypeError
+when the form is compiled. This module does not send the request.
 """
 
 import dataclasses
@@ -13,16 +13,11 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Literal
 
-from dovetail.server.parameters.annotations import (
-    build_schema,
-    convert_value,
-    get_default_factories,
-    is_subclass_of,
-    list_alternatives,
-    to_json,
-)
+from dovetail.server.parameters.annotations import build_schema, convert_value, get_default_factories, to_json
+from dovetail.server.parameters.library_choice import resolve_types
+from dovetail.server.parameters.type_hints import is_subclass_of, list_alternatives
 
-# The keywords each type of field may have. spec: elicitation#requested-schema
+# The keywords that a field of each type may have. spec: elicitation#requested-schema
 _KEYWORDS_BY_TYPE: Final[dict[str, tuple[str, ...]]] = {
     "string": ("minLength", "maxLength"),
     "number": ("minimum", "maximum"),
@@ -36,9 +31,9 @@ _PYTHON_TYPES: Final = {"string": str, "number": (int, float), "integer": (int, 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`schema` goes to the client; `read` makes the value asked for of what the user entered.
+    """A compiled form. `schema` is for the client, and `read` converts the user's input to a value.
 
-    `read` raises ValueError, with a short text, when the content does not fit.
+    `read` raises ValueError with a short message if the input does not match the form.
     """
 
     schema: dict[str, Any]
@@ -46,10 +41,10 @@ class Form:
 
 
 def compile_form(source: Any) -> Form:
-    """The form for a class with flat fields, for one primitive type, or for a schema, which is taken as it is.
+    """Compile a form from a class with flat fields, a primitive type, or a schema. A schema is used unchanged.
 
     Raises:
-        TypeError: a field is not flat; the text names it.
+        TypeError: A field is not flat. The message names the field.
     """
     if isinstance(source, dict):
         schema = typing.cast("dict[str, Any]", source)
@@ -70,14 +65,14 @@ def _compile_class_form(class_type: type) -> Form:
 
 
 def _compile_value_form(annotation: Any) -> Form:
-    """One primitive, as the only field of a form."""
+    """Compile a form whose only field has a primitive type."""
     label = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     form = _compile_fields_form(dataclasses.make_dataclass(label, [("value", annotation)]), {"value": annotation})
     return Form(form.schema, lambda content: form.read(content).value)
 
 
 def _compile_tuple_form(class_type: Any, hints: dict[str, Any]) -> Form:
-    """A named tuple is an array in JSON, but a form has names."""
+    """Compile a form from a named tuple. A named tuple is an array in JSON, but a form needs field names."""
     fields = [(name, hint, _make_tuple_field(class_type, name)) for name, hint in hints.items()]
     form = _compile_fields_form(dataclasses.make_dataclass(class_type.__qualname__, fields), hints)
     return Form(form.schema, lambda content: class_type(**vars(form.read(content))))
@@ -94,7 +89,7 @@ def _make_tuple_field(class_type: Any, name: str) -> Any:
 
 def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
     try:
-        full_schema = build_schema(class_type)
+        full_schema, read = _compile_class(class_type)
     except TypeError as exc:
         raise TypeError(f"{class_type.__qualname__}: {exc}") from None
     encoded_names = getattr(class_type, "__struct_encode_fields__", ())
@@ -107,7 +102,7 @@ def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
     preset_values: dict[str, Any] = {}
     for name, member in full_schema.get("properties", {}).items():
         if name not in hints:
-            preset_values[name] = member["enum"][0]  # the tag of a struct, which is no question
+            preset_values[name] = member["enum"][0]  # the tag of a struct is fixed, so the user does not enter it
             continue
         schema, is_optional = _strip_null(member)
         properties[name] = field = _compile_field(f"{class_type.__qualname__}.{name}", schema, hints[name])
@@ -117,11 +112,24 @@ def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
             preset_values[name] = None
     required = [name for name in full_schema.get("required", ()) if name not in preset_values]
     schema = {"type": "object", "properties": properties, **({"required": required} if required else {})}
-    return Form(schema, lambda content: convert_value(class_type, preset_values | (content or {})))
+    return Form(schema, lambda content: read(preset_values | (content or {})))
+
+
+def _compile_class(class_type: type) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
+    """Return the schema of a class, and the function that reads it."""
+    library, _ = resolve_types({"": class_type})
+    if library == "msgspec":
+        return build_schema(class_type), functools.partial(convert_value, class_type)
+    from dovetail.server.parameters.pydantic_types import PydanticType
+
+    pydantic_type = PydanticType(class_type)
+    return pydantic_type.schema, pydantic_type.read
 
 
 def _strip_null(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """A field that may be null is one that may be left out."""
+    """Return the schema of a field without null, and whether null was allowed. A field that allows null is optional in
+    a form.
+    """
     match schema:
         case {"anyOf": [member, {"type": "null"}], **rest} | {"anyOf": [{"type": "null"}, member], **rest}:
             return {**member, **rest}, True
@@ -153,7 +161,7 @@ def _compile_field(name: str, schema: dict[str, Any], annotation: Any) -> dict[s
 
 
 def _to_inclusive_bounds(schema: dict[str, Any]) -> dict[str, int]:
-    """Forms know only bounds that are themselves allowed, which integers can always have."""
+    """Convert exclusive bounds of an integer to inclusive bounds, because forms do not support exclusive bounds."""
     bounds = {"minimum": ("exclusiveMinimum", 1), "maximum": ("exclusiveMaximum", -1)}
     return {
         key: schema[exclusive_key] + step for key, (exclusive_key, step) in bounds.items() if exclusive_key in schema
@@ -171,7 +179,7 @@ def _compile_choice(name: str, schema: Any, annotation: Any, titled_keyword: str
 
 
 def _list_options(annotation: Any) -> Iterator[tuple[Any, str]]:
-    """Values and labels in the author's order, which a JSON Schema of an enumeration does not keep."""
+    """Yield the values and labels in the order of the definition, which the JSON Schema of an enum does not keep."""
     for alternative in list_alternatives(annotation):
         if typing.get_origin(alternative) is Literal:
             yield from ((value, str(value)) for value in typing.get_args(alternative) if value is not None)
@@ -197,11 +205,13 @@ def _resolve_hints(class_type: type) -> dict[str, Any]:
 
 
 def _make_not_flat_error(name: str) -> TypeError:
-    return TypeError(f"{name}: forms hold only flat fields: text, numbers, booleans, dates, and choices among texts")
+    return TypeError(
+        f"{name}: a form can contain only flat fields: text, numbers, booleans, dates, and choices between texts"
+    )
 
 
 def _check_content(schema: dict[str, Any], content: dict[str, Any] | None) -> dict[str, Any]:
-    """The content itself, held against a schema no type stands behind."""
+    """Return the content after a check against a schema without a type."""
     answers = content or {}
     for name in schema.get("required", ()):
         if name not in answers:
@@ -218,7 +228,7 @@ def _find_mismatch(value: Any, schema: dict[str, Any]) -> str:
         return f"expected {type_name}"
     constants = (option.get("const") for key in ("oneOf", "anyOf") for option in schema.get(key, ()))
     if (allowed := schema.get("enum") or [*constants]) and value not in allowed:
-        return "not one of the choices"
+        return "not one of the allowed choices"
     size = len(value) if type_name in ("string", "array") else value
     for key in _KEYWORDS_BY_TYPE.get(type_name, ()):
         if key in schema and (size < schema[key] if key.startswith("min") else size > schema[key]):

@@ -1,14 +1,14 @@
-"""Shapes: the JSON Schema of a type, written from what msgspec knows about it.
+"""The JSON Schemas of types, from the type information of msgspec.
 
-Flat: no class names as titles, everything written out where it is used, and a reference only where a type contains
-itself, so that every reader of schemas can follow. Choices keep the order in which their author wrote them.
+Schemas are flat, so that every client can read them: no class names as titles, and references only for recursive types.
+Enum values keep their written order.
 """
 
 import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec.inspect as seen
 from msgspec import NODEFAULT, to_builtins
@@ -31,10 +31,6 @@ _STRING_FORMATS: Final[dict[type, str]] = {
     seen.UUIDType: "uuid",
     seen.DecimalType: "decimal",
 }
-_CLASS_NODE_TYPES: Final = (seen.StructType, seen.DataclassType, seen.TypedDictType, seen.NamedTupleType)
-_LIST_KEYWORDS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAPPING_KEYWORDS: Final = ("properties", "patternProperties", "$defs")
-_SCHEMA_KEYWORDS: Final = ("items", "additionalProperties", "propertyNames")
 
 Schema = dict[str, Any]
 SchemaHook = Callable[[type], Schema]
@@ -48,11 +44,11 @@ class SchemaWriter:
         self._hook = hook
         self._literal_orders = literal_orders
         self._output = output
-        self._names: dict[Any, str] = {}  # of the types being written, and of those that contain themselves
+        self._names: dict[Any, str] = {}  # names of recursive types and of types that are being written
         self._recursive_types: set[Any] = set()
 
     def write(self, node: seen.Type) -> Schema:
-        """The schema of one type."""
+        """Return the schema of a type."""
         extra_keywords: Schema = {}
         while isinstance(node, seen.Metadata):
             extra_keywords = (node.extra_json_schema or {}) | extra_keywords
@@ -81,7 +77,7 @@ class SchemaWriter:
             case seen.StructType() | seen.DataclassType() | seen.TypedDictType() | seen.NamedTupleType():
                 return self._write_class(node)
             case seen.CustomType():
-                return self._write_custom_type(node.cls)
+                return self._hook(node.cls)
             case seen.TupleType() | seen.CollectionType():
                 return self._write_array(node)
             case seen.DictType() | seen.FrozenDictType():
@@ -90,7 +86,8 @@ class SchemaWriter:
                 return self._write_string(node)
 
     def _write_string(self, node: Any) -> Schema:
-        # A model has to be told what a moment looks like; as a result it may lack the zone that the format demands.
+        # Models need the format of an argument. A result has no format, because its value may lack the required time
+        # zone.
         format_name = _STRING_FORMATS.get(type(node))
         if isinstance(node, (seen.DateTimeType, seen.TimeType)) and (node.tz is True or not self._output):
             format_name = "date-time" if isinstance(node, seen.DateTimeType) else "time"
@@ -111,7 +108,7 @@ class SchemaWriter:
         items = self.write(node.item_type)
         is_unique = isinstance(node, (seen.SetType, seen.FrozenSetType)) or None
         limits = {"minItems": node.min_length, "maxItems": node.max_length, "uniqueItems": is_unique}
-        return {"type": "array", "items": items} | _drop_none(limits)  # OpenAI refuses an array without items
+        return {"type": "array", "items": items} | _drop_none(limits)  # OpenAI rejects an array without items
 
     def _write_mapping(self, node: Any) -> Schema:
         keys, values = self.write(node.key_type), self.write(node.value_type)
@@ -130,14 +127,16 @@ class SchemaWriter:
                 options.sort(key=list(order).index)
                 break
         types = {type(value) for value in options}
-        # Some model providers refuse an enumeration without a type, and null in one.
+        # Some model providers reject an enum that has no type or contains null.
         schema: Schema = {"enum": options}
         if types in ({str}, {int}):
             schema = {"type": "string" if types == {str} else "integer", **schema}
         return {"anyOf": [schema, {"type": "null"}]} if has_null else schema
 
     def _write_class(self, node: Any) -> Schema:
-        """Written out; a type met again while it is being written contains itself and gets a name."""
+        """Return the full schema of a class. A class that contains itself becomes a named definition with
+        references.
+        """
         if node.cls in self._names:
             self._recursive_types.add(node.cls)
             return {"$ref": REF_PREFIX + self._names[node.cls]}
@@ -157,7 +156,7 @@ class SchemaWriter:
         )
 
     def _write_fields(self, node: Any) -> Schema:
-        doc = docstrings.parse(_get_own_docstring(node.cls))
+        doc = docstrings.parse(get_own_docstring(node.cls))
         properties: dict[str, Schema] = {}
         required: list[str] = []
         if getattr(node, "tag_field", None) is not None:
@@ -179,34 +178,9 @@ class SchemaWriter:
         object_schema: Schema = description | {"type": "object", "properties": properties}
         if required:
             object_schema["required"] = required
-        # As an argument, a member that no field has is a mistake of the caller's; a result may have more some day.
+        # An unknown field in an argument is a mistake of the caller. A result may have new fields in a later version.
         is_closed = not self._output or getattr(node, "forbid_unknown_fields", False)
         return object_schema | ({"additionalProperties": False} if is_closed else {})
-
-    def _write_custom_type(self, type_: type) -> Schema:
-        schema, recursive = inline_definitions(self._hook(type_))
-        names = {name: self._choose_name(type(name, (), {})) for name in recursive}
-        self.definitions |= {
-            names[name]: _rename_references(definition, names) for name, definition in recursive.items()
-        }
-        return _rename_references(schema, names)
-
-
-def inline_definitions(schema: Schema) -> tuple[Schema, dict[str, Schema]]:
-    """A schema made elsewhere, without titles, its definitions written out; and those that contain themselves."""
-    definitions: dict[str, Schema] = schema.get("$defs", {})
-    recursive_names = {name for name in definitions if name in _find_reachable_names(definitions[name], definitions)}
-    inlinable = {name: definition for name, definition in definitions.items() if name not in recursive_names}
-    root = {key: value for key, value in schema.items() if key != "$defs"}
-    return _inline_references(root, inlinable), {
-        name: _inline_references(definitions[name], inlinable) for name in recursive_names
-    }
-
-
-def get_reference_name(schema: Mapping[str, Any]) -> str:
-    """The name a schema refers to, if it does."""
-    reference = schema.get("$ref", "")
-    return reference.removeprefix(REF_PREFIX) if reference.startswith(REF_PREFIX) else ""
 
 
 def _drop_none(keywords: Mapping[str, Any]) -> Schema:
@@ -215,18 +189,23 @@ def _drop_none(keywords: Mapping[str, Any]) -> Schema:
 
 def _build_tuple_schema(items: list[Schema], min_items: int | None = None) -> Schema:
     size = {"minItems": len(items) if min_items is None else min_items, "maxItems": len(items)}
-    unique = [item for index, item in enumerate(items) if item not in items[:index]]
-    item_schema = unique[0] if len(unique) == 1 else {"anyOf": unique} if unique else {}
-    # Nothing comes after the prefix, but OpenAI refuses an array without items.
-    return {"type": "array"} | ({"prefixItems": items} if items else {}) | {"items": item_schema} | size
+    return {"type": "array"} | ({"prefixItems": items} if items else {}) | {"items": build_items_schema(items)} | size
+
+
+def build_items_schema(prefix_items: list[Schema]) -> Schema:
+    """Return a schema for any item of a tuple. No items follow the prefix, but OpenAI rejects an array without
+    items.
+    """
+    unique = [item for index, item in enumerate(prefix_items) if item not in prefix_items[:index]]
+    return unique[0] if len(unique) == 1 else {"anyOf": unique} if unique else {}
 
 
 def _sort_none_last(nodes: Iterable[Any]) -> list[Any]:
     return sorted(nodes, key=lambda node: isinstance(node, seen.NoneType))
 
 
-def _get_own_docstring(class_type: Any) -> str:
-    """What a class says of itself; not what Python wrote for it, nor what it inherits."""
+def get_own_docstring(class_type: Any) -> str:
+    """Return the docstring of a class, or an empty string if the docstring is generated or inherited."""
     class_type = getattr(class_type, "__origin__", class_type)
     doc = inspect.cleandoc(class_type.__dict__.get("__doc__") or "")
     is_generated = doc.startswith(f"{class_type.__name__}(") and doc.endswith(")")
@@ -234,58 +213,10 @@ def _get_own_docstring(class_type: Any) -> str:
 
 
 def _build_description(class_type: Any) -> Schema:
-    doc = _get_own_docstring(class_type)
+    doc = get_own_docstring(class_type)
     return {"description": doc} if doc else {}
 
 
 def _add_default(schema: Schema, value: Any) -> None:
-    with contextlib.suppress(TypeError, ValueError):  # without a JSON form, only the class knows it
+    with contextlib.suppress(TypeError, ValueError):  # the schema omits a default that has no JSON form
         schema["default"] = to_builtins(value, str_keys=True)
-
-
-def _inline_references(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    if (name := get_reference_name(schema)) in definitions:
-        schema = definitions[name] | {key: value for key, value in schema.items() if key != "$ref"}
-    if "const" in schema and isinstance(schema["const"], (str, int)):
-        schema = {key: value for key, value in schema.items() if key != "const"} | {"enum": [schema["const"]]}
-    result = {
-        key: _map_subschemas(key, value, lambda subschema: _inline_references(subschema, definitions))
-        for key, value in schema.items()
-        if key not in ("discriminator", "title") and not (key == "additionalProperties" and value is True)
-    }
-    if not result.get("required", True):
-        del result["required"]
-    return result
-
-
-def _map_subschemas(key: str, value: Any, transform: Callable[[Schema], Schema]) -> Any:
-    """A keyword's value with the schemas in it changed."""
-    if key in _MAPPING_KEYWORDS and isinstance(value, dict):
-        return {name: transform(subschema) for name, subschema in cast("dict[str, Schema]", value).items()}
-    if key in _LIST_KEYWORDS and isinstance(value, list):
-        return [transform(subschema) for subschema in cast("list[Schema]", value)]
-    return transform(cast("Schema", value)) if key in _SCHEMA_KEYWORDS and isinstance(value, dict) else value
-
-
-def _rename_references(schema: Schema, names: Mapping[str, str]) -> Schema:
-    renamed = {
-        key: _map_subschemas(key, value, lambda subschema: _rename_references(subschema, names))
-        for key, value in schema.items()
-    }
-    return renamed | {"$ref": REF_PREFIX + names[name]} if (name := get_reference_name(schema)) in names else renamed
-
-
-def _find_reachable_names(schema: Schema, definitions: Mapping[str, Schema]) -> set[str]:
-    reachable: set[str] = set()
-    pending: list[Any] = [schema]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            name = get_reference_name(cast("Schema", node))
-            if name in definitions and name not in reachable:
-                reachable.add(name)
-                pending.append(definitions[name])
-            pending += cast("Schema", node).values()
-        elif isinstance(node, list):
-            pending += cast("list[Any]", node)
-    return reachable

@@ -1,42 +1,182 @@
-"""Models: pydantic's types, for authors who use them.
+"""Pydantic types: arguments, results and forms that pydantic reads and describes.
 
-The only module that imports pydantic, loaded by the first such type. What it makes of JSON and what it says in a schema
-is pydantic's own.
+Only this module imports pydantic. It is imported for the first pydantic type. The rules of pydantic apply, with two
+exceptions: a boolean is never a number, and unknown fields are rejected.
 """
 
 import functools
-from collections.abc import Iterable
-from typing import Any
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, NotRequired, cast
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
+import msgspec
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import SchemaError
+from typing_extensions import TypedDict
 
-from dovetail.server.parameters.argument_errors import find_boolean_mismatches
-from dovetail.server.parameters.foreign_types import MismatchError
+from dovetail.server.parameters import docstrings
+from dovetail.server.parameters.argument_errors import Mismatch, MismatchError, Path, find_boolean_mismatches
+from dovetail.server.parameters.flat_schema import flatten_schema
+from dovetail.server.parameters.json_schema import get_own_docstring
+from dovetail.server.parameters.type_hints import rewrite_annotation
+from dovetail.wire.codec import encode
 
 
-class _ClosedSchemaGenerator(GenerateJsonSchema):
-    """Writes pydantic's schemas, closing what would pass over members it does not know without having been told to."""
+class PydanticType:
+    """A type that pydantic reads from JSON, writes as JSON and describes.
+
+    Raises:
+        TypeError: pydantic does not support the type.
+    """
+
+    def __init__(self, type_: Any, *, output: bool = False) -> None:
+        mode = "serialization" if output else "validation"
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(type_)
+            schema = self._adapter.json_schema(mode=mode, schema_generator=_SchemaGenerator)
+        except (PydanticUserError, PydanticUndefinedAnnotation) as exc:
+            raise TypeError(str(exc).splitlines()[0]) from None
+        except SchemaError as exc:
+            # SchemaError is raised, for example, for an invalid pattern.
+            raise TypeError(str(exc).splitlines()[-1].strip()) from None
+        self.schema: dict[str, Any] = flatten_schema(schema)
+
+    def read(self, value: Any) -> Any:
+        """Convert JSON data to a value of the type. Raise MismatchError with all mismatches."""
+        try:
+            text = encode(value)
+        except (UnicodeEncodeError, RecursionError):
+            raise MismatchError([Mismatch((), "not JSON, or nested too deeply")]) from None
+        # pydantic accepts booleans as numbers. Its strict mode rejects them, but also rejects dates and other strings.
+        has_boolean = b"true" in text or b"false" in text
+        messages = find_boolean_mismatches(self.schema, value) if has_boolean else []
+        try:
+            result = self._adapter.validate_json(text, by_alias=True, by_name=True)
+        except ValidationError as exc:
+            raise MismatchError([*_list_mismatches(exc, value)], messages) from None
+        if messages:
+            raise MismatchError([], messages)
+        return result
+
+    def check(self, value: Any) -> Any:
+        """Convert a value to the type. Instances of the type are accepted unchanged. Raise MismatchError if the value
+        does not match.
+        """
+        try:
+            return self._adapter.validate_python(value, by_alias=True, by_name=True)
+        except ValidationError as exc:
+            raise MismatchError([*_list_mismatches(exc, value)]) from None
+
+    def dump(self, value: Any) -> Any:
+        """Return a value of the type as JSON data."""
+        return self._adapter.dump_python(value, mode="json", by_alias=True)
+
+
+class PydanticArguments:
+    """The arguments of one signature that pydantic reads and describes.
+
+    Raises:
+        TypeError: pydantic does not support a type. The message names the parameter.
+    """
+
+    def __init__(self, types: Mapping[str, Any], required: Collection[str], extra_type: Any) -> None:
+        self._names = types.keys()
+        # The key `**` stands for extra arguments. Its schema shares definitions with the other arguments. No argument
+        # has this name.
+        fields = {name: type_ if name in required else NotRequired[type_] for name, type_ in types.items()}
+        all_fields = fields if extra_type is None else fields | {"**": NotRequired[extra_type]}
+        typed_dict: Any = cast("Any", TypedDict)("Arguments", all_fields)
+        typed_dict.__pydantic_config__ = ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
+        try:
+            self._named = PydanticType(typed_dict)
+        except TypeError:
+            for name, type_ in types.items():
+                _check_parameter(name, type_)
+            raise
+        self._extra = None if extra_type is None else PydanticType(dict[str, extra_type])
+        self.properties: dict[str, Any] = self._named.schema.get("properties", {})
+        self.extra_schema: dict[str, Any] = self.properties.pop("**", {})
+        self.definitions: dict[str, Any] = self._named.schema.get("$defs", {})
+
+    def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the arguments that are present. Raise MismatchError with all mismatches."""
+        return self._named.read(arguments if self._extra is None else self._select(arguments, extra=False))
+
+    def read_extra(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the arguments without a parameter."""
+        return {} if self._extra is None else self._extra.read(self._select(arguments, extra=True))
+
+    def find_mismatches(self, arguments: dict[str, Any]) -> Iterator[Mismatch]:
+        """Yield all mismatches. Each path begins with the name of the argument."""
+        for read in (self.read, self.read_extra):
+            try:
+                read(arguments)
+            except MismatchError as exc:
+                yield from exc.mismatches
+
+    def _select(self, arguments: dict[str, Any], *, extra: bool) -> dict[str, Any]:
+        return {name: value for name, value in arguments.items() if (name not in self._names) is extra}
+
+
+def _check_parameter(name: str, type_: Any) -> None:
+    try:
+        PydanticType(type_)
+    except TypeError as exc:
+        raise TypeError(f"parameter `{name}`: {exc}") from None
+
+
+def translate_meta(annotation: Any) -> Any:
+    """Return the annotation with pydantic's `Field` in place of `msgspec.Meta`."""
+    return rewrite_annotation(annotation, _translate_notes)
+
+
+def _translate_notes(annotation: Any) -> Any:
+    notes = annotation.__metadata__ if typing.get_origin(annotation) is Annotated else ()
+    if not any(isinstance(note, msgspec.Meta) for note in notes):
+        return annotation
+    fields = (_to_field(note) if isinstance(note, msgspec.Meta) else note for note in notes)
+    return Annotated[(annotation.__origin__, *fields)]
+
+
+def _to_field(meta: msgspec.Meta) -> Any:
+    options: dict[str, Any] = dict(meta.__rich_repr__())
+    options.pop("extra", None)
+    extra_schema = options.pop("extra_json_schema", None)
+    return Field(**options, json_schema_extra=extra_schema)
+
+
+class _SchemaGenerator(GenerateJsonSchema):
+    """Writes pydantic's schemas. It sets additionalProperties to false for classes that do not configure `extra`."""
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
-        return self._forbid_unknown_members(super().model_schema(schema), schema["cls"])
+        return self._finish_class(super().model_schema(schema), schema["cls"])
 
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:
-        return self._forbid_unknown_members(super().dataclass_schema(schema), schema["cls"])
+        return self._finish_class(super().dataclass_schema(schema), schema["cls"])
 
     def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
-        return self._forbid_unknown_members(super().typed_dict_schema(schema), schema.get("cls"))
+        return self._finish_class(super().typed_dict_schema(schema), schema.get("cls"))
 
-    def _forbid_unknown_members(self, json_schema: dict[str, Any], type_: Any) -> dict[str, Any]:
-        if self.mode == "validation" and "properties" in json_schema and _names_all_members(type_):
+    def _finish_class(self, json_schema: dict[str, Any], class_type: Any) -> dict[str, Any]:
+        if self.mode == "validation" and "properties" in json_schema and _names_all_members(class_type):
             json_schema.setdefault("additionalProperties", False)
+        text = get_own_docstring(class_type) if class_type is not None else ""
+        doc = docstrings.parse(text)
+        if doc.text and json_schema.get("description") == text:
+            json_schema["description"] = doc.text
+        for name, member in json_schema.get("properties", {}).items():
+            if name in doc.parameters:
+                member.setdefault("description", doc.parameters[name])
         return json_schema
 
 
 def _names_all_members(type_: Any) -> bool:
-    """Whether the schema names every member that would be read: no aliases, and no code of the author's before."""
+    """Return whether the schema lists every accepted field. A type with aliases, an `extra` setting or validators that
+    run before pydantic may accept more.
+    """
     config: Any = getattr(type_, "model_config", None) or getattr(type_, "__pydantic_config__", None) or {}
     fields: Any = getattr(type_, "__pydantic_fields__", None) or {}
     decorators = getattr(type_, "__pydantic_decorators__", None)
@@ -48,60 +188,44 @@ def _names_all_members(type_: Any) -> bool:
     )
 
 
+def _list_mismatches(exc: ValidationError, value: Any) -> Iterator[Mismatch]:
+    for error in exc.errors(include_url=False, include_input=False, include_context=False):
+        location, is_missing = error["loc"], error["type"] == "missing"
+        reason = "missing" if is_missing else error["msg"]
+        if location[-1:] == ("[key]",):
+            location, reason = location[:-1], f"invalid key: {reason}"
+        path, branch = _resolve_location(location, value, is_missing=is_missing)
+        is_tag_wrong = error["type"].startswith("union_tag_")  # if True, pydantic's message contains the value
+        yield Mismatch(path, reason, path if is_tag_wrong else branch)
+
+
+def _resolve_location(location: Path, value: Any, *, is_missing: bool) -> tuple[Path, Path | None]:
+    """Return the path in the value, and the path of the first union. pydantic's location also contains the names of
+    alternatives.
+    """
+    path: Path = ()
+    branch: Path | None = None
+    for index, step in enumerate(location):
+        if is_missing and index == len(location) - 1:
+            return (*path, step), branch
+        try:
+            value = value[step]
+            path = (*path, step)
+        except (LookupError, TypeError):
+            branch = path if branch is None else branch
+    return path, branch
+
+
 @functools.lru_cache(maxsize=1024)
-def _get_cached_adapter(type_: Any) -> TypeAdapter[Any]:
+def _get_adapter(type_: Any) -> TypeAdapter[Any]:
     return TypeAdapter(type_)
 
 
-def get_adapter(type_: Any) -> TypeAdapter[Any]:
-    """What pydantic knows of a type; TypeError if it cannot handle it."""
-    try:
-        return _get_cached_adapter(type_)
-    except PydanticUserError as exc:
-        raise TypeError(str(exc).splitlines()[0]) from None
-
-
-def build_schema(type_: Any, *, output: bool) -> dict[str, Any]:
-    """The JSON Schema of a type, as arguments or as a result."""
-    try:
-        mode = "serialization" if output else "validation"
-        return get_adapter(type_).json_schema(mode=mode, schema_generator=_ClosedSchemaGenerator)
-    except PydanticUserError as exc:
-        raise TypeError(str(exc).splitlines()[0]) from None
-
-
-def validate(type_: Any, value: Any) -> Any:
-    """JSON as a value of the type; Misfits names everything that does not fit."""
-    # pydantic counts with booleans unless it is told to be strict, which would cost dates and much else.
-    if _contains_boolean(value) and (errors := [*find_boolean_mismatches(_get_cached_schema(type_), value)]):
-        raise MismatchError(errors)
-    try:
-        return get_adapter(type_).validate_python(value, by_alias=True, by_name=True)
-    except ValidationError as exc:
-        errors = exc.errors(include_url=False, include_input=False, include_context=False)
-        reasons = [(tuple(error["loc"]), "missing" if error["type"] == "missing" else error["msg"]) for error in errors]
-        raise MismatchError(reasons) from None
-
-
-@functools.lru_cache(maxsize=1024)
-def _get_cached_schema(type_: Any) -> dict[str, Any]:
-    return build_schema(type_, output=False)
-
-
-def _contains_boolean(value: Any, depth: int = 64) -> bool:
-    if isinstance(value, bool):
-        return True
-    if not depth or not isinstance(value, dict | list):
-        return False
-    members: Iterable[Any] = value.values() if isinstance(value, dict) else value
-    return any(_contains_boolean(member, depth - 1) for member in members)
-
-
 def dump(value: Any) -> Any:
-    """A value as JSON has it."""
-    return get_adapter(type(value)).dump_python(value, mode="json", by_alias=True)
+    """Return a value of a pydantic type as JSON data."""
+    return _get_adapter(type(value)).dump_python(value, mode="json", by_alias=True)
 
 
 def get_default(field: FieldInfo) -> tuple[bool, Any]:
-    """Whether a `Field(...)` written as a parameter's default has a default itself, and which."""
+    """Return whether a `Field(...)` used as a parameter's default has a default, and that default."""
     return (False, None) if field.is_required() else (True, field.get_default(call_default_factory=True))

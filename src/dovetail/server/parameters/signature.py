@@ -1,7 +1,8 @@
-"""A user's function, compiled once: its JSON Schema, and the way a call's arguments reach its parameters.
+"""Signatures: a user's function, compiled once into a JSON Schema and a function that binds arguments to its
+parameters.
 
-Knows nothing of tools, prompts or requests, and leaves what a type means to `schema`. Invariant: once compiled, a
-signature never looks at the function again.
+This module does not depend on tools, prompts or requests. The meaning of types is in `annotations` and
+`pydantic_types`. Invariant: a compiled signature does not inspect the function again.
 """
 
 import functools
@@ -11,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import convert
@@ -26,30 +27,32 @@ from dovetail.server.parameters.annotations import (
     convert_value,
     convert_with_hook,
     format_reason,
-    format_reasons,
-    format_type_error,
-    is_subclass_of,
-    list_alternatives,
-    normalize_annotation,
     to_json,
 )
 from dovetail.server.parameters.argument_errors import (
     MAX_LISTED_NAMES,
     MAX_NAME_CHARS,
-    UnknownMemberMessage,
+    MismatchError,
+    OverlookedMessage,
     find_mismatches,
     format_names,
+    format_path,
     format_pattern_mismatch,
+    merge_mismatches,
     repair_arguments,
     truncate,
 )
-from dovetail.server.parameters.foreign_types import MismatchError, format_path, may_need_adapters, needs_hook
-from dovetail.server.parameters.type_adapters import make_default_filler
+from dovetail.server.parameters.dataclass_defaults import make_default_filler
+from dovetail.server.parameters.library_choice import resolve_types
+from dovetail.server.parameters.type_hints import is_subclass_of, list_alternatives, rewrite_annotation
 from dovetail.server.parameters.unknown_fields import compile_unknown_field_check
+
+if TYPE_CHECKING:
+    from dovetail.server.parameters.pydantic_types import PydanticArguments
 
 
 def _unwrap_function(function: Any) -> Any:
-    """The plain function that carries the annotations."""
+    """Return the plain function with the annotations."""
     while True:
         if isinstance(function, functools.partial):
             function = typing.cast("functools.partial[Any]", function).func
@@ -64,7 +67,7 @@ def _unwrap_function(function: Any) -> Any:
 
 
 def describe_location(function: Any) -> str:
-    """Name, file and line of a function."""
+    """Return the name, file and line of a function."""
     inner = _unwrap_function(function)
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     code = getattr(inner, "__code__", None)
@@ -72,7 +75,9 @@ def describe_location(function: Any) -> str:
 
 
 def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, Any]:
-    """The resolved annotations of a function; TypeError, beginning with `where`, if they cannot be."""
+    """Return the resolved annotations of a function. Raise TypeError if they cannot be resolved. The message begins
+    with `where`.
+    """
     inner = _unwrap_function(function)
     if isinstance(inner, type) or not callable(inner):
         raise TypeError(f"{where}: not a function")
@@ -80,7 +85,7 @@ def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, An
         try:
             return typing.get_type_hints(inner, include_extras=True)
         except NameError:
-            # A context imported only for the type checker is still the context.
+            # The context class may be imported only under TYPE_CHECKING.
             local_names = {context_type.__name__: context_type}
             return typing.get_type_hints(inner, localns=local_names, include_extras=True)
     except NameError as exc:
@@ -90,22 +95,24 @@ def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, An
 
 
 _MAX_BACKTRACK_STEPS: Final = 100_000
-_MAX_ERRORS: Final = 100  # looked for in one call
+_MAX_ERRORS: Final = 100  # maximum number of pattern errors per call
 
-METHOD_HINT: Final = ": mark it with dovetail.tool, resource or prompt, and offer the object by app.add(object)"
+METHOD_HINT: Final = (
+    ". Decorate the method with dovetail.tool, dovetail.resource or dovetail.prompt, and pass the object to "
+    "app.include(object)"
+)
 _NO_DEFAULT: Final = inspect.Parameter.empty
 _POSITIONAL_KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _IMMUTABLE_TYPES: Final = (str, int, float, bytes, Enum, types.NoneType)
 
 
+_READ_ERRORS: Final = (msgspec.ValidationError, MismatchError, RecursionError)
+
 ArgumentNamer = Callable[[str], str | None]
 
 
 class InvalidArguments(ToolError):
-    """The arguments of a call do not fit; the text names every misfit, for a model to repair them.
-
-    `tell` says the same where arguments have other names, or none; with nothing left to say, the text is empty.
-    """
+    """The arguments of a call are invalid. The message lists all problems, so that a model can correct them."""
 
     def __init__(self, format_message: Callable[[ArgumentNamer], str], rename: ArgumentNamer = str) -> None:
         super().__init__(format_message(rename))
@@ -113,7 +120,9 @@ class InvalidArguments(ToolError):
         self._rename = rename
 
     def rename_arguments(self, rename: ArgumentNamer) -> "InvalidArguments":
-        """The same for whoever knows the arguments by other words; those that are None are not spoken of."""
+        """Return the same error with other names for the arguments. Problems of arguments that `rename` maps to None
+        are left out. If no problem remains, the message is empty.
+        """
 
         def rename_both(name: str) -> str | None:
             inner_name = self._rename(name)
@@ -123,7 +132,7 @@ class InvalidArguments(ToolError):
 
 
 class Signature:
-    """What a function takes, as JSON Schema and as a binder. Made by `compile_signature`."""
+    """The JSON Schema of a function and the binding of its arguments. Create it with `compile_signature`."""
 
     __slots__ = (
         "_fill_defaults",
@@ -133,6 +142,7 @@ class Signature:
         "_layout",
         "_needs_checks",
         "_pattern_validator",
+        "_pydantic_arguments",
         "_struct_type",
         "choices",
         "context",
@@ -151,36 +161,35 @@ class Signature:
         self.choices: dict[str, tuple[str, ...]] = {
             name: choices for name, annotation in layout.types.items() if (choices := _list_choices(annotation))
         }
-        self.returns: Any = layout.returns  # resolved; Any when the function does not say
-        self.where: str = layout.where  # name, file and line: how an error text about the function begins
+        self.returns: Any = layout.returns  # the resolved return annotation, or Any without one
+        self.where: str = layout.where  # name, file and line of the function, for error messages
         self._layout = layout
         self._struct_type = layout.build_struct()
         self._is_strict = not lax
-        self._pattern_validator = _make_pattern_validator(self.schema) if self._is_strict else None
+        self._pydantic_arguments = layout.pydantic_arguments
+        uses_msgspec = layout.pydantic_arguments is None
+        self._pattern_validator = _make_pattern_validator(self.schema) if uses_msgspec and self._is_strict else None
         self._has_only_known_fields = compile_unknown_field_check(self.schema)
-        self._fill_defaults = make_default_filler(layout.types)
-        # What msgspec alone would read wrongly, or could be sent astray by.
-        annotations = (*layout.types.values(), layout.extra_type)
+        self._fill_defaults = make_default_filler(layout.types) if uses_msgspec else None
+        # msgspec alone would read some input wrongly or too slowly. These functions check such input.
         checks = (self._pattern_validator, self._has_only_known_fields, self._fill_defaults)
-        self._needs_checks = any(check is not None for check in checks) or any(
-            needs_hook(annotation) for annotation in annotations
-        )
+        self._needs_checks = not uses_msgspec or any(check is not None for check in checks)
         self._is_all_positional = (
             layout.positional_count == len(layout.types) and layout.context is None and layout.extra_type is None
         )
 
     def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A call's arguments as the function takes them: by position, and by keyword.
+        """Return the positional and keyword arguments of the function.
 
         Raises:
-            BadArguments: they do not fit.
+            InvalidArguments: The arguments do not match the signature.
         """
         raw_arguments = arguments or {}
         if self._needs_checks:
             raw_arguments, struct = self._read_checked(raw_arguments)
         else:
             try:
-                # Naming an option costs as much as the conversion, so the common case names none.
+                # Passing `strict=` by keyword takes as long as the conversion, so the common case omits it.
                 struct = (
                     convert(raw_arguments, self._struct_type)
                     if self._is_strict
@@ -195,15 +204,17 @@ class Signature:
     def _read_checked(self, raw_arguments: dict[str, Any]) -> tuple[dict[str, Any], msgspec.Struct]:
         try:
             return raw_arguments, self._read_struct(convert_with_hook, raw_arguments)
-        except (msgspec.ValidationError, RecursionError):
+        except _READ_ERRORS:
             return self._read_repaired(raw_arguments)
 
     def _read_repaired(self, raw_arguments: dict[str, Any]) -> tuple[dict[str, Any], msgspec.Struct]:
-        """The arguments, perhaps mended, and what they are; a model may spell a number 3.0, or an object as text."""
+        """Repair and read the arguments, and return the repaired arguments and the values. A model may write a number
+        as 3.0, or an object as text.
+        """
         raw_arguments = repair_arguments(self.schema, raw_arguments)
         try:
             return raw_arguments, self._read_struct(convert_leniently, raw_arguments)
-        except (msgspec.ValidationError, RecursionError):
+        except _READ_ERRORS:
             raise self._make_error(raw_arguments) from None
 
     def _read_struct(
@@ -213,6 +224,8 @@ class Signature:
             raise msgspec.ValidationError
         if self._has_only_known_fields is not None and not self._has_only_known_fields(raw_arguments):
             raise msgspec.ValidationError
+        if self._pydantic_arguments is not None:
+            return self._struct_type(**self._pydantic_arguments.read(raw_arguments))
         struct = convert_arguments(self._struct_type, raw_arguments, strict=self._is_strict)
         if self._fill_defaults is not None:
             self._fill_defaults(struct)
@@ -236,10 +249,12 @@ class Signature:
 
     def _read_extra_arguments(self, raw_arguments: dict[str, Any]) -> dict[str, Any]:
         names = [name for name in raw_arguments if name not in self._layout.types]
-        # What the server fills in must not be replaceable from outside.
+        # Callers must not set the parameters that the server sets.
         if not self._layout.reserved_names.isdisjoint(names):
             raise self._make_error(raw_arguments)
         try:
+            if self._pydantic_arguments is not None:
+                return self._pydantic_arguments.read_extra(raw_arguments)
             return {
                 name: convert_value(self._layout.extra_type, raw_arguments[name], lax=not self._is_strict)
                 for name in names
@@ -251,7 +266,9 @@ class Signature:
         return InvalidArguments(lambda rename: self._format_errors(raw_arguments, rename))
 
     def _format_errors(self, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> str:
-        """Goes field by field, because the one conversion stops at its first misfit."""
+        """Format the problems of all arguments. Each argument is checked separately, because a conversion stops at the
+        first problem.
+        """
         layout = self._layout
         allows_extra = layout.extra_type is not None
         missing = [name for name in layout.types if name not in layout.defaults and name not in raw_arguments]
@@ -272,13 +289,13 @@ class Signature:
             unused = rename_all([name for name in layout.types if name not in raw_arguments], rename)[:MAX_LISTED_NAMES]
             texts.append(f"Unknown: {format_names(unknown, unused)}.")
         pattern_errors = _find_pattern_errors(self._pattern_validator, raw_arguments, rename)
-        outer_names = {name: outer_name for name in known_names if (outer_name := rename(name)) is not None}
+        outer_names = {
+            name: clip(outer_name, MAX_NAME_CHARS) for name in known_names if (outer_name := rename(name)) is not None
+        }
         messages = (
-            message
-            for name, outer_name in outer_names.items()
-            for message in self._find_mismatches(
-                name, raw_arguments[name], clip(outer_name, MAX_NAME_CHARS), can_convert=name not in pattern_errors
-            )
+            self._find_mismatches(raw_arguments, outer_names, pattern_errors)
+            if self._pydantic_arguments is None
+            else self._find_pydantic_mismatches(self._pydantic_arguments, raw_arguments, outer_names)
         )
         texts += (f"{message}." for message in itertools.islice(messages, MAX_LISTED_NAMES))
         texts += (
@@ -286,50 +303,54 @@ class Signature:
         )
         return truncate(" ".join(texts)) if len(texts) > 1 else ""
 
-    def _find_mismatches(self, name: str, value: Any, outer_name: str, *, can_convert: bool) -> Iterator[str]:
-        annotation = self._layout.types.get(name, self._layout.extra_type)
+    def _find_mismatches(
+        self, raw_arguments: dict[str, Any], outer_names: Mapping[str, str], pattern_errors: Collection[str]
+    ) -> Iterator[str]:
+        for name, outer_name in outer_names.items():
+            messages = self._find_schema_mismatches(name, raw_arguments[name], outer_name)
+            if name in pattern_errors:
+                # Do not convert the argument, because msgspec can take very long on a text that fails its pattern.
+                yield from messages
+            else:
+                yield from self._find_argument_mismatches(name, raw_arguments[name], outer_name, messages)
+
+    def _find_schema_mismatches(self, name: str, value: Any, outer_name: str) -> list[str]:
         schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
         definitions = self.schema.get("$defs", {})
         mismatches = find_mismatches(schema, value, definitions, outer_name) if isinstance(schema, dict) else ()
-        messages = [*itertools.islice(mismatches, MAX_LISTED_NAMES)]
-        if not can_convert:
-            yield from messages  # msgspec must not try a pattern that does not fit: that can take for ever
-            return
+        return [*itertools.islice(mismatches, MAX_LISTED_NAMES)]
+
+    def _find_argument_mismatches(self, name: str, value: Any, outer_name: str, messages: list[str]) -> Iterator[str]:
+        annotation = self._layout.types.get(name, self._layout.extra_type)
         try:
             convert_leniently(annotation, value, strict=self._is_strict)
         except msgspec.ValidationError as exc:
             choices = self.choices.get(name, ())
             may_be_null = ("null",) if choices and _accepts_none(annotation) else ()
-            yield from _merge_messages(exc, messages, outer_name) or [
-                format_reason(exc, outer_name, choices + may_be_null)
-            ]
+            yield from messages or [format_reason(exc, outer_name, choices + may_be_null)]
         except RecursionError:
             yield f"`{outer_name}`: nested too deeply"
         else:
-            yield from (message for message in messages if isinstance(message, UnknownMemberMessage))
+            yield from (message for message in messages if isinstance(message, OverlookedMessage))
+
+    def _find_pydantic_mismatches(
+        self, arguments: "PydanticArguments", raw_arguments: dict[str, Any], outer_names: Mapping[str, str]
+    ) -> Iterator[str]:
+        mismatches = [*arguments.find_mismatches(raw_arguments)]
+        yield from (mismatch.reason for mismatch in mismatches if not mismatch.path)
+        for name, outer_name in outer_names.items():
+            own_mismatches = [mismatch for mismatch in mismatches if mismatch.path[:1] == (name,)]
+            messages = self._find_schema_mismatches(name, raw_arguments[name], outer_name)
+            yield from merge_mismatches(own_mismatches, messages, outer_name)
 
 
 def rename_all(names: Iterable[str], rename: ArgumentNamer) -> list[str]:
-    """The names in other words, without those that are not spoken of."""
+    """Return the new names. Names that `rename` maps to None are left out."""
     return [outer_name for name in names if (outer_name := rename(name)) is not None]
 
 
-def _merge_messages(exc: msgspec.ValidationError, schema_messages: list[str], root: str) -> list[str]:
-    """What the schema found, unless the type itself tells: pydantic knows better what it would have read."""
-    if not isinstance(exc.__cause__, MismatchError):
-        return schema_messages
-    prefix = format_reason(exc, root)
-    type_messages = [*format_reasons(exc.__cause__, prefix)]
-    root = prefix[1:].partition("`")[0]
-    return type_messages + [
-        message
-        for message in schema_messages
-        if isinstance(message, UnknownMemberMessage) or not message.startswith(f"`{root}")
-    ]
-
-
 class ContextSignature(Signature):
-    """The signature of a function whose runner needs the context too: it is the first argument `bind` gives."""
+    """The signature of a function whose runner needs the context. `bind` returns the context as the first argument."""
 
     __slots__ = ()
 
@@ -338,7 +359,7 @@ class ContextSignature(Signature):
         self.context = self.context or ""
 
     def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """As before, with the context in front."""
+        """Return the arguments of the function, with the context as the first argument."""
         args, kwargs = super().bind(arguments, context)
         return (context, *args), kwargs
 
@@ -351,13 +372,15 @@ def compile_signature(
     skip: Collection[str] = (),
     passes_context: bool = False,
 ) -> Signature:
-    """Reads a function once. In `lax` mode strings become numbers, booleans and the like.
+    """Compile the signature of a function. If `lax` is True, strings are converted to numbers, booleans and similar
+    types.
 
-    The parameter annotated with `context_type` is filled by `bind`. Those named in `skip` are in no schema; whoever
-    calls the function passes them by keyword. With `carries`, the context goes before all other arguments.
+    `bind` passes the context to the parameter annotated with `context_type`. Parameters in `skip` are not in the
+    schema, and the caller of the function passes them by keyword. If `passes_context` is True, the context is the first
+    argument.
 
     Raises:
-        TypeError: a parameter cannot be filled from JSON; the text says which, of which function, and where.
+        TypeError: A parameter cannot be set from JSON. The message gives the parameter, the function and its location.
     """
     where = describe_location(function)
     hints = resolve_hints(function, context_type, where)
@@ -375,46 +398,49 @@ def compile_signature(
             layout.add_context(parameter)
         else:
             layout.add(parameter, annotation)
+    layout.choose_library()
     return (ContextSignature if passes_context else Signature)(layout, lax=lax)
 
 
 def _check_is_bound(signature: inspect.Signature, hints: Mapping[str, Any], where: str) -> None:
-    """Refuse a method that has no object yet, as one has none in the body of its class."""
+    """Raise TypeError for a method without an object, such as a method in the body of its class."""
     first = next(iter(signature.parameters), "")
     if first in ("self", "cls") and first not in hints:
-        raise TypeError(f"{where}: parameter `{first}`: a method without its object{METHOD_HINT}")
+        raise TypeError(f"{where}: parameter `{first}`: the method is not bound to an object{METHOD_HINT}")
 
 
 class _Layout:
-    """Where the value of each parameter comes from, and how it is passed."""
+    """The source of each parameter's value, and how it is passed."""
 
     def __init__(self, where: str, returns: Any, descriptions: Mapping[str, str]) -> None:
         self.where = where
-        self._descriptions = descriptions  # what the docstring says of each parameter
+        self._descriptions = descriptions  # descriptions of the parameters from the docstring
         self.returns = returns
         self.types: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
-        self.positional_count = 0  # how many of `types` are passed by position; the others are `keywords`
+        self.positional_count = 0  # number of `types` passed by position. The others are `keywords`
         self.keywords: list[str] = []
         self.context: str | None = None
         self.context_index: int | None = None
-        self.extra_type: Any = None  # the type of arguments no parameter names, if there may be any
+        self.extra_type: Any = None  # the type of `**kwargs`, or None without `**kwargs`
+        self._extra_name = ""
         self.reserved_names: set[str] = set()
+        self.pydantic_arguments: PydanticArguments | None = None  # None if msgspec reads the arguments
         self._allows_positional = True
 
     def add(self, parameter: inspect.Parameter, annotation: Any) -> None:
         name, default = parameter.name, parameter.default
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            raise TypeError(f"{self.where}: parameter `*{name}`: arguments have names, these cannot be filled")
+            raise TypeError(f"{self.where}: parameter `*{name}`: not supported, because arguments are passed by name")
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            self.extra_type = self._adapt(name, annotation)
+            self.extra_type, self._extra_name = annotation, name
             return
-        annotation = Any if annotation is object else normalize_annotation(annotation)
+        annotation = Any if annotation is object else rewrite_annotation(annotation, _replace_iterable)
         if type(default).__module__ == "pydantic.fields":
             annotation, default = _unpack_field(annotation, default)
         if default is None:
             annotation = self._allow_none(name, annotation)
-        self.types[name] = self._adapt(name, _add_description(annotation, self._descriptions.get(name)))
+        self.types[name] = _add_description(annotation, self._descriptions.get(name))
         if default is not _NO_DEFAULT:
             self.defaults[name] = default
         if self._is_passed_by_position(parameter):
@@ -424,7 +450,9 @@ class _Layout:
 
     def add_context(self, parameter: inspect.Parameter) -> None:
         if self.context is not None:
-            raise TypeError(f"{self.where}: parameter `{parameter.name}`: `{self.context}` already takes the context")
+            raise TypeError(
+                f"{self.where}: parameter `{parameter.name}`: `{self.context}` already receives the context"
+            )
         if self._is_passed_by_position(parameter):
             self.context_index = self.positional_count
         self.context = parameter.name
@@ -438,36 +466,47 @@ class _Layout:
     def _is_passed_by_position(self, parameter: inspect.Parameter) -> bool:
         self._allows_positional = self._allows_positional and parameter.kind in _POSITIONAL_KINDS
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and not self._allows_positional:
-            raise TypeError(f"{self.where}: parameter `{parameter.name}`: positional only, it cannot be passed by name")
+            raise TypeError(
+                f"{self.where}: parameter `{parameter.name}`: a positional-only parameter cannot be passed by name"
+            )
         return self._allows_positional
 
     def _allow_none(self, name: str, annotation: Any) -> Any:
-        """Whoever may leave a parameter at None may also say so, whatever the annotation forgot."""
+        """Add None to the annotation of a parameter whose default is None."""
         members = list_alternatives(annotation)
         if Any in members or types.NoneType in members:
             return annotation
         try:
             return annotation | None
         except TypeError:
-            raise TypeError(f"{self.where}: parameter `{name}`: its annotation is no type") from None
+            raise TypeError(f"{self.where}: parameter `{name}`: its annotation is not a type") from None
 
-    def _adapt(self, name: str, annotation: Any) -> Any:
-        if not may_need_adapters():
-            return annotation
-        from dovetail.server.parameters.type_adapters import adapt
-
+    def choose_library(self) -> None:
+        """Choose msgspec or pydantic and translate all annotations for it."""
+        annotations = self.types if self.extra_type is None else self.types | {self._extra_name: self.extra_type}
         try:
-            return adapt(annotation)
+            library, translated_types = resolve_types(annotations)
+            if self.extra_type is not None:
+                self.extra_type = translated_types.pop(self._extra_name)
+            self.types = translated_types
+            if library == "pydantic":
+                from dovetail.server.parameters.pydantic_types import PydanticArguments
+
+                required = [name for name in self.types if name not in self.defaults]
+                self.pydantic_arguments = PydanticArguments(self.types, required, self.extra_type)
         except TypeError as exc:
-            raise TypeError(f"{self.where}: parameter `{name}`: {format_type_error(exc)}") from None
+            raise TypeError(f"{self.where}: {exc}") from None
 
     def build_struct(self) -> type[msgspec.Struct]:
         return msgspec.defstruct(
             "Arguments",
-            [self._build_field(name, annotation) for name, annotation in self.types.items()],
+            [
+                self._build_field(name, annotation if self.pydantic_arguments is None else Any)
+                for name, annotation in self.types.items()
+            ],
             kw_only=True,
             forbid_unknown_fields=self.extra_type is None,
-            gc=False,  # it does not outlive `bind`
+            gc=False,  # instances are discarded after `bind`
         )
 
     def _build_field(self, name: str, annotation: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
@@ -480,12 +519,7 @@ class _Layout:
         return name, annotation, msgspec.field(default_factory=factory)
 
     def build_schema(self) -> dict[str, Any]:
-        annotations = {**self.types, "**": Any if self.extra_type is None else self.extra_type}
-        for name, annotation in annotations.items():
-            self._check_annotation(name, annotation)
-        schemas, definitions = build_schemas(list(annotations.values()))
-        properties = dict(zip(annotations, schemas, strict=True))
-        extra_schema = properties.pop("**")
+        properties, extra_schema, definitions = self._build_schemas()
         for name, default in self.defaults.items():
             _add_default(properties[name], default)
         required = [name for name in self.types if name not in self.defaults]
@@ -496,6 +530,17 @@ class _Layout:
             "additionalProperties": self.extra_type is not None and (extra_schema or True),
             **({"$defs": definitions} if definitions else {}),
         }
+
+    def _build_schemas(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return the schemas of the parameters, the schema of extra arguments, and their definitions."""
+        if (arguments := self.pydantic_arguments) is not None:
+            return arguments.properties, arguments.extra_schema, arguments.definitions
+        annotations = {**self.types, "**": Any if self.extra_type is None else self.extra_type}
+        for name, annotation in annotations.items():
+            self._check_annotation(name, annotation)
+        schemas, definitions = build_schemas(list(annotations.values()))
+        properties = dict(zip(annotations, schemas, strict=True))
+        return properties, properties.pop("**"), definitions
 
     def _check_annotation(self, name: str, annotation: Any) -> None:
         try:
@@ -508,11 +553,17 @@ def _add_default(schema: dict[str, Any], default: Any) -> None:
     try:
         schema["default"] = to_json(default)[0]
     except (TypeError, ValueError):
-        return  # it has no JSON form, so only the function knows it
+        return  # the schema omits a default that has no JSON form
+
+
+def _replace_iterable(annotation: Any) -> Any:
+    if annotation is Iterable:
+        return list
+    return list[typing.get_args(annotation)] if typing.get_origin(annotation) is Iterable else annotation
 
 
 def _add_description(annotation: Any, description: str | None) -> Any:
-    """Text in Annotated is a description, as is a Doc; failing that, what the docstring says."""
+    """Add the description of a parameter. A text or Doc in Annotated takes precedence over the docstring."""
     notes: list[Any] = [*annotation.__metadata__] if typing.get_origin(annotation) is Annotated else []
     texts = [note if isinstance(note, str) else getattr(note, "documentation", None) for note in notes]
     descriptions = [text for text in texts if isinstance(text, str)]
@@ -524,8 +575,9 @@ def _add_description(annotation: Any, description: str | None) -> Any:
 
 
 def _unpack_field(annotation: Any, field: Any) -> tuple[Any, Any]:
-    """pydantic's `Field(...)` written as a default: a note about the parameter, and perhaps a default."""
-    from dovetail.server.parameters import pydantic_types  # the author has it loaded already
+    """Move a pydantic `Field(...)` used as a default into the annotation. Return the annotation and the default."""
+    # No extra import time, because the user's code imports pydantic.
+    from dovetail.server.parameters import pydantic_types
 
     has_default, default = pydantic_types.get_default(field)
     return Annotated[annotation, field], default if has_default else _NO_DEFAULT
@@ -555,21 +607,24 @@ def _format_choice(value: Any) -> str:
 
 
 def _make_pattern_validator(schema: dict[str, Any]) -> Any:
-    """A check to make first where a pattern is at work: msgspec's own engine can be sent astray by a few characters."""
+    """Return a validator for a schema with patterns, or None if the schema has no pattern. The validator runs before
+    msgspec, because msgspec's regex engine takes very long for some texts.
+    """
     if b'"pattern":' not in msgspec.json.encode(schema):
         return None
-    import jsonschema_rs  # only servers with patterns pay for it
+    import jsonschema_rs  # imported only by servers that use patterns
 
     try:
         return jsonschema_rs.validator_for(schema, pattern_options=jsonschema_rs.RegexOptions())
-    except ValueError:  # looks around, which a linear engine cannot: then in a bounded number of steps
+    except ValueError:
+        # The linear engine does not support lookaround. Use a backtracking engine with limited steps.
         return jsonschema_rs.validator_for(
             schema, pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACK_STEPS)
         )
 
 
 def _find_pattern_errors(validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> dict[str, list[str]]:
-    """What does not fit its pattern, by the argument it stands in; arguments where it may hide have an empty list."""
+    """Return the pattern errors by argument. An argument that may have more errors gets an empty list."""
     messages_by_argument: dict[str, list[str]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(raw_arguments), _MAX_ERRORS)]
     for error in errors:

@@ -1,7 +1,7 @@
-"""Closing: whether everything in a call's arguments is something their types know.
+"""Check that a call's arguments contain no unknown fields.
 
-msgspec and pydantic pass over members that no field has, so a name a model got wrong would be lost in silence. Compiled
-from the schema; a signature without objects inside its arguments pays nothing.
+msgspec and pydantic ignore unknown fields, so a misspelled name would be lost silently. The check is compiled from the
+schema. A signature without nested objects has no check.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,15 +9,14 @@ from typing import Any, Final, cast
 
 from dovetail.server.parameters.argument_errors import Schema, select_matching
 
-FieldCheck = Callable[
-    [Any], bool
-]  # whether a value has nothing unknown in it; of another type than it should be, it passes
+# Takes a value. Returns False if the value has unknown fields, else True.
+FieldCheck = Callable[[Any], bool]
 
 _REF_PREFIX: Final = "#/$defs/"
 
 
 def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
-    """The look to take at the arguments of a schema, apart from their own names; None if there is nothing to see."""
+    """Compile the check for fields inside the arguments. Return None if no argument needs a check."""
     compiler = _CheckCompiler(schema.get("$defs", {}))
     member_checks = compiler.compile_members(schema)
     return None if not member_checks else _make_members_check(member_checks)
@@ -50,9 +49,8 @@ class _CheckCompiler:
 
     def _compile_reference(self, name: str) -> FieldCheck:
         if name not in self._check_by_name:
-            self._check_by_name[name] = lambda value: self._check_by_name[name](
-                value
-            )  # for the places where it contains itself
+            # A recursive reference finds this function.
+            self._check_by_name[name] = lambda value: self._check_by_name[name](value)
             self._check_by_name[name] = self.compile_node(self._definitions.get(name, {})) or _always_valid
         return self._check_by_name[name]
 
@@ -64,7 +62,7 @@ class _CheckCompiler:
             len(present_checks := [check for check in checks if check is not None]) == 1
             and _count_scalars(schemas) == len(schemas) - 1
         ):
-            return present_checks[0]  # something or null, which is most of them
+            return present_checks[0]  # the schema is an object or null, which is the usual case
         resolved = [
             self._definitions.get(str(schema["$ref"]).removeprefix(_REF_PREFIX), {}) if "$ref" in schema else schema
             for schema in schemas

@@ -1,6 +1,7 @@
 """Open a TCP connection to the first address of a host that answers.
 
-The loop's own way is not used: uvloop tries one address after the other, and both report several failures as one text.
+This module does not use `loop.create_connection`, because uvloop tries addresses one after another and both loops
+report several failures as one text.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-_HEAD_START_S = 0.25  # for one address before the next is tried too. RFC 8305, section 5
+_HEAD_START_S = 0.25  # delay before also trying the next address. RFC 8305, section 5
 
 Address = tuple[int, tuple[str | int | bytes, ...]]
 
@@ -19,16 +20,16 @@ AddressFilter = Callable[[str], bool]
 
 
 async def dial(host: str, port: int, address_filter: AddressFilter | None = None) -> socket.socket:
-    """A connected socket; only addresses that pass the screen are tried, and what was looked at is what is used.
+    """Return a connected socket. Resolve the host once and try only the addresses that pass the filter.
 
     Raises:
-        OSError: the name is unknown, or the first address's reason when none answers.
+        OSError: the name is unknown, or the error of the first address if none answers.
     """
     addresses = await _resolve(host, port)
     if address_filter is not None:
         addresses = [address for address in addresses if address_filter(str(address[1][0]))]
         if not addresses:
-            raise OSError(errno.EACCES, "its address is not one that may be used here")
+            raise OSError(errno.EACCES, "connecting to its address is not allowed")
     if len(addresses) == 1:
         return await _connect(addresses[0])
     return await _race(addresses)
@@ -42,7 +43,7 @@ async def _resolve(host: str, port: int) -> list[Address]:
             continue
         return [(family, (host, port))]
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # One family after the other in turn, beginning with the one the resolver prefers.
+    # Alternate between address families, starting with the one the resolver prefers.
     preferred_family = infos[0][0]
     preferred: list[Address] = [(family, address) for family, _, _, _, address in infos if family == preferred_family]
     others: list[Address] = [(family, address) for family, _, _, _, address in infos if family != preferred_family]

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection of a client, with one request at a time.
 
-It knows no pool, no proxy and no TLS; whoever opened the connection hears when a reply is complete and when the
-connection is lost.
+The connection knows nothing about pools, proxies or TLS. It reports when a response is complete and when the connection
+is lost.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ import httptools
 from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
 
-_STEP_BYTES = 64 * 1024  # of decompressed bytes at a time
+_STEP_BYTES = 64 * 1024  # maximum number of decompressed bytes per step
 
 
 class ResponseTooLarge(TransportError):
-    """The reply is larger than its limit."""
+    """The response is larger than its limit."""
 
 
 class InvalidHTTPResponse(TransportError):
-    """What came back is not a well-formed HTTP/1.1 reply."""
+    """The response is not valid HTTP/1.1."""
 
 
 class Decompressor:
-    """Undoes gzip or deflate in steps of bounded size, and refuses what grows out of proportion."""
+    """Decompresses gzip or deflate in steps of limited size, and rejects data that expands too much."""
 
     __slots__ = ("_has_more", "_input_bytes", "_is_gzip", "_limits", "_output_bytes", "_stream", "_tail")
 
@@ -44,17 +44,17 @@ class Decompressor:
         self._output_bytes = 0
 
     def feed(self, piece: bytes) -> None:
-        """The next piece of what was received; `take` has said before that it needs one."""
+        """Add the next received piece. Call this only after `read` has returned nothing."""
         if self._stream is None:
-            # Some senders leave the zlib frame away from deflate. Its first byte ends in 8, which a bare stream's,
-            # padded with zeros, never does.
+            # Some senders omit the zlib header of deflate data. The low four bits of a zlib header are 8, and those of
+            # raw deflate data never are.
             self._stream = zlib.decompressobj(31 if self._is_gzip else 15 if piece[0] & 15 == 8 else -15)
         self._tail = piece
         self._has_more = True
         self._input_bytes += len(piece)
 
     def read(self) -> bytes:
-        """The next piece of the body, or nothing if more has to be given."""
+        """Return the next decompressed piece, or nothing if more input is needed."""
         stream = self._stream
         if stream is None:
             return b""
@@ -63,31 +63,35 @@ class Decompressor:
             try:
                 piece = stream.decompress(self._tail, _STEP_BYTES)
             except zlib.error:
-                raise InvalidHTTPResponse("The compressed body of the reply is damaged") from None
+                raise InvalidHTTPResponse("The compressed body of the response is damaged") from None
             self._tail = stream.unconsumed_tail
             self._has_more = bool(self._tail) or len(piece) == _STEP_BYTES
             if stream.unused_data:
-                raise InvalidHTTPResponse("The compressed body of the reply has something behind its end")
+                raise InvalidHTTPResponse("The compressed body of the response has extra data after its end")
         self._output_bytes += len(piece)
         if self._output_bytes > self._limits.ratio_check_bytes and self._output_bytes > self._limits.max_ratio * (
             self._input_bytes - len(self._tail)
         ):
-            raise ResponseTooLarge(f"The compressed reply grows more than {self._limits.max_ratio} times")
+            raise ResponseTooLarge(
+                f"The compressed response expands to more than {self._limits.max_ratio} times its size"
+            )
         return piece
 
     def check_end(self) -> None:
-        """The body is complete; so must be the stream. An empty body is nobody's stream."""
+        """Check that the compressed stream is complete. An empty body is allowed."""
         if self._stream is not None and not self._stream.eof:
-            raise InvalidHTTPResponse("The compressed body of the reply is cut off")
+            raise InvalidHTTPResponse("The compressed body of the response is cut off")
 
 
-_PIECE_OVERHEAD_BYTES = 64  # what a queued piece of a body weighs beside its bytes
+_PIECE_OVERHEAD_BYTES = 64  # memory that a queued piece takes in addition to its bytes
 
-_LINGER_S = 0.5  # for the end of a reply nobody wants more of
+_LINGER_S = 0.5  # how long to wait for the end of a response that the caller no longer reads
 
 
 class ConnectionBroken(TransportError):
-    """The connection died. `sent`: something of the request may have left; `head`: the head of the reply had come."""
+    """The connection was lost. `sent` is whether part of the request may have been sent. `has_head` is whether the
+    response had started.
+    """
 
     def __init__(self, message: str, *, sent: bool, has_head: bool) -> None:
         super().__init__(message)
@@ -96,7 +100,7 @@ class ConnectionBroken(TransportError):
 
 
 class ClientResponse:
-    """A reply whose head has arrived. The body is read whole with `read`, or piece by piece by iterating."""
+    """A response whose head has arrived. Use `read` for the whole body, or iterate over its pieces."""
 
     __slots__ = (
         "_connection",
@@ -125,21 +129,21 @@ class ClientResponse:
         self._is_complete = False
         self._error: TransportError | None = None
         self._decompressor: Decompressor | None = None
-        # Who waits: first for the head, then for a piece of the body.
+        # `wait` awaits this future, first for the head and later for pieces of the body.
         self._waiter: asyncio.Future[None] | None = None
 
     async def read(self) -> bytes:
-        """The whole body.
+        """Return the whole body.
 
         Raises:
-            TooLarge: it is larger than the limit.
-            Broken, BadReply: it did not come to its end.
+            ResponseTooLarge: the body is larger than the limit.
+            ConnectionBroken, InvalidHTTPResponse: the body did not arrive completely.
         """
         if self._decompressor is None:
             declared = int(self.headers.get(b"content-length", 0))
             if declared > self._limits.max_body_bytes and not self._is_complete:
                 raise self._abort_with(
-                    ResponseTooLarge(f"The reply is longer than {self._limits.max_body_bytes} bytes: {declared}")
+                    ResponseTooLarge(f"The response is larger than {self._limits.max_body_bytes} bytes: {declared}")
                 )
             if self._is_complete and len(self._queue) == 1 and len(self._queue[0]) <= self._limits.max_body_bytes:
                 return self._take_piece()
@@ -147,13 +151,13 @@ class ClientResponse:
         async for piece in self:
             if body.tell() + len(piece) > self._limits.max_body_bytes:
                 raise self._abort_with(
-                    ResponseTooLarge(f"The reply is longer than {self._limits.max_body_bytes} bytes")
+                    ResponseTooLarge(f"The response is larger than {self._limits.max_body_bytes} bytes")
                 )
             body.write(piece)
         return body.getvalue()
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces as they come, decompressed; the sum is not limited."""
+        """Iterate over the decompressed body as it arrives. The total size is not limited."""
         return self
 
     def __aiter__(self) -> Self:
@@ -169,21 +173,23 @@ class ClientResponse:
         return piece
 
     def close(self) -> None:
-        """Want no more. If the body is not complete, the connection is dropped, which cancels the request."""
+        """Stop reading. If the body is not complete, drop the connection, which cancels the request."""
         if self._connection is not None:
-            self._connection.drop("was closed by this side")
+            self._connection.drop("was closed by this client")
         self._queue.clear()
         self._queued_bytes = 0
 
     def release(self) -> None:
-        """Want no more, but keep the connection if the rest comes at once, as the end of a stream does."""
+        """Stop reading. Keep the connection if the rest of the body arrives within a short time, as at the end of a
+        stream.
+        """
         if self._connection is not None:
             self._loop.call_later(_LINGER_S, self.close)
 
-    # What the connection and whoever sends call.
+    # HTTP1Connection calls the following methods.
 
     async def wait(self) -> None:
-        """Until something happened: the head, a piece, the end, a fault. Cancelling this cancels the request."""
+        """Wait for the head, a piece, the end or an error. Cancelling this task cancels the request."""
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -194,30 +200,30 @@ class ClientResponse:
             self._waiter = None
 
     def start(self, status: int) -> None:
-        """The head is complete."""
+        """Handle the end of the head."""
         self.status = status
         encoding = self.headers.get(b"content-encoding", b"identity").lower()
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
             self._decompressor = Decompressor(is_gzip=encoding != b"deflate", limits=self._limits)
         elif encoding not in (b"identity", b""):
-            raise InvalidHTTPResponse("The reply is encoded in a way that was not asked for")
+            raise InvalidHTTPResponse("The response has a content encoding that was not requested")
         self._wake()
 
     def add_piece(self, piece: bytes) -> bool:
-        """A piece of the body; says whether that is enough for now."""
+        """Add a piece of the body. Return whether to pause reading."""
         self._queue.append(piece)
         self._queued_bytes += len(piece) + _PIECE_OVERHEAD_BYTES
         self._wake()
         return self._queued_bytes > self._limits.max_queued_bytes
 
     def complete(self) -> None:
-        """The body is complete."""
+        """Handle the end of the body."""
         self._connection = None
         self._is_complete = True
         self._wake()
 
     def fail(self, error: TransportError) -> None:
-        """The rest will not come."""
+        """Handle an error before the end of the body."""
         self._connection = None
         self._error = error
         self._wake()
@@ -258,7 +264,7 @@ class ClientResponse:
 
 
 class HTTP1Connection(asyncio.Protocol):
-    """One connection. `done` is called when a reply is complete, with whether another request may follow."""
+    """One connection. A callback reports when a response is complete, and whether another request may follow."""
 
     __slots__ = (
         "_bytes_since_progress",
@@ -316,11 +322,15 @@ class HTTP1Connection(asyncio.Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Whether a quiet connection has ended or said something unasked, also if the loop has yet to tell us."""
+        """Return whether an idle connection was closed or received unexpected data, even before the event loop reports
+        this.
+        """
         return self._is_closed or self.transport.is_closing() or self._has_unread_data()
 
     async def send(self, request: bytes, url: str, *, has_no_body: bool = False) -> ClientResponse:
-        """Write a request in one piece and wait for the head of the reply. `bodiless`: a body cannot follow it."""
+        """Write a request at once and wait for the head of the response. Pass `has_no_body=True` if the response cannot
+        have a body.
+        """
         if self._is_closed or self.transport.is_closing():
             self.abort()
             raise ConnectionBroken("The connection was closed before the request", sent=False, has_head=False)
@@ -335,29 +345,29 @@ class HTTP1Connection(asyncio.Protocol):
         return response
 
     def abort(self) -> None:
-        """Close without another word."""
+        """Close the connection immediately."""
         self._is_closed = True
         self._response = None
         if self._transport is not None:
             self._transport.abort()
 
     def drop(self, reason: str) -> None:
-        """Close, and let whoever waits for a reply know how that came."""
+        """Close the connection and report the reason to the waiting reader."""
         if self._response is not None:
             has_head = self._response.status > 0
-            moment = "in the middle of the reply" if has_head else "before it replied"
+            moment = "during the response" if has_head else "before the response"
             self._fail(ConnectionBroken(f"The connection {reason} {moment}", sent=True, has_head=has_head))
         else:
             self.abort()
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         if self._is_paused:
             self._is_paused = False
             if not self.transport.is_closing():
                 self.transport.resume_reading()
 
-    # asyncio calls these.
+    # asyncio calls the following methods.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -373,13 +383,13 @@ class HTTP1Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._is_corrupt = True
-            error_found = self._error or InvalidHTTPResponse(f"The reply is not well-formed HTTP: {error}")
+            error_found = self._error or InvalidHTTPResponse(f"The response is not valid HTTP: {error}")
         if self._bytes_since_progress > self.limits.max_header_block_bytes and error_found is None:
             error_found = ResponseTooLarge(
-                f"The reply has more than {self.limits.max_header_block_bytes} bytes of headers"
+                f"The response has more than {self.limits.max_header_block_bytes} bytes of headers"
             )
         if not self._response:
-            # Complete. What came behind it, if anything did, nobody asked for.
+            # The response is complete, so any data after it is unexpected.
             self._finish()
         elif error_found is not None:
             self._fail(error_found)
@@ -391,11 +401,11 @@ class HTTP1Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
-        self._parser = None  # which refers to this object
+        self._parser = None  # the parser refers back to this connection, so this breaks the cycle
         self.drop("was lost" if exc is not None else "was closed by the server")
         self._on_lost(self)
 
-    # The parser calls these.
+    # The parser calls the following methods.
 
     def on_message_begin(self) -> None:
         if self._response is None:
@@ -404,15 +414,15 @@ class HTTP1Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         response = self._response
         if response is None or response.status:
-            return  # a trailer
+            return  # ignores a trailer
         self._header_bytes += len(name) + len(value) + 4
         self._header_count += 1
         if self._header_bytes > self.limits.max_header_block_bytes:
             self._reject(
-                ResponseTooLarge(f"The reply has more than {self.limits.max_header_block_bytes} bytes of headers")
+                ResponseTooLarge(f"The response has more than {self.limits.max_header_block_bytes} bytes of headers")
             )
         if self._header_count > self.limits.max_headers:
-            self._reject(ResponseTooLarge(f"The reply has more than {self.limits.max_headers} headers"))
+            self._reject(ResponseTooLarge(f"The response has more than {self.limits.max_headers} headers"))
         name = name.lower()
         existing = response.headers.get(name)
         response.headers[name] = value if existing is None else existing + b", " + value
@@ -423,13 +433,13 @@ class HTTP1Connection(asyncio.Protocol):
             return
         status = parser.get_status_code()
         if not parser.get_http_version().startswith("1.") or status < 100 or status == 101:
-            self._reject(InvalidHTTPResponse("The reply is not HTTP/1.1"))
+            self._reject(InvalidHTTPResponse("The response is not HTTP/1.1"))
         if status < 200:
             response.headers.clear()
             return
         encoding = response.headers.get(b"transfer-encoding")
         if encoding is not None and encoding.lower() != b"chunked":
-            self._reject(InvalidHTTPResponse("The reply has a transfer encoding that is not chunked"))
+            self._reject(InvalidHTTPResponse("The response has a transfer encoding other than chunked"))
         self._is_reusable = parser.should_keep_alive()
         self._reads_until_eof = encoding is None and b"content-length" not in response.headers
         try:
@@ -478,13 +488,13 @@ class HTTP1Connection(asyncio.Protocol):
 if sys.platform == "win32":
 
     def _create_poller(fd: int) -> Callable[[], bool]:
-        """A function that says, without waiting, whether there is something to read from this socket."""
+        """Return a function that reports, without waiting, whether a socket has data to read."""
         return lambda: bool(select.select([fd], [], [], 0)[0])
 
 else:
 
     def _create_poller(fd: int) -> Callable[[], bool]:
-        """A function that says, without waiting, whether there is something to read from this socket."""
+        """Return a function that reports, without waiting, whether a socket has data to read."""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         return lambda: bool(poll.poll(0))

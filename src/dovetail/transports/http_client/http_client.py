@@ -1,7 +1,7 @@
 """The HTTP/1.1 client with a connection pool. It knows neither MCP nor JSON.
 
-A request is written at most once, and only to a connection that shows no sign of an end: whoever catches an error knows
-whether anything of it may have left. Redirects are the caller's to follow.
+A request is written at most once, and only to a connection that looks alive. Every error therefore states whether part
+of the request may have been sent. Callers follow redirects themselves.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from dovetail.errors import TransportError
+from dovetail.protocol.http_types import HTTPRequest, HTTPResponse
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_client import proxy_settings
 from dovetail.transports.http_client.dialer import AddressFilter, dial
@@ -42,16 +43,17 @@ __all__ = [
 _TOKEN_PATTERN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HOST_PATTERN = re.compile(r"[a-z0-9_.-]+")
 _FORBIDDEN_PATTERN = re.compile(r"[\x00-\x20\x7f]")
-# A second opinion on these could make one request look like two, or tell the target what is for the proxy.
+# Callers may not set these headers. A second value could turn one request into two, or send the proxy's credentials to
+# the target.
 RESERVED_HEADERS = {
     b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
 }  # fmt: skip
-_MAX_CACHED_ROUTES = 256  # routes, and names of headers
+_MAX_CACHED_ROUTES = 256  # maximum number of cached routes, and also of cached header names
 
 
 class HostUnreachable(TransportError):
-    """No connection came about, so nothing was sent; `why` says it in a sentence."""
+    """No connection could be opened, so nothing was sent. `reason` is a sentence that explains the failure."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -59,7 +61,7 @@ class HostUnreachable(TransportError):
 
 
 class Origin(NamedTuple):
-    """Where connections lead: those to the same origin are interchangeable."""
+    """The target of a connection. Connections to the same origin are interchangeable."""
 
     scheme: str
     host: str
@@ -68,19 +70,19 @@ class Origin(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Host and port, as CONNECT and messages name them."""
+        """Return host and port, as used in CONNECT requests and in messages."""
         return f"{_format_host(self.host)}:{self.port}"
 
 
 class Route(NamedTuple):
-    """What is the same for all requests of a method to a URL."""
+    """The values that all requests of one method to one URL share."""
 
     origin: Origin
     head: bytes
 
 
 class HTTPClient:
-    """Sends requests. Belongs to the loop it is first used on; close it to close its connections."""
+    """Sends HTTP requests. A client belongs to the event loop that first uses it. `close` closes its connections."""
 
     def __init__(
         self,
@@ -89,10 +91,12 @@ class HTTPClient:
         proxy: str | None = None,
         trust_env: bool = True,
         connect_timeout: float = 10.0,
-        idle_timeout: float = 4.0,  # below the five seconds after which uvicorn and Node close a quiet connection
+        # Idle time after which the client closes a connection. uvicorn and Node close theirs after five seconds.
+        idle_timeout: float = 4.0,
         limits: FetchLimits | None = None,
         address_filter: AddressFilter
-        | None = None,  # which addresses may be connected to; a proxy is the user's own choice
+        # Decides which addresses the client may connect to. Does not apply to proxies, because the user chose them.
+        | None = None,
     ) -> None:
         self._tls = tls
         self._address_filter = address_filter
@@ -115,12 +119,12 @@ class HTTPClient:
     async def fetch(
         self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]], body: bytes = b""
     ) -> ClientResponse:
-        """Send a request and return as soon as the head of the reply is there. Cancelling drops the connection.
+        """Send a request and return when the head of the response has arrived. Cancelling drops the connection.
 
         Raises:
-            Unreachable: no connection; nothing was sent.
-            Broken: the connection died; `sent` says whether anything may have been sent.
-            TooLarge, BadReply: the reply is not one to be read.
+            HostUnreachable: no connection could be opened, so nothing was sent.
+            ConnectionBroken: the connection was lost. `sent` says whether anything may have been sent.
+            ResponseTooLarge, InvalidHTTPResponse: the response cannot be read.
         """
         route = self._routes.get((method, url)) or self._build_route(method, url)
         header_lines = self._encode_headers(headers)
@@ -131,25 +135,31 @@ class HTTPClient:
             b"".join((route.head, header_lines, b"\r\n", body)), url, has_no_body=method == "HEAD"
         )
 
+    async def send(self, request: HTTPRequest) -> HTTPResponse:
+        """Send a request and return the response with its whole body. Raise the errors of `fetch` and `read`."""
+        headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in request.headers.items()]
+        response = await self.fetch(request.method, request.url, headers, request.body)
+        body = await response.read()
+        response_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers.items()}
+        return HTTPResponse(response.status, response_headers, body)
+
     async def close(self) -> None:
-        """Close every connection; requests in flight fail."""
+        """Close every connection. Running requests fail."""
         self._is_closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
         for connection in tuple(self._origins):
-            connection.drop("was closed by this side")
+            connection.drop("was closed by this client")
         while self._waiters:
             self._wake_waiter()
         if self._origins:
             self._all_closed = self._all_closed or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._all_closed)
 
-    # The request.
-
     def _build_route(self, method: str, url: str) -> Route:
         if not _TOKEN_PATTERN.fullmatch(method.encode()):
-            raise ValueError("the method is not a word")
+            raise ValueError("the method must be one word")
         scheme, host, port, path = parse_url(url)
         proxy = self._proxy or self._find_environment_proxy(scheme, host, port)
         authority = _format_host(host.partition("%")[0])
@@ -171,12 +181,12 @@ class HTTPClient:
         try:
             return proxy_settings.parse_proxy(proxy_url) if proxy_url else None
         except ValueError as unfit:
-            raise HostUnreachable(f"The proxy that the environment names for {host} cannot be used: {unfit}") from None
+            raise HostUnreachable(f"The proxy from the environment for {host} cannot be used: {unfit}") from None
 
     def _encode_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         lines = b"".join([b"%b: %b\r\n" % header for header in headers])
         if not lines.count(b"\r") == lines.count(b"\n") == len(headers) or b"\0" in lines:
-            raise ValueError("a header has a line break or a NUL in it")
+            raise ValueError("a header contains a line break or a NUL")
         for name, _ in headers:
             if name not in self._valid_header_names:
                 self._check_header_name(name)
@@ -184,13 +194,11 @@ class HTTPClient:
 
     def _check_header_name(self, name: bytes) -> None:
         if not _TOKEN_PATTERN.fullmatch(name):
-            raise ValueError("the name of a header is not a word")
+            raise ValueError("the name of a header must be one word")
         if name.lower() in RESERVED_HEADERS:
-            raise ValueError(f"the client writes the header {name.decode()} itself")
+            raise ValueError(f"the header {name.decode()} is set by the client and cannot be passed")
         if len(self._valid_header_names) < _MAX_CACHED_ROUTES:
             self._valid_header_names.add(name)
-
-    # The connections.
 
     def _take_idle_connection(self, origin: Origin) -> HTTP1Connection | None:
         loop = asyncio.get_running_loop()
@@ -215,14 +223,14 @@ class HTTPClient:
                 return await self._open_connection(origin)
             self._close_one_idle()
             waiter: asyncio.Future[None] = self._loop.create_future()
-            # Who was woken and found someone quicker does not go to the end of the line again.
+            # A waiter goes back to the front of the queue if it was woken but found no free connection.
             self._waiters.append(waiter) if is_first else self._waiters.appendleft(waiter)
             is_first = False
             try:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.cancelled():
-                    with contextlib.suppress(ValueError):  # whoever wakes the next takes it out, too
+                    with contextlib.suppress(ValueError):  # the waiter is no longer in the queue if it was woken
                         self._waiters.remove(waiter)
                 else:
                     self._wake_waiter()
@@ -234,7 +242,7 @@ class HTTPClient:
     async def _open_connection(self, origin: Origin) -> HTTP1Connection:
         assert self._loop is not None
         connection = HTTP1Connection(self._loop, self._limits, self._release, self._forget)
-        # Loading the certificates of this machine, once, takes time that is not the server's.
+        # Loading the certificates of this machine takes time. That time must not count toward the connect timeout.
         tls = self._get_tls_context() if origin.scheme == "https" else None
         timeout = asyncio.timeout(self._connect_timeout)
         self._opening_count += 1
@@ -243,7 +251,9 @@ class HTTPClient:
                 await self._connect(origin, connection, tls)
         except OSError as fault:
             if timeout.expired():
-                raise HostUnreachable(f"No connection to {origin.address} in {self._connect_timeout:g} s") from None
+                raise HostUnreachable(
+                    f"connecting to {origin.address} timed out after {self._connect_timeout:g} s"
+                ) from None
             raise HostUnreachable(_describe_failure(origin, fault)) from fault
         finally:
             self._opening_count -= 1
@@ -256,7 +266,7 @@ class HTTPClient:
 
     async def _connect(self, origin: Origin, connection: HTTP1Connection, tls: ssl.SSLContext | None) -> None:
         loop, proxy = asyncio.get_running_loop(), origin.proxy
-        # TLS knows host names without the zone of a link-local address and without the dot of the root.
+        # In TLS, a server name has neither the zone of a link-local address nor a trailing dot.
         server_name = origin.host.partition("%")[0].rstrip(".") if tls else None
         sock = (
             await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port, self._address_filter)
@@ -268,13 +278,13 @@ class HTTPClient:
             try:
                 transport = await loop.start_tls(tunnel.transport, connection, tls, server_hostname=server_name)
                 if transport is None:
-                    raise ConnectionResetError("it was closed at once")
+                    raise ConnectionResetError("the connection was closed immediately")
             except BaseException:
                 tunnel.abort()
                 raise
             connection.connection_made(transport)
         if connection.transport.is_closing():
-            raise ConnectionResetError("it was closed at once")
+            raise ConnectionResetError("the connection was closed immediately")
         self._origins[connection] = origin
 
     async def _open_tunnel(self, sock: socket.socket, origin: Origin, proxy: Proxy) -> HTTP1Connection:
@@ -289,16 +299,14 @@ class HTTPClient:
             response = await tunnel.send(request + b"\r\n", target, has_no_body=True)
         except TransportError as fault:
             tunnel.abort()
-            raise HostUnreachable(f"No connection to {target}: {proxy_name} gave no answer ({fault})") from None
+            raise HostUnreachable(f"cannot connect to {target}: {proxy_name} did not answer ({fault})") from None
         if not 200 <= response.status < 300:
             tunnel.abort()
-            raise HostUnreachable(f"No connection to {target}: {proxy_name} answered {response.status}")
-        # The target speaks second in TLS: what is here already did not come from it.
+            raise HostUnreachable(f"cannot connect to {target}: {proxy_name} answered with status {response.status}")
+        # In TLS the client sends first, so data that has already arrived does not come from the target.
         if tunnel.is_dead:
             tunnel.abort()
-            raise HostUnreachable(
-                f"No connection to {target}: {proxy_name} closed the tunnel or spoke in the target's place"
-            )
+            raise HostUnreachable(f"cannot connect to {target}: {proxy_name} closed the tunnel or sent unexpected data")
         return tunnel
 
     def _get_tls_context(self) -> ssl.SSLContext:
@@ -345,7 +353,7 @@ class HTTPClient:
                 return
 
     def _close_expired(self) -> None:
-        """Close what has been idle too long; come again when the next one will be."""
+        """Close connections that were idle too long, and schedule the next check."""
         assert self._loop is not None
         self._sweep_timer = None
         oldest = self._loop.time() - self._idle_timeout
@@ -358,14 +366,14 @@ class HTTPClient:
 
 
 def parse_url(url: str) -> tuple[str, str, int, str]:
-    """Scheme, host, port and path of a URL; refused where two readers could disagree about it."""
+    """Split a URL into scheme, host, port and path. Reject URLs that programs may read differently."""
     if _FORBIDDEN_PATTERN.search(url):
-        raise ValueError("the URL has a space or a control character in it")
+        raise ValueError("the URL contains a space or a control character")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
-        raise ValueError("the URL begins neither with http:// nor with https://")
+        raise ValueError("the URL must start with http:// or https://")
     if "@" in parts.netloc:
-        raise ValueError("the URL holds a user name or a password; give them as a header or by auth")
+        raise ValueError("the URL contains a user name or a password. Pass them as a header or with auth=")
     port = parts.port if parts.port is not None else 443 if parts.scheme == "https" else 80
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     if parts.query:
@@ -383,7 +391,7 @@ def _parse_host(host: str) -> str:
     except UnicodeError:
         name = ""
     if not _HOST_PATTERN.fullmatch(name):
-        raise ValueError("the URL has no host, or one that no machine can have")
+        raise ValueError("the URL has no valid host")
     return name
 
 
@@ -394,15 +402,15 @@ def _format_host(host: str) -> str:
 def _describe_failure(origin: Origin, error: OSError) -> str:
     address = origin.address
     if origin.proxy is not None:
-        address += f" by the proxy {_format_host(origin.proxy.host)}:{origin.proxy.port}"
+        address += f" through the proxy {_format_host(origin.proxy.host)}:{origin.proxy.port}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"The certificate of {address} is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"No TLS connection to {address}: {(error.reason or str(error)).replace('_', ' ').lower()}"
+        return f"cannot open a TLS connection to {address}: {(error.reason or str(error)).replace('_', ' ').lower()}"
     if isinstance(error, socket.gaierror):
-        return f"No connection to {address}: the name is unknown ({error.strerror})"
+        return f"cannot connect to {address}: unknown host name ({error.strerror})"
     if isinstance(error, ConnectionRefusedError):
-        return f"No connection to {address}: it was refused"
+        return f"connection refused by {address}"
     if isinstance(error, ConnectionError) and origin.scheme == "https":
-        return f"No TLS connection to {address}: it was closed during the handshake"
-    return f"No connection to {address}: {error.strerror or error}"
+        return f"cannot open a TLS connection to {address}: the server closed it during the handshake"
+    return f"cannot connect to {address}: {error.strerror or error}"

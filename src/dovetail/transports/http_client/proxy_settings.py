@@ -1,4 +1,4 @@
-"""Choose the proxy for a host: the given one, or the one of the environment."""
+"""Choose the proxy for a host: the one that the caller passed, or one from the environment."""
 
 import base64
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Proxy(NamedTuple):
-    """An HTTP proxy; `authorization` is the value of its Proxy-Authorization header, or empty."""
+    """An HTTP proxy. `authorization` is the value of the Proxy-Authorization header, or empty."""
 
     host: str
     port: int
@@ -16,12 +16,12 @@ class Proxy(NamedTuple):
 
 
 def parse_proxy(url: str) -> Proxy:
-    """The proxy a URL names. The text of an error never repeats the URL, which may hold a password."""
+    """Parse the URL of a proxy. Error messages never contain the URL, because it may hold a password."""
     parts = urlsplit(url if "://" in url else "http://" + url)
     if parts.scheme != "http":
-        raise ValueError(f"a proxy is reached by http, not by {parts.scheme}")
+        raise ValueError(f"the scheme of a proxy must be http, not {parts.scheme}")
     if not parts.hostname:
-        raise ValueError("a proxy needs a host, as in http://proxy.example:3128")
+        raise ValueError("a proxy URL needs a host, for example http://proxy.example:3128")
     authorization = b""
     if parts.username is not None:
         credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -30,14 +30,16 @@ def parse_proxy(url: str) -> Proxy:
 
 
 def find_proxy_url(scheme: str, host: str, port: int, environment: Mapping[str, str]) -> str:
-    """The value of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY for this target, or nothing. This machine needs no proxy."""
+    """Return HTTP_PROXY, HTTPS_PROXY or ALL_PROXY for a target. Return an empty string if the target is local or no
+    variable is set.
+    """
     if _is_local(host) or _is_excluded(host, port, _get_variable("no_proxy", environment)):
         return ""
     return _get_variable(f"{scheme}_proxy", environment) or _get_variable("all_proxy", environment)
 
 
 def _get_variable(name: str, environment: Mapping[str, str]) -> str:
-    # In a CGI program HTTP_PROXY is the request's Proxy header: anyone could set it.
+    # In a CGI program, HTTP_PROXY is the Proxy header of the request, which any caller can set.
     if name == "http_proxy" and "REQUEST_METHOD" in environment:
         return environment.get(name, "")
     return environment.get(name) or environment.get(name.upper()) or ""

@@ -1,7 +1,7 @@
-"""HTTP requests to the URL of an MCP server, and errors with hints for its refusals.
+"""HTTP requests to the URL of an MCP server, and errors with hints for requests that the server rejects.
 
-Redirects are followed only within the origin, so that credentials never reach another. One that a POST is given for
-good moves what comes after it, any other only the request that met it.
+The client follows redirects only within the origin, so credentials never reach another origin. A permanent redirect of
+a POST also applies to later requests. Any other redirect applies to one request.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _MAX_EXCERPT_CHARS: Final = 300
 
 
 class RemoteServer:
-    """One URL, with what every request to it carries."""
+    """The URL of a server, and the headers and credentials that every request to this URL has."""
 
     def __init__(
         self,
@@ -69,11 +69,13 @@ class RemoteServer:
 
     @property
     def address(self) -> str:
-        """Where it is, as a user knows it."""
+        """Return the address of the server for messages."""
         return _get_address(self.url)
 
     async def send(self, method: str, headers: Headers, body: bytes = b"") -> ClientResponse:
-        """The reply to a request, with credentials if they are asked for. A refused request was not acted upon."""
+        """Send a request. Add credentials if the server asks for them. The server does not execute a request that it
+        rejects.
+        """
         authorizer, auth_headers = self._authorizer, ()
         redirects = refusals = 0
         url, is_permanent = self.url, method == "POST"
@@ -88,7 +90,7 @@ class RemoteServer:
                 if is_permanent:
                     self.url = url
             elif authorizer is None or response.status not in (401, 403) or method == "DELETE":
-                return response  # nobody logs in to leave
+                return response  # a DELETE ends the session and does not need a login
             else:
                 refusals += 1
                 if not await self._handle_challenge(authorizer, response, auth_headers, refusals):
@@ -127,7 +129,7 @@ class RemoteServer:
             raise convert_error(exc, url) from None
 
     def _follow_redirect(self, response: ClientResponse) -> str:
-        """Where a redirect leads, if it stays here."""
+        """Return the target of a redirect within the origin."""
         response.close()
         location = _get_location(response)
         if not location:
@@ -135,21 +137,21 @@ class RemoteServer:
         target = self._resolve_same_origin(location, response.url)
         if target is None:
             raise add_context(
-                HTTPStatusError(f"the server sends its callers elsewhere: {clip(location)}"),
+                HTTPStatusError(f"the server redirects to another origin: {clip(location)}"),
                 status_code=response.status,
-                hint="use that URL if you trust it; credentials are never sent on",
+                hint="connect to the new URL if you trust it. Credentials are never sent to another origin",
             )
         return target
 
     def resolve_endpoint(self, location: str, base_url: str) -> str:
-        """A URL the server names on a page of its own, which must be of its own origin."""
+        """Resolve a URL that the server sent. The URL must be in the server's origin."""
         target = self._resolve_same_origin(location, base_url)
         if target is None:
-            raise NotMCPServer(f"the server names an address that is not its own: {clip(location)}")
+            raise NotMCPServer(f"the server names an endpoint in another origin: {clip(location)}")
         return target
 
     def _resolve_same_origin(self, location: str, base_url: str) -> str | None:
-        """A location as a URL, if it is of the same origin and one that can be asked."""
+        """Resolve a location. Return None if the location is invalid or in another origin."""
         try:
             target = urljoin(base_url, location)
             return target if parse_url(target)[:3] == parse_url(self.url)[:3] else None
@@ -157,7 +159,7 @@ class RemoteServer:
             return None
 
     async def close(self) -> None:
-        """Close every connection, and wait for no login."""
+        """Close every connection and cancel pending logins."""
         for login_task in self._login_tasks:
             login_task.cancel()
         await self._http_client.close()
@@ -166,7 +168,7 @@ class RemoteServer:
 
 
 async def read_body(response: ClientResponse, url: str) -> bytes:
-    """The whole body of a reply."""
+    """Return the whole body of a response."""
     try:
         return await response.read()
     except TransportError as exc:
@@ -174,7 +176,7 @@ async def read_body(response: ClientResponse, url: str) -> bytes:
 
 
 async def read_refusal(response: ClientResponse, url: str) -> RawMessage | MCPError:
-    """What a status of 300 or more means: the error response it carries, or an exception that tells it."""
+    """Return the JSON-RPC error of a response with status 300 or more, or an exception that explains the status."""
     status = response.status
     text = await read_body(response, url)
     challenge = response.headers.get(b"www-authenticate", b"").decode("latin-1")
@@ -217,34 +219,37 @@ def _get_location(response: ClientResponse) -> str:
 
 
 def _redirect_error(response: ClientResponse) -> HTTPStatusError:
-    """A redirect that cannot be followed: it leads nowhere, or lets a request be sent on as one that has no body."""
+    """Create the error for a redirect without a target, or for one that would drop the request body."""
     location = _get_location(response)
     if not location:
-        error = HTTPStatusError(
-            f"the server answered with status {response.status}, a redirect that does not say where to"
-        )
-        return add_context(error, status_code=response.status, hint="is the URL right, down to the last slash?")
+        error = HTTPStatusError(f"the server answered with status {response.status}, a redirect without a target")
+        return add_context(error, status_code=response.status, hint="check the URL, including a slash at the end")
     error = HTTPStatusError(f"the server answered with status {response.status}, a redirect to {clip(location, 200)}")
     return add_context(
-        error, status_code=response.status, hint="use that URL if it is the server's; if it is a login page, give auth="
+        error,
+        status_code=response.status,
+        hint="if the new URL is the server's, connect to it. If it is a login page, pass auth=",
     )
 
 
 _INSUFFICIENT_SCOPE: Final = "insufficient_scope"
 _CHALLENGE_PARAM_PATTERN: Final = re.compile(
     r'\b(error|error_description|scope)="([^"\\]*)"'
-)  # enough to tell a user, not to act upon
-_CONNECT_HINT: Final = "is the server running, and is that its address?"
-_PLAIN_HTTP_HINT: Final = "it does not answer in TLS: is its address http:// rather than https://?"
+)  # not a full parser, so use the values only in messages
+_CONNECT_HINT: Final = "is the server running, and is the address correct?"
+_CERTIFICATE_HINT: Final = (
+    "for a private certificate, set SSL_CERT_FILE to its CA file, or pass HTTPTarget(url, verify='ca.pem')"
+)
+_PLAIN_HTTP_HINT: Final = "the server does not use TLS. Did you mean http:// instead of https://?"
 _STATUS_HINTS: Final = {
     404: "is the path right? MCP servers are often at /mcp",
     405: "is the path right? MCP servers are often at /mcp",
-    429: "these are too many requests for the server; try again later, or less often",
-    421: "the server does not know itself by this host name; its allowed_hosts or public_url says which it does",
-    500: "look into the server's log",
+    429: "the server received too many requests. Try again later, or less often",
+    421: "the server does not accept this host name. Check its allowed_hosts or public_url",
+    500: "check the server's log",
     502: "is the server behind the proxy running?",
-    503: "the server is busy or starting; try again in a moment",
-    504: "the proxy gave up waiting for the server",
+    503: "the server is busy or starting. Try again in a moment",
+    504: "the proxy timed out waiting for the server",
 }
 
 
@@ -259,23 +264,23 @@ def _find_error_response(text: bytes) -> RawMessage | None:
 
 
 def _credentials_error(status: int, challenge: str, body_quote: str) -> MCPError:
-    """What a 401 or 403 says of the credentials that were sent, or were not. RFC 6750, section 3.1"""
+    """Create the error for status 401 or 403 from the WWW-Authenticate challenge. RFC 6750, section 3.1"""
     params = {name: clip(value) for name, value in _CHALLENGE_PARAM_PATTERN.findall(challenge)}
     description = params.get("error_description") or params.get("error")
-    can_log_in = not challenge or "resource_metadata=" in challenge  # whether there is somewhere to log in, or may be
+    can_log_in = not challenge or "resource_metadata=" in challenge  # whether a login may be possible
     detail = f": {description}" if description else f" (status {status}{body_quote})"
     if _INSUFFICIENT_SCOPE in challenge:
-        error = Forbidden(f"the credentials lack the scope {params.get('scope', 'this takes')}")
-        hint = 'auth="oauth" asks the user for it; a token of your own must be issued with it'
+        error = Forbidden(f"the credentials lack the scope {params.get('scope', 'that this request needs')}")
+        hint = 'auth="oauth" asks the user for the scope. If you pass a token, it must have the scope'
     elif status == 403:
-        error = Forbidden(f"the server refuses these credentials or this caller{detail}")
-        hint = "check what the token is for, or the server's allowed hosts and origins"
+        error = Forbidden(f"the server rejected the credentials or the caller{detail}")
+        hint = "check the scopes and audience of the token, or the server's allowed hosts and origins"
     elif description:
-        error = Unauthorized(f"the server does not take these credentials: {description}")
-        hint = "get a fresh token" + (', or log in: auth="oauth"' if can_log_in else " from whoever runs the server")
+        error = Unauthorized(f"the server rejected the credentials: {description}")
+        hint = "get a new token" + (', or log in: auth="oauth"' if can_log_in else " from the operator of the server")
     else:
-        error = Unauthorized(f"the server asks for credentials{detail}")
-        hint = ('log in: auth="oauth"; or ' if can_log_in else "") + 'give a token you have: auth=BearerAuth("…")'
+        error = Unauthorized(f"the server requires credentials{detail}")
+        hint = ('log in: auth="oauth", or ' if can_log_in else "") + 'pass a token: auth=BearerAuth("…")'
     error.challenge, error.status_code = challenge, status
     return add_context(error, hint=hint)
 
@@ -284,25 +289,28 @@ def _parse_seconds(value: bytes | None) -> float | None:
     return float(value) if value is not None and value.isdigit() and len(value) < 6 else None
 
 
+def _suggest_fix(exc: HostUnreachable) -> str:
+    if isinstance(exc.__cause__, ssl.SSLCertVerificationError):
+        return _CERTIFICATE_HINT
+    return _PLAIN_HTTP_HINT if "wrong version number" in exc.reason.lower() else _CONNECT_HINT
+
+
 def convert_error(exc: TransportError, url: str) -> MCPError:
-    """A failure of the HTTP client in the client's own words."""
+    """Convert an error of the HTTP client to an error of the MCP client."""
     match exc:
         case HostUnreachable():
-            return add_context(
-                ConnectError(exc.reason),
-                hint=_PLAIN_HTTP_HINT if "wrong version number" in exc.reason.lower() else _CONNECT_HINT,
-            )
+            return add_context(ConnectError(exc.reason), hint=_suggest_fix(exc))
         case ConnectionBroken():
-            error = ConnectionLost("the connection was lost before the answer came")
+            error = ConnectionLost("the connection was lost before the response arrived")
             error.maybe_sent = exc.sent
             return error
         case ResponseTooLarge():
             return add_context(
-                InvalidResult(f"the answer is too large: {exc.args[0]}"),
+                InvalidResult(f"the response is too large: {exc.args[0]}"),
                 hint="raise ClientLimits(max_response_bytes=...)",
             )
         case InvalidHTTPResponse():
-            return NotMCPServer(f"what {_get_address(url)} answers is not HTTP as it should be: {exc.args[0]}")
+            return NotMCPServer(f"{_get_address(url)} sent an invalid HTTP response: {exc.args[0]}")
         case _:
             return exc
 
@@ -318,14 +326,14 @@ def create_http_client(
     connect_timeout: float,
     **client_options: Any,
 ) -> HTTPClient:
-    """Create an HTTP client with a user's settings."""
+    """Create an HTTP client from the options of a user."""
     return HTTPClient(
         tls=_create_tls_context(verify, cert), proxy=proxy, connect_timeout=connect_timeout, **client_options
     )
 
 
 def check_certificate_files(verify: object, cert: object) -> None:
-    """Raise FileNotFoundError unless the files of certificates exist."""
+    """Raise FileNotFoundError unless the certificate files exist."""
     for option, paths in (("verify", verify), ("cert", cert)):
         for path in paths if isinstance(paths, tuple) else (paths,):
             if isinstance(path, str | Path) and not Path(path).is_file():

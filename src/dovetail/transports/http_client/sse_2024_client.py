@@ -1,6 +1,6 @@
 """The client side of the deprecated HTTP+SSE transport of 2024: one stream to read, one URL to post to.
 
-Quarantined in this file: when that revision dies, it is deleted.
+This file contains the whole transport, so that the transport is easy to remove.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from dovetail.protocol.client_transport import EncodedRequest, Headers, MessageR
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.sse import EventTooLarge, SSEParser
-from dovetail.transports.duplex_client import DuplexClient
+from dovetail.transports.duplex_client import DuplexClient, PendingRequest
 from dovetail.transports.http_client.http1_connection import ClientResponse
 from dovetail.transports.http_client.remote_server import RemoteServer, read_refusal
 from dovetail.wire.raw_message import RawMessage
 
 
 class SSE2024Client(DuplexClient):
-    """One server, by its stream and the address the stream names."""
+    """A connection over HTTP+SSE: reads an event stream and posts to the URL that the stream announces."""
 
     def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class SSE2024Client(DuplexClient):
         self._post_address: asyncio.Future[str] = self._loop.create_future()
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Open the stream and wait for the address."""
+        """Open the stream and wait for the URL to post to."""
         self._receiver = self._stream_remote.receiver = receiver
         response = await self._stream_remote.send("GET", [(b"accept", SSE_MEDIA_TYPE)])
         if response.status >= 300:
@@ -46,17 +46,17 @@ class SSE2024Client(DuplexClient):
             raise (
                 refused_message
                 if isinstance(refused_message, MCPError)
-                else NotMCPServer("the server refuses to open a stream")
+                else NotMCPServer("the server refused to open an event stream")
             )
         if parse_media_type(response.headers.get(b"content-type")) != SSE_MEDIA_TYPE:
             response.close()
-            raise NotMCPServer("what is there is no stream of events")
+            raise NotMCPServer("the response is not an event stream")
         self._read_task = self._loop.create_task(self._read_stream(response))
         try:
             async with asyncio.timeout(self._connect_timeout):
                 address = await asyncio.shield(self._post_address)
         except TimeoutError:
-            raise NotMCPServer("the stream does not name an address to post to") from None
+            raise NotMCPServer("the stream does not contain a URL to post to") from None
         self._post_remote = RemoteServer(self._stream_remote.resolve_endpoint(address, response.url), **self._options)
 
     async def _read_stream(self, response: ClientResponse) -> None:
@@ -71,38 +71,35 @@ class SSE2024Client(DuplexClient):
                     elif event.event == "message":
                         self.receive_message(event.data.encode())
         except EventTooLarge as exc:
-            error = ConnectionLost(f"the server sent something too large: {exc}")
+            error = ConnectionLost(f"the server sent a message that is too large: {exc}")
         except TransportError:
             error = ConnectionLost("the stream was lost")
         finally:
             response.close()
             if not self._post_address.done():
-                self._post_address.set_exception(NotMCPServer("the stream ended without naming an address to post to"))
+                self._post_address.set_exception(NotMCPServer("the stream ended before it sent a URL to post to"))
                 self._post_address.exception()
             self.end(error)
 
     async def exchange(self, request: EncodedRequest) -> RawMessage:
-        """Post a request; its response comes on the stream."""
+        """Post a request and wait for the response, which arrives on the stream."""
         if self._end_error is not None:
-            error = ConnectionLost("the stream is gone")
+            error = ConnectionLost("the stream is closed")
             error.maybe_sent = False
             raise error
-        future: asyncio.Future[RawMessage] = self._loop.create_future()
-        self._pending[request.id] = future, request
+        self._pending[request.id] = pending = PendingRequest(request)
         try:
             await self._post(request.body)
-            return await future
+            return await pending.wait()
         finally:
             self._pending.pop(request.id, None)
-            if future.done() and not future.cancelled():
-                future.exception()
 
     async def send_message(self, body: bytes, headers: Headers = ()) -> None:
-        """Post a notification or an answer."""
+        """Post a notification or a response."""
         await self._post(body)
 
     def write(self, data: bytes) -> None:
-        """Post without waiting."""
+        """Start to post a message. Do not wait for the server."""
         task = self._loop.create_task(self._post_quietly(data))
         self._post_tasks.add(task)
         task.add_done_callback(self._post_tasks.discard)

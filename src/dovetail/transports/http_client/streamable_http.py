@@ -1,7 +1,8 @@
-"""The client side of Streamable HTTP, for both eras: each message is a POST, answered by JSON or an event stream.
+"""The client side of Streamable HTTP, for both eras. Each message is a POST. The server answers with JSON or an event
+stream.
 
-In the handshake era it also keeps the session, a stream for what the server says unasked, and takes up broken streams
-where they ended. What a status or a page means is told in words a user can act on.
+In the handshake era, the client also keeps the session, opens a stream for unsolicited messages of the server, and
+resumes broken streams. Errors explain an unexpected status or web page.
 """
 
 import asyncio
@@ -43,21 +44,21 @@ LAST_EVENT_HEADER: Final = b"last-event-id"
 _ACCEPT_JSON_OR_SSE: Final = (b"accept", b"application/json, text/event-stream")
 _ACCEPT_SSE: Final = (b"accept", SSE_MEDIA_TYPE)
 _CONTENT_TYPE_JSON: Final = (b"content-type", JSON_MEDIA_TYPE)
-# How transports say that a session is gone, seen with 400; an answer to the request itself has another id or code.
+# Matches the messages with which servers report an expired session if they send status 400.
 _SESSION_GONE_PATTERN: Final = re.compile(
     r"(?:bad request: *)?(?:(?:no valid|invalid|unknown|missing) (?:mcp-)?session\b|"
     r"(?:mcp-)?session(?:[ -]id)?(?: header)?(?: is)? (?:not found|required|unknown|invalid|missing|expired))",
     re.IGNORECASE,
 )
 _SESSION_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
-_UNRELATED_IDS: Final = (None, "server-error")  # ids of an error that answers no request
-# What says "not now" rather than "there is no such stream".
+_UNRELATED_IDS: Final = (None, "server-error")  # ids of an error response that does not belong to a request
+# These status codes mean that the client should retry later. They do not mean that the stream is missing.
 _RETRYABLE_STATUS_CODES: Final = frozenset({408, 425, 429})
 _PATH_HINT: Final = "is the path right? MCP servers are often at /mcp"
 
 
 class StreamableHTTPClient:
-    """One server at one URL."""
+    """The transport to one server at one URL."""
 
     has_headers = True
 
@@ -70,35 +71,33 @@ class StreamableHTTPClient:
         self._receiver: MessageReceiver | None = None
         self._revision: str | None = None
         self._session: bytes | None = None
-        self._session_headers: list[tuple[bytes, bytes]] = []  # what every request of a handshake session carries
+        self._session_headers: list[tuple[bytes, bytes]] = []  # headers that every request of a handshake session has
         self._tasks: set[asyncio.Task[Any]] = set()
         self._end_error: TransportError | None = None
         self._listen_timeout = timeouts.discover
         self._close_timeout = timeouts.close
-        self._listen_settled = asyncio.Event()  # the stream for what the server says unasked is open, or never will be
-        self._has_no_stream = False  # it never will be
-        self._unsolicited_count = 0  # messages that came on it
+        self._listen_settled = asyncio.Event()  # event that is set when the listening stream is open or has failed
+        self._has_no_stream = False  # True if the server does not offer a listening stream
+        self._unsolicited_count = 0  # number of messages received on the listening stream
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Nothing to reach yet: the first request does that."""
+        """Store the receiver. The client connects when it sends the first request."""
         self._receiver = self._remote.receiver = receiver
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """Nothing is known beyond what each reply says."""
+        """Return nothing, because each error has its own details."""
         return {}
 
     def suggest_fix(self) -> str | None:
-        """Each reply brings its own."""
+        """Return nothing, because each error has its own hint."""
         return None
 
     def create_fallback(self) -> ClientTransport | None:
-        """The same URL by the transport of 2024."""
+        """Return the HTTP+SSE transport for the same URL."""
         return self._create_fallback()
 
-    # Requests
-
     async def exchange(self, request: EncodedRequest) -> RawMessage:
-        """Send a request and follow its reply to the response."""
+        """Send a request and return its response."""
         headers = [
             _ACCEPT_JSON_OR_SSE,
             _CONTENT_TYPE_JSON,
@@ -123,7 +122,7 @@ class StreamableHTTPClient:
         data = await self._read_body(response)
         if content_type != JSON_MEDIA_TYPE:
             raise add_context(
-                NotMCPServer(f"the answer is {_describe_content(content_type, data)}, not JSON"),
+                NotMCPServer(f"the response is {_describe_content(content_type, data)}, not JSON"),
                 status_code=response.status,
                 hint=_PATH_HINT,
             )
@@ -134,15 +133,15 @@ class StreamableHTTPClient:
                 raise add_context(build_response_error(data, str(exc)), status_code=response.status) from None
             reason = f"not JSON: {exc}" if data else "empty, not JSON"
             raise add_context(
-                NotMCPServer(f"the answer is {reason}"), status_code=response.status, hint=_PATH_HINT
+                NotMCPServer(f"the response is {reason}"), status_code=response.status, hint=_PATH_HINT
             ) from None
         if message is None and request.method in (DISCOVER, INITIALIZE):
             excerpt = clip(data[:400].decode("utf-8", "replace"), 200)
-            reason = f"the answer is JSON, but no message of this protocol: {excerpt!r}"
+            reason = f"the response is JSON, but not an MCP message: {excerpt!r}"
             raise add_context(NotMCPServer(reason), status_code=response.status, hint=_PATH_HINT)
         if message is None:
             raise add_context(
-                InvalidResult("the reply does not contain the answer to the request"), status_code=response.status
+                InvalidResult("the response does not contain the result of the request"), status_code=response.status
             )
         return message
 
@@ -153,8 +152,8 @@ class StreamableHTTPClient:
             and not request.is_stateless
             and _is_session_gone(response.status, refused_message)
         ):
-            self._end_session("the server no longer knows the session")
-            raise _unsent_error("the server no longer knows the session")
+            self._end_session("the session has expired on the server")
+            raise _unsent_error("the session has expired on the server")
         if isinstance(refused_message, MCPError):
             raise refused_message
         if refused_message.error is None:
@@ -167,7 +166,7 @@ class StreamableHTTPClient:
         return await read_body(response, self._remote.url)
 
     def _dispatch(self, messages: list[RawMessage], request: EncodedRequest | None) -> RawMessage | None:
-        """The answer among these messages; the rest goes to the inbox."""
+        """Return the response to the request, if it is among the messages. Pass all other messages to the receiver."""
         answer = None
         for message in messages:
             if message.is_response:
@@ -176,7 +175,7 @@ class StreamableHTTPClient:
                 elif request is not None and message.id == str(request.id):
                     raise build_response_error(message.encode(), f"its id is the text {message.id!r}")
             elif message.method is None and request is not None and message.id == request.id:
-                raise build_response_error(message.encode(), "it holds neither a result nor an error")
+                raise build_response_error(message.encode(), "it has neither a result nor an error")
             elif self._receiver is not None:
                 if request is not None:
                     self._receiver.record_activity(request.id)
@@ -185,10 +184,8 @@ class StreamableHTTPClient:
                 self._receiver.receive(message, None if request is None else request.id)
         return answer
 
-    # Event streams
-
     async def _follow_stream(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
-        """The response on an event stream; in the handshake era a broken one is taken up again where it ended."""
+        """Read the response from an event stream. In the handshake era, a broken stream is resumed."""
         parser = SSEParser(self._limits.max_response_bytes)
         failed_attempts = 0
         try:
@@ -203,7 +200,7 @@ class StreamableHTTPClient:
                     or parser.last_event_id is None
                     or failed_attempts > self._limits.max_reconnects
                 ):
-                    raise ConnectionLost("the server ended the stream before the answer")
+                    raise ConnectionLost("the server ended the stream before the response")
                 response.close()
                 await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
                 response = await self._open_stream(parser.last_event_id)
@@ -223,13 +220,13 @@ class StreamableHTTPClient:
                             return answer
         except EventTooLarge as exc:
             raise add_context(
-                InvalidResult(f"the answer is too large: {exc}"), hint="raise ClientLimits(max_response_bytes=...)"
+                InvalidResult(f"the response is too large: {exc}"), hint="raise ClientLimits(max_response_bytes=...)"
             ) from None
         except TransportError as exc:
             if not isinstance(exc, ConnectionBroken):
                 raise convert_error(exc, self._remote.url) from None
             if request is not None and (request.is_stateless or parser.last_event_id is None):
-                raise ConnectionLost("the connection was lost before the answer came") from None
+                raise ConnectionLost("the connection was lost before the response arrived") from None
         return None
 
     def _parse_messages(self, data: str, request: EncodedRequest | None) -> list[RawMessage]:
@@ -250,13 +247,13 @@ class StreamableHTTPClient:
         if response.status >= 300 or parse_media_type(response.headers.get(b"content-type")) != SSE_MEDIA_TYPE:
             status = response.status
             response.close()
-            raise add_context(
-                ConnectionLost(f"the stream could not be taken up again: status {status}"), status_code=status
-            )
+            raise add_context(ConnectionLost(f"the stream could not be resumed: status {status}"), status_code=status)
         return response
 
     def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:
-        """How long to wait before a stream is opened again: never less than our own minimum."""
+        """Return the number of seconds to wait before the stream is reopened. The server cannot go below our
+        minimum.
+        """
         limits = self._limits
         delay = max(
             compute_backoff(limits.reconnect_delay, failed_attempts, limits.max_reconnect_delay), (retry_ms or 0) / 1000
@@ -264,7 +261,7 @@ class StreamableHTTPClient:
         return min(delay, limits.max_reconnect_delay) * random.uniform(1.0, 1.2)
 
     async def _listen(self) -> None:
-        """What a handshake server says unasked, for as long as the session lasts.
+        """Receive the unsolicited messages of a handshake server until the session ends.
 
         spec: handshake/transports#listening-for-messages-from-the-server
         """
@@ -274,7 +271,7 @@ class StreamableHTTPClient:
         was_opened = False
         while self._end_error is None:
             last_event_id, unsolicited_count, started_at = parser.last_event_id, self._unsolicited_count, loop.time()
-            cause: MCPError = ConnectionLost("the server ended it")
+            cause: MCPError = ConnectionLost("the server ended the stream")
             try:
                 await self._listen_once(parser, was_opened)
                 was_opened = True
@@ -284,7 +281,7 @@ class StreamableHTTPClient:
                     return
             finally:
                 self._listen_settled.set()
-            # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
+            # A stream that was open for a while does not count as a failed attempt, because proxies close idle streams.
             was_stable = loop.time() - started_at >= self._limits.max_reconnect_delay
             has_received = parser.last_event_id != last_event_id or self._unsolicited_count != unsolicited_count
             failed_attempts = 0 if was_stable or has_received else failed_attempts + 1
@@ -294,7 +291,7 @@ class StreamableHTTPClient:
             parser = _continue_parser(parser)
 
     async def _listen_once(self, parser: SSEParser, is_repeated: bool) -> None:
-        """One stretch of the stream; without an id to go on from, nobody knows what was said before it."""
+        """Read the stream until it ends. A reopened stream without an event id may have missed messages."""
         response = await self._open_stream(parser.last_event_id)
         self._listen_settled.set()
         try:
@@ -305,9 +302,9 @@ class StreamableHTTPClient:
             response.close()
 
     def _should_stop_listening(self, exc: MCPError, was_opened: bool) -> bool:
-        """Whether the stream need not be asked for again."""
+        """Return whether to stop reopening the stream."""
         if exc.status_code == 404 and self._session is not None and was_opened:
-            self._end_session("the server no longer knows the session")
+            self._end_session("the session has expired on the server")
             return True
         self._has_no_stream = (
             not was_opened
@@ -315,26 +312,26 @@ class StreamableHTTPClient:
             and exc.status_code < 500
             and exc.status_code not in _RETRYABLE_STATUS_CODES
         )
-        return self._has_no_stream  # it offers no such stream
+        return self._has_no_stream  # True if the server offers no listening stream
 
     def _should_give_up(self, cause: MCPError) -> bool:
-        """After many vain attempts: a server that is away is lost, one that is there is asked again, seldom."""
+        """Return whether to give up after many failed attempts. Keep trying, less often, while the server still
+        answers.
+        """
         if isinstance(cause, ConnectError):
-            self._end_session("the server cannot be reached any more")
+            self._end_session("the server can no longer be reached")
             return True
         max_delay = self._limits.max_reconnect_delay
         log.warning(
-            "%s: the stream of what the server says unasked does not last (%s); it is opened again every %g s",
+            "%s: the listening stream keeps failing (%s). The client reopens the stream every %g s",
             self._remote.address,
             cause.args[0],
             max_delay,
         )
         return False
 
-    # Everything else
-
     async def send_message(self, body: bytes, headers: Headers = ()) -> None:
-        """Send a notification or an answer."""
+        """Send a notification or a response."""
         response = await self._remote.send(
             "POST", [_ACCEPT_JSON_OR_SSE, _CONTENT_TYPE_JSON, *self._session_headers, *headers], body
         )
@@ -344,7 +341,7 @@ class StreamableHTTPClient:
                 if isinstance(refused_message, MCPError):
                     raise refused_message
                 log.warning(
-                    "a notification was refused: %s",
+                    "the server rejected a notification: %s",
                     clip(refused_message.error.message if refused_message.error else ""),
                 )
             else:
@@ -353,7 +350,7 @@ class StreamableHTTPClient:
             response.close()
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
-        """A stateless request is cancelled by closing its reply, which is done; a session must be told."""
+        """Cancel a request. In the stateless era, closing its stream is enough. A session needs a notification."""
         if request.is_stateless or request.method == "initialize" or self._end_error is not None:
             return None
         notice = request.encode_cancellation(reason)
@@ -361,13 +358,15 @@ class StreamableHTTPClient:
         return notice
 
     async def complete_handshake(self, revision: str) -> None:
-        """From now on this revision is spoken."""
+        """Use the negotiated protocol version in all further requests."""
         self._revision = revision
         self._session_headers.append((VERSION_HEADER, revision.encode()))
         self._spawn(self._listen())
 
     async def wait_until_listening(self) -> bool:
-        """Wait for the stream of what is said unasked; some servers are silent until they have something to say."""
+        """Wait until the listening stream is open. Use a timeout, because some servers send no headers before the first
+        message.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._listen_timeout):
                 await self._listen_settled.wait()
@@ -382,7 +381,7 @@ class StreamableHTTPClient:
                     with contextlib.suppress(MCPError, TimeoutError):
                         async with asyncio.timeout(self._close_timeout):
                             (await self._remote.send("DELETE", [_ACCEPT_JSON_OR_SSE, *self._session_headers])).close()
-        finally:  # also when whoever closes it does not wait for the server
+        finally:  # the connections are closed even if this task is cancelled
             for task in tuple(self._tasks):
                 task.cancel()
             if self._tasks:
@@ -406,10 +405,12 @@ class StreamableHTTPClient:
 
 
 def _is_session_gone(status: int, refused_message: RawMessage | MCPError) -> bool:
-    """Whether a refusal says that the session is gone, so that nothing of the request was done.
+    """Return whether an error response means that the session has expired. In that case the server did not execute the
+    request.
 
-    404 says so; servers have been seen to say 400 and tell it in words, which are believed only of an error that is no
-    answer to the request: that one may have run. spec: handshake/transports#session-management
+    Status 404 means an expired session. Some servers send 400 and explain the expiry in the error message. The client
+    accepts such an error only if it does not answer the request, because an answered request may have run. spec:
+    handshake/transports#session-management
     """
     if status != 400 or not isinstance(refused_message, RawMessage) or refused_message.error is None:
         return status == 404
@@ -428,7 +429,7 @@ def _unsent_error(reason: str) -> ConnectionLost:
 
 
 def _continue_parser(parser: SSEParser) -> SSEParser:
-    """A parser for the next stretch of the same stream: it remembers where the last one ended."""
+    """Create a parser that continues a stream after the last event of this parser."""
     continued = SSEParser(parser.max_event_bytes)
     continued.last_event_id = parser.last_event_id
     continued.retry = parser.retry
@@ -443,7 +444,7 @@ def _describe_content(content_type: bytes, data: bytes) -> str:
         if not data
         else f"of type {clip(content_type.decode('latin-1'))}"
         if content_type
-        else "of no named type"
+        else "of unknown type"
     )
 
 

@@ -1,1 +1,1 @@
-"""MCP over HTTP, server side."""
+"""The server side of MCP over HTTP."""

@@ -8,12 +8,12 @@ from typing import Any, Final
 from dovetail.protocol.http_types import ASGIApp, ASGIMessage
 from dovetail.transports.http_server.endpoint import Endpoint
 
-_LIFESPAN_ENDED: Final = "over"  # not of ASGI: the application has left its lifespan, and nothing more comes of it
+_LIFESPAN_ENDED: Final = "over"  # internal message: the application has returned from its lifespan
 
 
 @asynccontextmanager
 async def run_lifespan(app: ASGIApp) -> AsyncGenerator[None]:
-    """The application's own lifespan; one that knows none is left alone."""
+    """Run the lifespan of an application. Do nothing if the application does not support it."""
     requests: asyncio.Queue[ASGIMessage] = asyncio.Queue()
     replies: asyncio.Queue[ASGIMessage] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -36,14 +36,14 @@ async def run_lifespan(app: ASGIApp) -> AsyncGenerator[None]:
 async def _run_quietly(coroutine: Any, replies: asyncio.Queue[ASGIMessage]) -> None:
     try:
         await coroutine
-    except Exception:  # it knows no lifespan
+    except Exception:  # the application does not support lifespan
         pass
     finally:
         replies.put_nowait({"type": _LIFESPAN_ENDED})
 
 
 class FallbackRouter:
-    """What the server serves goes to it, everything else to the other application; both are started and stopped."""
+    """Routes requests to the server or to another application, and runs the lifespan of both."""
 
     def __init__(self, endpoint: Endpoint, fallback: ASGIApp) -> None:
         self._endpoint = endpoint
@@ -51,7 +51,6 @@ class FallbackRouter:
         self.close = endpoint.close
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI."""
         if scope["type"] == "lifespan":
             await self._handle_lifespan(scope, receive, send)
         elif scope["type"] == "http" and self._endpoint.handles_path(scope):
@@ -60,7 +59,9 @@ class FallbackRouter:
             await self._fallback(scope, receive, send)
 
     async def _handle_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
-        """That all is stopped is said when the other is too: nobody waits for what is done after that."""
+        """Run both lifespans. Report the shutdown only after both have stopped, because the process may exit after that
+        report.
+        """
         shutdown_messages: list[Any] = []
 
         async def hold_shutdown(message: Any) -> None:

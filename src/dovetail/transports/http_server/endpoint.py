@@ -1,17 +1,18 @@
 """The HTTP endpoint as an ASGI application: each POST is an exchange, with both eras on one path.
 
-Screens each request (host, origin, type, size), chooses the era, runs the exchange in the request's own task and
-sends the answer. Handshake sessions are `sessions`' business, the 2024 transport is `sse_2024`'s.
+The endpoint checks each request (host, origin, type, size), chooses the era, runs the exchange in the task of the
+request and sends the response. `handshake_session_manager` handles sessions, and `sse_2024_server` the 2024 transport.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from dovetail.eager_tasks import SuspendNotifier
 from dovetail.errors import AuthError, Forbidden, InternalError, InvalidRequest, ParseError, ProtocolError, Unauthorized
 from dovetail.protocol import stateless
-from dovetail.protocol.exchange import Exchange, Service, check_meta_size
+from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
 from dovetail.protocol.http_checks import (
     JSON_MEDIA_TYPE,
     LOOPBACK,
@@ -24,21 +25,20 @@ from dovetail.protocol.http_checks import (
 )
 from dovetail.protocol.principal import Authenticator, as_principal
 from dovetail.protocol.stats import EndpointStats
-from dovetail.transports.eager_tasks import SuspendNotifier
 from dovetail.transports.http_server.handshake_session_manager import HandshakeSessionManager
 from dovetail.transports.http_server.http_request import (
     EndpointGuard,
     EndpointRequest,
     Headers,
+    OtherApps,
     Receive,
     ResponseMode,
     Scope,
     Send,
 )
 from dovetail.transports.http_server.http_response import (
+    ResponseTimers,
     ResponseWriter,
-    SilentResponses,
-    create_silent_responses,
     send_body,
     send_json,
 )
@@ -60,9 +60,11 @@ _DOCUMENT_HEADERS = ((b"content-type", b"application/json"), (b"cache-control", 
 
 P = TypeVar("P")
 
+_DISCONNECT_WATCH_DELAY_S: Final = 0.02  # how long a call may wait before the endpoint starts to watch for a disconnect
+
 
 class Endpoint:
-    """One server behind one path."""
+    """Serves one server on one path."""
 
     def __init__(
         self,
@@ -81,8 +83,10 @@ class Endpoint:
         guard: EndpointGuard | None = None,
         on_start: Callable[[], Awaitable[None]] | None = None,
         on_stop: Callable[[], Awaitable[None]] | None = None,
+        other_apps: OtherApps | None = None,
     ) -> None:
         self._service = service
+        self._other_apps = other_apps
         self._limits = service.limits
         self._budget = MemoryBudget(service.limits.max_buffered_bytes)
         self._path = "/" + path.strip("/")
@@ -100,24 +104,26 @@ class Endpoint:
         self._stateless_protocol = stateless.StatelessProtocol(
             service.implementation, service.protocol_versions, service.limits.max_result_bytes
         )
-        self._silent_responses = create_silent_responses(service.limits.keep_alive_interval)
-        self._sessions = HandshakeSessionManager(service, self._budget, self._silent_responses, is_stateful=sessions)
+        self._timers = ResponseTimers(service.limits.keep_alive_interval)
+        self._sessions = HandshakeSessionManager(service, self._budget, self._timers, is_stateful=sessions)
         self._sse_2024 = SSE2024Server(service, self._path) if http_sse and self._sessions.is_stateful else None
         self.is_ready = True
 
     def is_mcp_path(self, scope: Scope) -> bool:
-        """Whether a request is for the one path of both eras."""
+        """Return whether a request is for the MCP path."""
         return _get_relative_path(scope) == self._path
 
     def handles_path(self, scope: Scope) -> bool:
-        """Whether a request is for this server, by its path."""
+        """Return whether the path of a request belongs to this server."""
         path = _get_relative_path(scope)
         is_sse_2024 = self._sse_2024 is not None and self._sse_2024.handles_path(path)
         is_document = self._guard is not None and self._guard.has_document(path, scope)
-        return self.is_mcp_path(scope) or is_sse_2024 or is_document or (self._health and path in ("/live", "/ready"))
+        is_health = self._health and path in ("/live", "/ready")
+        has_other_app = self._other_apps is not None and self._other_apps.find(scope) is not None
+        return self.is_mcp_path(scope) or is_sse_2024 or is_document or is_health or has_other_app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle an ASGI request."""
         if scope["type"] != "http":
             await self._handle_non_http(scope, receive, send)
             return
@@ -127,6 +133,13 @@ class Endpoint:
             if self._cors_origins:
                 cors_headers = self._build_cors_headers(headers)
             path = _get_relative_path(scope)
+            if (
+                path != self._path
+                and self._other_apps is not None
+                and (other_app := self._other_apps.find(scope)) is not None
+            ):
+                await other_app(scope, receive, send)
+                return
             if self._health and path in ("/live", "/ready"):
                 await self._send_health(path, send)
                 return
@@ -134,7 +147,9 @@ class Endpoint:
                 raise Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
             server = scope.get("server")
             self._gate.check(headers, server[0] if server else None)
-            request = EndpointRequest(scope, receive, send, headers, cors_headers, _get_client_address(scope))
+            request = EndpointRequest(
+                scope, scope["method"], receive, send, headers, cors_headers, _get_client_address(scope)
+            )
             if request.method == "OPTIONS" and cors_headers:
                 await send_body(send, 204, cors_headers + _build_preflight_headers(headers), b"")
                 return
@@ -146,27 +161,29 @@ class Endpoint:
                 request.principal = await self._resolve_caller(self._guard.authenticate(path, request))
             elif self._authenticate is not None:
                 request.principal = as_principal(await self._resolve_caller(self._authenticate(headers)))
-            await self._route(path, request)
+            if path == self._path and request.method == "POST":
+                if await self._read_message(request):
+                    await self._handle_message(request)
+            else:
+                await self._route(path, request)
         except Refusal as refusal:
             body = jsonrpc.encode_error(None, InvalidRequest.code, refusal.message)
             await send_json(send, refusal.status, body, refusal.headers + cors_headers)
 
     def _route(self, path: str, request: EndpointRequest) -> Awaitable[None]:
-        """What to await for this path and method. Not a coroutine: that would be one more on every road."""
+        """Return the awaitable that handles a request other than a POST to the MCP path."""
         if path != self._path:
             if self._sse_2024 is not None and self._sse_2024.handles_path(path):
                 return self._serve_sse_2024(path, request, self._sse_2024)
             root = request.scope.get("root_path") or ""
-            raise Refusal(404, f"Nothing is here; the server is at {root}{self._path}")
+            raise Refusal(404, f"Not found. The MCP server is at {root}{self._path}")
         method = request.method
-        if method == "POST":
-            return self._handle_post(request)
         if method == "GET" and self._sessions.is_stateful:
             return self._sessions.handle_get(request)
         if method == "DELETE" and self._sessions.is_stateful:
             return self._sessions.handle_delete(request)
         allow = b"POST, GET, DELETE" if self._sessions.is_stateful else b"POST"
-        raise Refusal(405, f"{method} is not served here", [(b"allow", allow)])
+        raise Refusal(405, f"Method {method} is not allowed", [(b"allow", allow)])
 
     async def _serve_sse_2024(self, path: str, request: EndpointRequest, server: SSE2024Server) -> None:
         await server.wait_for_room(path, request)
@@ -184,27 +201,31 @@ class Endpoint:
             raise Refusal(exc.status_code or 401, str(exc), headers) from None
         except Exception as exc:
             log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
-            raise Refusal(500, "The caller could not be identified; the server's log says why") from None
+            raise Refusal(500, "The caller could not be authenticated. See the server's log") from None
 
-    # POST
-
-    async def _handle_post(self, request: EndpointRequest) -> None:
+    async def _read_message(self, request: EndpointRequest) -> bool:
+        """Read the message of a POST. If it is not JSON, send an error and return False."""
         request.response_mode = self._choose_mode(request.headers)
         body = await self._read_body(request)
         try:
-            message = request.message = decode(body)
+            request.message = decode(body)
         except ParseError as exc:
             await send_json(request.send, 400, jsonrpc.encode_protocol_error(None, exc), request.cors_headers)
-            return
+            return False
         request.size = len(body)
-        del body  # a large one is not kept while it is worked on
+        return True
+
+    def _handle_message(self, request: EndpointRequest) -> Awaitable[None]:
+        """Return the awaitable that handles the message of a POST. This function is not a coroutine, which saves a
+        frame per request.
+        """
+        message = request.message
         if self._stateless_protocol.is_served and (
             request.headers.get(stateless.VERSION_HEADER) in _STATELESS_VERSIONS
             or (type(message) is dict and stateless.is_stateless_message(message))
         ):
-            await self._handle_stateless(request)
-        else:
-            await self._sessions.handle_post(request)
+            return self._handle_stateless(request)
+        return self._sessions.handle_post(request)
 
     async def _handle_stateless(self, request: EndpointRequest) -> None:
         message = request.message
@@ -214,31 +235,31 @@ class Endpoint:
             and message.get("method") == "subscriptions/listen"
         ):
             if not parse_accept(request.headers.get(b"accept"))[1]:
-                raise Refusal(406, "A subscription is a stream: Accept must take text/event-stream")
+                raise Refusal(406, "A subscription needs a stream. Accept must include text/event-stream")
             request.response_mode = "auto"
-        writer = ResponseWriter(
-            request.send, request.response_mode, request.cors_headers, self._limits.keep_alive_interval, self._budget
-        )
+        writer = ResponseWriter(request.send, request.response_mode, request.cors_headers, self._timers, self._budget)
         try:
             kind = jsonrpc.classify(message)
             if kind == "notice":
                 await writer.send_accepted()
                 return
             if kind != "request":
-                raise InvalidRequest("Invalid request: answers travel in inputResponses, not as responses")
+                raise InvalidRequest("Invalid request: send answers in inputResponses, not as responses")
             exchange = self._stateless_protocol.admit(message, request.headers, request.principal)
             if request.size > self._limits.max_meta_bytes:
                 check_meta_size(exchange, self._limits.max_meta_bytes)
         except ProtocolError as exc:
             await self._refuse(request, writer, jsonrpc.read_id(message), exc)
             return
+        del message
+        request.message = None  # frees the message, because the exchange has copied what it needs
         exchange.emit = writer.emit
         exchange.origin = request.principal or request.client_address
         exchange.size = request.size
-        watcher = _DisconnectWatcher(exchange, request.receive, writer, self._silent_responses)
+        watcher = _DisconnectWatcher(exchange, request.receive, writer)
         try:
             try:
-                # Nothing here holds the result: a large one must not stay while the client reads it.
+                # Keep no reference to the result, so that a large result is freed while the client reads the response.
                 final_write = writer.finish(
                     self._stateless_protocol.seal(
                         exchange, await SuspendNotifier(self._service.handle(exchange), watcher.start)
@@ -270,7 +291,7 @@ class Endpoint:
         )
 
     def _choose_mode(self, headers: Mapping[bytes, bytes]) -> ResponseMode:
-        """How the answer may look: what the server is set to, narrowed by what the client takes."""
+        """Return the response mode: the server's setting, limited to the types that the client accepts."""
         content_type = headers.get(b"content-type")
         if content_type != JSON_MEDIA_TYPE and parse_media_type(content_type) != JSON_MEDIA_TYPE:
             raise Refusal(415, "Content-Type must be application/json")
@@ -278,15 +299,16 @@ class Endpoint:
         if accepts_json and accepts_sse:
             return self._response_mode
         if not accepts_json and not accepts_sse:
-            raise Refusal(406, "Accept must take application/json and text/event-stream")
+            raise Refusal(406, "Accept must include application/json and text/event-stream")
         return "json" if accepts_json else "sse"
 
     async def _read_body(self, request: EndpointRequest) -> bytes:
         limit = self._limits.max_body_bytes
         length = request.headers.get(b"content-length")
         if length is not None and (not length.isdigit() or len(length) > 12 or int(length) > limit):
-            # The connection stays: closed while the client still sends, it would be reset and the answer lost with it.
-            raise Refusal(413, f"The body may be at most {limit} bytes")
+            # Keep the connection open. If the server closed the connection while the client still sends, the client
+            # would get a reset instead of the response.
+            raise Refusal(413, f"The body must be at most {limit} bytes")
         message = await request.receive()
         body = message.get("body", b"")
         if message.get("more_body"):
@@ -294,11 +316,11 @@ class Endpoint:
             del message, body
             body = await self._read_remaining(spool, request.receive)
         if len(body) > limit:
-            raise Refusal(413, f"The body may be at most {limit} bytes")
+            raise Refusal(413, f"The body must be at most {limit} bytes")
         return body
 
     async def _read_remaining(self, spool: Spool, receive: Receive) -> bytes:
-        """A body that comes in pieces, within the time it may take."""
+        """Read the rest of a body that comes in pieces, within the body timeout."""
         has_more = True
         try:
             async with asyncio.timeout(self._limits.body_timeout):
@@ -308,7 +330,7 @@ class Endpoint:
                         raise Refusal(400, "The connection closed before the body was complete")
                     spool.append(message.get("body", b""))
                     has_more = message.get("more_body", False)
-                    del message  # what waits is the spool's to keep
+                    del message  # frees the piece, which the spool has stored
             return spool.read()
         except TimeoutError:
             raise Refusal(
@@ -323,8 +345,6 @@ class Endpoint:
         if parse_media_type(request.headers.get(b"content-type")) != JSON_MEDIA_TYPE:
             raise Refusal(415, "Content-Type must be application/json")
         return await self._read_body(request)
-
-    # Around it
 
     def _build_cors_headers(self, headers: Mapping[bytes, bytes]) -> Headers:
         origin = headers.get(b"origin")
@@ -369,7 +389,7 @@ class Endpoint:
                 return
 
     def stats(self) -> EndpointStats:
-        """Return what is open now."""
+        """Return the number of open sessions and streams, and the bytes in memory."""
         sessions, old = self._sessions, self._sse_2024
         connections = 0 if old is None else old.connections
         return EndpointStats(
@@ -380,7 +400,7 @@ class Endpoint:
         )
 
     async def close(self) -> None:
-        """Stop taking work, end what is open."""
+        """Reject new requests and end all sessions and streams."""
         if not self.is_ready:
             return
         self.is_ready = False
@@ -389,34 +409,34 @@ class Endpoint:
         await self._sessions.close()
         if self._sse_2024 is not None:
             await self._sse_2024.close()
+        if self._other_apps is not None:
+            await self._other_apps.close()
 
 
 class _DisconnectWatcher:
-    """Looks whether the client is still there, once the work has begun to wait. spec: cancellation
+    """Watches for a disconnect of the client while a call waits. spec: cancellation
 
-    From then on the reply also counts as silent.
+    Most calls wait only briefly, and a watching task for each call would cost more than the rest of the call. The watch
+    therefore begins after a delay. The response counts as silent as soon as the call waits.
     """
 
-    __slots__ = ("_exchange", "_receive", "_silent_responses", "_task", "_writer")
+    __slots__ = ("_exchange", "_receive", "_task", "_timer", "_writer")
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        receive: Receive,
-        writer: ResponseWriter,
-        silent_responses: Mapping[ResponseMode, SilentResponses],
-    ) -> None:
+    def __init__(self, exchange: IncomingExchange, receive: Receive, writer: ResponseWriter) -> None:
         self._exchange = exchange
         self._receive = receive
         self._writer = writer
-        self._silent_responses = silent_responses
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._writer.watch_silence(self._silent_responses)
-        self._task = asyncio.get_running_loop().create_task(self._watch_disconnect())
+        self._writer.watch_silence()
+        self._timer = asyncio.get_running_loop().call_later(_DISCONNECT_WATCH_DELAY_S, self._start_task)
         if self._exchange.task is None:
             self._exchange.task = asyncio.current_task()
+
+    def _start_task(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch_disconnect())
 
     async def _watch_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -424,6 +444,8 @@ class _DisconnectWatcher:
         self._exchange.end("gone")
 
     def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
@@ -433,7 +455,7 @@ def _as_collection(names: Collection[str]) -> Collection[str]:
 
 
 def _get_relative_path(scope: Scope) -> str:
-    """The path below wherever the application is mounted, without a slash at its end."""
+    """Return the path below the mount point of the application, without a slash at the end."""
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     if root and path.startswith(root):
@@ -442,7 +464,7 @@ def _get_relative_path(scope: Scope) -> str:
 
 
 def _get_client_address(scope: Scope) -> str | None:
-    """The client's address, where it says anything: on loopback everyone looks the same."""
+    """Return the client's address, or None for loopback, where all clients have the same address."""
     client = scope.get("client")
     return None if client is None or client[0] in LOOPBACK else client[0]
 

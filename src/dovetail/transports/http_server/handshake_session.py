@@ -1,7 +1,7 @@
-"""HandshakeSession: what an HTTP server remembers of one client of the handshake era.
+"""HandshakeSession: the state of one handshake client on an HTTP server.
 
-Holds who the client is, what runs for it, its streams and the questions put to it. Small while idle: whatever a
-session may never need is made when it first does.
+A session holds the client's identity, its running calls, its streams and the open requests to the client. An idle
+session is small, because rarely used parts are created on first use.
 """
 
 import asyncio
@@ -10,17 +10,17 @@ from typing import Any, Final
 
 from dovetail.errors import ConnectionLost, RemoteError
 from dovetail.protocol import handshake as handshake_protocol
-from dovetail.protocol.exchange import Exchange, Service
+from dovetail.protocol.exchange import IncomingExchange, Service
 from dovetail.protocol.handshake import PendingRequests
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.wire import jsonrpc
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
 
-STANDALONE_STREAM: Final = "0"  # the stream of what the server says unasked
+STANDALONE_STREAM: Final = "0"  # name of the stream for unsolicited messages of the server
 
 
 class HandshakeSession:
-    """One client's session."""
+    """The session of one client."""
 
     __slots__ = (
         "_client_requests",
@@ -49,17 +49,17 @@ class HandshakeSession:
     ) -> None:
         self.id = id
         self.handshake = handshake
-        # Whether streams begin with an event that only hands out an id: older clients trip over it.
+        # Whether streams begin with an event that has only an id. Older clients fail on such an event.
         self.has_priming_events = not is_older(handshake.caller.protocol_version, NEWEST_HANDSHAKE_REVISION)
         self.address = address
-        self.loop = loop  # the one it was opened in
+        self.loop = loop  # the event loop in which the session was opened
         self.created_at = self.last_used_at = loop.time()
         self.is_closed = False
-        self.running_exchanges: set[Exchange] | None = None
+        self.running_exchanges: set[IncomingExchange] | None = None
         self.pending_changes: dict[tuple[str, str | None], None] | None = None
         self._client_requests: PendingRequests[asyncio.Future[Any]] | None = None
         self._request_streams: dict[asyncio.Future[Any], EventStream] | None = (
-            None  # open questions and where they were put
+            None  # open requests to the client, each with its stream
         )
         self._streams: dict[str, EventStream] | None = None
         self._next_stream = 1
@@ -67,34 +67,36 @@ class HandshakeSession:
 
     @property
     def revision(self) -> str:
-        """The revision agreed on."""
+        """The negotiated protocol version."""
         return self.handshake.caller.protocol_version
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is at work and no stream is read. A call that waits for an answer is not at work."""
+        """Whether the session has no active call and no stream with a reader. A call that waits for the client is not
+        active.
+        """
         is_working = self.running_exchanges and any(not exchange.questions for exchange in self.running_exchanges)
         return not is_working and all(stream.reader is None for stream in (self._streams or {}).values())
 
     @property
     def streams_read(self) -> int:
-        """How many of its streams a client reads."""
+        """The number of streams that have a reader."""
         return sum(stream.reader is not None for stream in tuple((self._streams or {}).values()))
 
     def mark_ready(self, service: Service) -> None:
-        """The client has finished opening."""
+        """Mark the handshake as complete, and start to listen for changes."""
         if not self.handshake.is_ready:
             self.handshake.is_ready = True
             self._stop_listening = service.subscribe(self)
 
-    # Changes
-
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Whether a change is for this session."""
+        """Return whether this session is subscribed to a change."""
         return self.handshake.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Put a change on the GET stream, or keep it, each kind once, until there is one."""
+        """Send a change on the GET stream. If the stream is not open, keep each change once and send it when the stream
+        opens.
+        """
         stream = (self._streams or {}).get(STANDALONE_STREAM)
         for subscribed_uri in self.handshake.get_subscribed_uris(uri):
             if stream is None or stream.reader is None:
@@ -103,14 +105,12 @@ class HandshakeSession:
             else:
                 stream.append(encode_change(method, subscribed_uri))
 
-    # Streams
-
     def get_stream(self, name: str) -> EventStream | None:
-        """A stream of this session by its name."""
+        """Return a stream of this session by its name."""
         return (self._streams or {}).get(name)
 
     def open_stream(self, event_log: EventLog, name: str | None = None) -> EventStream:
-        """A new stream."""
+        """Open a new stream."""
         if name is None:
             name = str(self._next_stream)
             self._next_stream += 1
@@ -120,21 +120,19 @@ class HandshakeSession:
         return stream
 
     def store_response(self, event_log: EventLog, data: bytes) -> bytes:
-        """Keep a message as a stream of its own, complete from the start; what is sent of it."""
+        """Store a response as a complete stream and return its encoded events."""
         return self.open_stream(event_log).store_complete(data, has_priming_event=self.has_priming_events)
 
     def drop_old_streams(self, now: float, max_age: float) -> None:
-        """Let go of streams that ended long enough ago."""
+        """Drop streams that ended more than `max_age` seconds ago."""
         streams = self._streams or {}
         for name in [name for name, stream in streams.items() if stream.ended_at and now - stream.ended_at > max_age]:
             streams.pop(name).clear()
 
-    # Asking
-
     async def ask_client(
         self, stream: EventStream, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]
     ) -> Any:
-        """Ask the client on a reply's stream; its answer comes in a POST of its own."""
+        """Send a request to the client on the stream of a response. The client sends its response in another POST."""
         self._client_requests = self._client_requests or PendingRequests()
         self._request_streams = self._request_streams or {}
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -149,13 +147,13 @@ class HandshakeSession:
                 await emit(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
 
     def end_unread_requests(self, now: float, max_age: float) -> None:
-        """End the questions whose stream nobody has read for so long that it can no longer be resumed."""
+        """Fail the requests to the client whose stream has had no reader for more than `max_age` seconds."""
         for future, stream in (self._request_streams or {}).items():
             if stream.unread_since is not None and now - stream.unread_since > max_age and not future.done():
-                future.set_exception(ConnectionLost("The client left before it answered"))
+                future.set_exception(ConnectionLost("The client disconnected before it answered"))
 
     def handle_response(self, message: dict[str, Any]) -> None:
-        """A response came in."""
+        """Handle a response of the client."""
         pending = self._client_requests.match_response(message) if self._client_requests is not None else None
         if pending is None or pending[0].done():
             return
@@ -166,13 +164,13 @@ class HandshakeSession:
             future.set_result(answer)
 
     def cancel(self, id: Any) -> None:
-        """Stop the requests of this id."""
+        """Cancel the requests with this id."""
         for exchange in tuple(self.running_exchanges or ()):
             if exchange.id == id and type(exchange.id) is type(id):
                 exchange.end("cancelled")
 
     def close(self) -> None:
-        """End everything."""
+        """End all calls, requests and streams."""
         self.is_closed = True
         if self._stop_listening is not None:
             self._stop_listening()
@@ -181,12 +179,12 @@ class HandshakeSession:
                 future.set_exception(ConnectionLost("The session ended"))
         for exchange in tuple(self.running_exchanges or ()):
             exchange.end("cancelled")
-        for stream in tuple((self._streams or {}).values()):  # one that ends may be forgotten
+        for stream in tuple((self._streams or {}).values()):  # a copy, because `finish` may evict streams
             stream.finish()
             if stream.reader is None:
-                stream.clear()  # nobody can ask for it any more
+                stream.clear()  # a client cannot resume a stream of a closed session
 
 
 def encode_change(method: str, uri: str | None) -> bytes:
-    """The notice of a change."""
+    """Encode the notification of a change."""
     return jsonrpc.encode_notification(method, None if uri is None else {"uri": uri})

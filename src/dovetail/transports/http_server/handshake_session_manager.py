@@ -1,7 +1,8 @@
 """All handshake sessions over Streamable HTTP: ids, the GET stream, DELETE, resumption and expiry.
 
-A session is bound to the principal that opened it and to nothing else; a request is answered on its own reply,
-whatever its id; a lost connection does not stop the work. spec: handshake/transports#streamable-http
+A session is bound only to the principal that opened it. The server answers each request on the HTTP response of its
+POST, even if two requests have the same id. A lost connection does not stop a call. spec:
+handshake/transports#streamable-http
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import secrets
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
+from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.errors import (
     HeaderMismatch,
     InsufficientScope,
@@ -21,18 +23,18 @@ from dovetail.errors import (
 )
 from dovetail.protocol import downgrade, sse
 from dovetail.protocol import handshake as handshake_protocol
-from dovetail.protocol.exchange import Exchange, Service, check_meta_size
+from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
 from dovetail.protocol.http_checks import Refusal, get_http_status, parse_accept
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.transports.http_server.handshake_session import STANDALONE_STREAM, HandshakeSession, encode_change
-from dovetail.transports.http_server.http_request import EndpointRequest, ResponseMode
+from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.http_response import (
     STREAM_HEADERS,
+    ResponseTimers,
     ResponseWriter,
-    SilentResponses,
     send_body,
     send_json,
 )
@@ -51,26 +53,29 @@ _SWEEP_INTERVAL_S: Final = 5.0
 
 
 class HandshakeSessionManager:
-    """All sessions of one endpoint."""
+    """Manages the sessions of one endpoint."""
 
     def __init__(
         self,
         service: Service,
         budget: MemoryBudget,
-        silent_responses: Mapping[ResponseMode, SilentResponses],
+        timers: ResponseTimers,
         *,
         is_stateful: bool,
     ) -> None:
-        # What a version header may name.
+        # The allowed values of the MCP-Protocol-Version header.
         self._versions = frozenset(
             revision.encode() for revision in service.protocol_versions if not is_stateless(revision)
         )
         self.is_stateful = is_stateful and bool(self._versions)
-        self._default_version = None if self.is_stateful else DEFAULT_HTTP_REVISION.encode()  # a session knows its own
+        # The version of requests without the header. A session stores its version, so a stateful server needs no
+        # default.
+        self._default_version = None if self.is_stateful else DEFAULT_HTTP_REVISION.encode()
         self._service = service
         self._limits = service.limits
         self._event_log = EventLog(service.limits, budget)
-        self._silent_responses = silent_responses
+        self._timers = timers
+        self._starters: dict[asyncio.AbstractEventLoop, EagerTaskStarter] = {}  # one task starter per event loop
         self._sessions: dict[str, HandshakeSession] = {}
         self._sweep_timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
@@ -79,18 +84,16 @@ class HandshakeSessionManager:
 
     @property
     def streams(self) -> int:
-        """How many streams are read now."""
+        """The number of streams that have a reader."""
         return sum(session.streams_read for session in tuple(self._sessions.values()))
 
     @property
     def replay_bytes(self) -> int:
-        """How many bytes of events are kept for clients that reconnect."""
+        """The number of bytes stored for clients that reconnect."""
         return self._event_log.stored_bytes
 
-    # POST
-
     def handle_post(self, request: EndpointRequest) -> Awaitable[None]:
-        """What to await for one POST."""
+        """Return the awaitable that handles a POST."""
         message = request.message
         if type(message) is list:
             return self._handle_batch(request, message)
@@ -117,9 +120,7 @@ class HandshakeSessionManager:
         if self.is_stateful:
             session = self._create_session(handshake, request.client_address)
             headers.append((SESSION_HEADER, session.id.encode()))
-        writer = ResponseWriter(
-            request.send, request.response_mode, headers, self._limits.keep_alive_interval, self._event_log.budget
-        )
+        writer = ResponseWriter(request.send, request.response_mode, headers, self._timers, self._event_log.budget)
         return writer.finish(response)
 
     async def _handle_request(self, request: EndpointRequest, session: HandshakeSession) -> None:
@@ -141,13 +142,13 @@ class HandshakeSessionManager:
         except ProtocolError as exc:
             await _send_refusal(request, message["id"], exc, session.revision)
             return
-        writer = SessionResponseWriter(request, session, self._limits, self._event_log)
-        writer.watch_silence(self._silent_responses)
+        writer = SessionResponseWriter(request, session, self._timers, self._event_log)
+        writer.watch_silence()
         try:
             try:
                 response = await self._run(exchange, session, writer)
                 final_write = writer.end() if response is None else writer.finish(response)
-                del response  # a large one is not kept while the client reads it
+                del response  # frees a large response while the client reads
             except (ServerBusy, InsufficientScope) as exc:
                 refusal = handshake_protocol.refuse(session.revision, exchange.id, exc)
                 final_write = writer.finish(refusal, get_http_status(exc), request.build_error_headers(exc))
@@ -156,9 +157,10 @@ class HandshakeSessionManager:
             writer.drop()
             raise
 
-    def _admit(self, request: EndpointRequest, session: HandshakeSession, message: dict[str, Any]) -> Exchange:
+    def _admit(self, request: EndpointRequest, session: HandshakeSession, message: dict[str, Any]) -> IncomingExchange:
         exchange = session.handshake.admit(message)
-        if request.principal is not exchange.caller.principal:  # the same one, perhaps with more scopes by now
+        # The caller is the same, but its scopes may have changed.
+        if request.principal is not exchange.caller.principal:
             exchange.caller = replace(exchange.caller, principal=request.principal)
         exchange.headers = request.headers
         exchange.origin = request.principal or request.client_address
@@ -167,16 +169,18 @@ class HandshakeSessionManager:
             check_meta_size(exchange, self._limits.max_meta_bytes)
         return exchange
 
-    def _add_running(self, session: HandshakeSession, exchange: Exchange) -> None:
-        """Count a request among those of the session, if there is room."""
+    def _add_running(self, session: HandshakeSession, exchange: IncomingExchange) -> None:
+        """Add a request to the running requests of the session. Raise CallerBusy if too many are running."""
         if session.running_exchanges is None:
             session.running_exchanges = set()
         if len(session.running_exchanges) >= self._limits.max_calls_per_connection:
-            raise CallerBusy("Too many requests are in flight in this session")
+            raise CallerBusy("Too many requests are running in this session")
         session.running_exchanges.add(exchange)
 
-    async def _run(self, exchange: Exchange, session: HandshakeSession, writer: SessionResponseWriter) -> bytes | None:
-        """Run one exchange to its response; None if it was cancelled."""
+    async def _run(
+        self, exchange: IncomingExchange, session: HandshakeSession, writer: SessionResponseWriter
+    ) -> bytes | None:
+        """Run an exchange and return its response, or None if it was cancelled."""
         writer.attach(exchange, self.is_stateful)
         loop = asyncio.get_running_loop()
         exchange.task = asyncio.current_task(loop)
@@ -188,7 +192,7 @@ class HandshakeSessionManager:
                 exchange, await self._service.handle(exchange), self._limits.max_result_bytes
             )
         except (ServerBusy, InsufficientScope):
-            raise  # has a status of its own, where it is not one answer of several
+            raise  # the caller turns these errors into an HTTP status, except in a batch
         except ProtocolError as exc:
             response = handshake_protocol.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:
@@ -205,7 +209,7 @@ class HandshakeSessionManager:
         if exchange.verdict != "cancelled":
             return response
         exchange.task.uncancel()
-        return _encode_cancelled(exchange)  # even if the work went on to a result of its own
+        return _encode_cancelled(exchange)  # a cancelled call gets no other response, even if it returned a result
 
     def _handle_notification(self, session: HandshakeSession, message: dict[str, Any]) -> None:
         if message["method"] == "notifications/initialized":
@@ -215,25 +219,21 @@ class HandshakeSessionManager:
             session.cancel((message.get("params") or {}).get("requestId"))
 
     async def _handle_batch(self, request: EndpointRequest, messages: list[Any]) -> None:
-        """Several messages at once, in the one revision that had them. spec: handshake/basic#batching"""
+        """Handle a batch. Only protocol version 2025-03 supports batches. spec: handshake/basic#batching"""
         session = self._find_session(request)
-        if (
-            not session.handshake.allows_batches
-            or not messages
-            or len(messages) > self._limits.max_calls_per_connection
-        ):
-            problem = (
-                "are not part of this revision"
-                if not session.handshake.allows_batches
-                else "hold something, and not too much"
-            )
-            exc = InvalidRequest(f"Invalid request: batches {problem}")
+        problem = None
+        if not session.handshake.allows_batches:
+            problem = "this protocol version does not support batches"
+        elif not 0 < len(messages) <= self._limits.max_calls_per_connection:
+            problem = f"a batch must have 1 to {self._limits.max_calls_per_connection} messages"
+        if problem is not None:
+            exc = InvalidRequest(f"Invalid request: {problem}")
             await send_json(
                 request.send, 400, handshake_protocol.refuse(session.revision, None, exc), request.cors_headers
             )
             return
-        writer = SessionResponseWriter(request, session, self._limits, self._event_log)
-        writer.watch_silence(self._silent_responses)
+        writer = SessionResponseWriter(request, session, self._timers, self._event_log)
+        writer.watch_silence()
         try:
             results = await asyncio.gather(
                 *(self._run_batch_message(request, session, message, writer) for message in messages)
@@ -267,12 +267,10 @@ class HandshakeSessionManager:
         except ProtocolError as exc:
             return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), exc)
 
-    # GET and DELETE
-
     async def handle_get(self, request: EndpointRequest) -> None:
-        """The stream of what the server says unasked, or the rest of one that broke off."""
+        """Send the stream of unsolicited messages, or resume an interrupted stream."""
         if not parse_accept(request.headers.get(b"accept"))[1]:
-            raise Refusal(406, "Accept must take text/event-stream")
+            raise Refusal(406, "Accept must include text/event-stream")
         session = self._find_session(request)
         self._check_streams(request.principal, request.client_address)
         last_event_id = request.headers.get(LAST_EVENT_HEADER)
@@ -281,9 +279,8 @@ class HandshakeSessionManager:
             position = stream.last_number
         else:
             stream, position = find_resume_point(session, last_event_id)
-        reader = EventStreamReader(stream, request.send, request.receive, self._limits, request.valid_for)
-        stream.attach(reader)
-        stream.wakeup.set()  # whoever read it before lets go
+        reader = EventStreamReader(stream, position, request.send, self._timers.keep_alive, self._get_starter())
+        stream.attach(reader, reader.wake)
         priming_id = stream.allocate_id() if last_event_id is None and session.has_priming_events else None
         if stream.name == STANDALONE_STREAM:
             for method, uri in session.pending_changes or {}:
@@ -294,23 +291,31 @@ class HandshakeSessionManager:
             await request.send({"type": "http.response.start", "status": 200, "headers": headers})
             if priming_id is not None:
                 await reader.write(sse.encode_event(b"", id=priming_id))
-            await reader.run(position)
+            await reader.run(request.receive, request.valid_for)
         finally:
             stream.detach(reader)
             session.last_used_at = asyncio.get_running_loop().time()
 
+    def _get_starter(self) -> EagerTaskStarter:
+        loop = asyncio.get_running_loop()
+        starter = self._starters.get(loop)
+        if starter is None:
+            for other_loop in tuple(self._starters):
+                if other_loop.is_closed():
+                    self._starters.pop(other_loop, None)
+            starter = self._starters[loop] = EagerTaskStarter()
+        return starter
+
     def _get_standalone_stream(self, session: HandshakeSession) -> EventStream:
         stream = session.get_stream(STANDALONE_STREAM) or session.open_stream(self._event_log, STANDALONE_STREAM)
         if stream.reader is not None:
-            raise Refusal(409, "This session already has a stream open")
+            raise Refusal(409, "This session already has an open stream")
         return stream
 
     async def handle_delete(self, request: EndpointRequest) -> None:
-        """End a session on the client's wish."""
+        """End a session at the client's request."""
         self._end_session(self._find_session(request))
         await send_body(request.send, 204, request.cors_headers, b"")
-
-    # Keeping
 
     def _find_session(self, request: EndpointRequest) -> HandshakeSession:
         headers, principal = request.headers, request.principal
@@ -324,14 +329,14 @@ class HandshakeSessionManager:
             return HandshakeSession("", handshake_protocol.create_implicit_session(revision, principal), None, loop)
         id = headers.get(SESSION_HEADER)
         if id is None:
-            raise Refusal(400, "Mcp-Session-Id is required; open a session with initialize")
+            raise Refusal(400, "Mcp-Session-Id is required. Open a session with initialize")
         session = self._sessions.get(id.decode("latin-1"))
         if session is not None and self._is_expired(session, now):
             self._end_session(session)
             session = None
-        # Someone else's session is not told apart from one that never was.
+        # A request for the session of another principal gets the same error as one for an unknown session.
         if session is None or session.handshake.caller.principal != principal:
-            raise Refusal(404, "There is no such session; open one with initialize")
+            raise Refusal(404, "Unknown session. Open a session with initialize")
         session.last_used_at = now
         return session
 
@@ -355,7 +360,7 @@ class HandshakeSessionManager:
         return session
 
     def _evict_idle(self) -> bool:
-        """Let the longest unused session go; its client will open another if it ever comes back."""
+        """End the session that has been idle for the longest time. The client can open another session."""
         idle_sessions = [session for session in tuple(self._sessions.values()) if session.is_idle]
         if not idle_sessions:
             return False
@@ -391,7 +396,7 @@ class HandshakeSessionManager:
             self._sweep_timers[loop] = loop.call_later(delay, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End what is over of the sessions of this event loop, and of event loops that have ended."""
+        """End the expired sessions of this event loop and of closed event loops."""
         del self._sweep_timers[loop]
         now, limits = loop.time(), self._limits
         for session in tuple(self._sessions.values()):
@@ -407,7 +412,7 @@ class HandshakeSessionManager:
 
     def _is_expired(self, session: HandshakeSession, now: float) -> bool:
         if session.running_exchanges and not session.is_idle:
-            return False  # its calls have a time of their own
+            return False  # a running call has its own time limit
         limits, age = self._limits, now - session.created_at
         is_unopened = not session.handshake.is_ready and age > limits.initialize_timeout
         is_unused = now - session.last_used_at > limits.session_idle_timeout and session.is_idle
@@ -423,14 +428,16 @@ class HandshakeSessionManager:
 
 
 def _unsupported_error(headers: Mapping[bytes, bytes], revisions: tuple[str, ...]) -> ProtocolError:
-    """What a server without this era says to a request of it. spec: streamable-http#protocol-version-header"""
+    """Return the error for a handshake request to a server without handshake versions. spec:
+    streamable-http#protocol-version-header
+    """
     version = headers.get(VERSION_HEADER)
     if version is None:
         return HeaderMismatch("Header mismatch: mcp-protocol-version is required")
     return UnsupportedProtocolVersion(version.decode("latin-1"), revisions)
 
 
-def _encode_cancelled(exchange: Exchange) -> bytes | None:
+def _encode_cancelled(exchange: IncomingExchange) -> bytes | None:
     if exchange.caller.protocol_version == DRAFT:
         return jsonrpc.encode_error(exchange.id, downgrade.DRAFT_CANCELLED, "Request cancelled")
     return None

@@ -1,4 +1,4 @@
-"""One HTTP request of the endpoint, with what the checks have found out about it."""
+"""An HTTP request to the endpoint, with the results of its checks."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -17,37 +17,36 @@ ResponseMode = Literal["auto", "json", "sse"]
 
 
 class EndpointRequest(Struct):
-    """What the parts of the endpoint hand to one another."""
+    """An HTTP request with the data that all parts of the endpoint use."""
 
     scope: Scope
+    method: str  # the HTTP method, for example GET
     receive: Receive
     send: Send
     headers: dict[bytes, bytes]
-    cors_headers: Headers  # to be sent with whatever is answered
-    client_address: str | None  # the client's, where it says anything: on loopback everyone looks the same
-    principal: Principal | None = None  # who the caller proved to be
-    metadata_url: str | None = None  # where the server says who guards it
-    guard_scopes: Callable[[Iterable[str], Iterable[str]], Sequence[str]] | None = None  # see headers_for
-    message: Any = None  # of a POST, once it is read
+    cors_headers: Headers  # CORS headers of every response
+    client_address: str | None  # None on loopback, where all clients have the same address
+    principal: Principal | None = None  # the authenticated caller
+    metadata_url: str | None = None  # the URL of the protected resource metadata
+    # Chooses the scopes of a challenge, see build_error_headers.
+    guard_scopes: Callable[[Iterable[str], Iterable[str]], Sequence[str]] | None = None
+    message: Any = None  # the decoded message of a POST
     size: int = 0
     response_mode: ResponseMode = "auto"
 
     @property
-    def method(self) -> str:
-        """GET, POST, DELETE, OPTIONS, or what else was sent."""
-        return self.scope["method"]
-
-    @property
     def valid_for(self) -> float | None:
-        """Seconds until the caller's credentials end, and so a stream it opens. None if that is not known."""
+        """Seconds until the caller's credentials expire, or None if unknown. The caller's streams end at the same
+        time.
+        """
         return get_remaining_seconds(self.principal, time.time())
 
     def build_error_headers(self, exc: ProtocolError, *, is_stateless: bool = False) -> Headers:
-        """What an error response says beside its status: when to come back, or with which scopes.
+        """Return the headers of an error response: the retry delay, or the scopes that the request needs.
 
-        The scopes are all that this request takes, those of the guard among them. Handshake clients replace the scopes
-        they have by those of the challenge, so for them it repeats those of their token.
-        spec: authorization#runtime-insufficient-scope-errors
+        The scopes are all that this request needs, including those of the guard. A handshake client replaces its scopes
+        with those of the challenge, so its challenge repeats the scopes of its token. spec:
+        authorization#runtime-insufficient-scope-errors
         """
         if not isinstance(exc, InsufficientScope):
             return build_retry_header(exc)
@@ -66,17 +65,29 @@ class EndpointRequest(Struct):
         ]
 
 
+class OtherApps(Protocol):
+    """The applications that an endpoint serves on other paths."""
+
+    def find(self, scope: Scope) -> Any | None:
+        """Return the application of a path, or None."""
+        ...
+
+    async def close(self) -> None:
+        """Close all applications."""
+        ...
+
+
 class EndpointGuard(Protocol):
-    """Who decides which callers an endpoint serves."""
+    """Decides which callers an endpoint serves."""
 
     def has_document(self, path: str, scope: Scope) -> bool:
-        """Whether something is told to everyone who asks at this path."""
+        """Return whether there is a public document at this path."""
         ...
 
     def get_document(self, path: str, request: EndpointRequest) -> bytes | None:
-        """What is told to everyone who asks at this path, as JSON; None where nothing is."""
+        """Return the public document at this path as JSON, or None."""
         ...
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
-        """Return who is calling. Raise an AuthError if that is unknown or not allowed."""
+        """Return the caller. Raise an AuthError if the caller is unknown or not allowed."""
         ...

@@ -1,24 +1,27 @@
-"""The HTTP response to one POST: JSON, or an event stream once something must be sent before the result.
+"""The HTTP response to one POST. It is JSON, or an event stream if the server sends anything before the result.
 
-Knows ASGI and event streams, nothing about the messages it carries.
+This module knows ASGI and event streams, but not the messages.
 """
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
+from dovetail.eager_tasks import SuspendNotifier
 from dovetail.protocol import sse
-from dovetail.transports.eager_tasks import SuspendNotifier
 from dovetail.transports.http_server.http_request import Headers, ResponseMode, Send
+from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
 
-# Proxies wait a minute or less for the first byte, and a client can resume only a stream that has begun.
+# A silent response becomes a stream after this time. Proxies wait a minute or less for the first byte, and a client can
+# only resume a stream that has begun.
 _OPEN_AFTER_S = 10.0
-# Where streams are preferred they begin at once. The short delay lets a quick call send head and result in one write.
+# In mode "sse" a silent response becomes a stream after this short delay. The delay lets a quick call send head and
+# result in one write.
 _OPEN_PREFERRED_AFTER_S = 0.05
-SPOOL_AFTER_S = 0.5  # seconds without any progress after which a reply goes to disk
+SPOOL_AFTER_S = 0.5  # a response moves to disk if sending makes no progress for this time
 _JSON_CONTENT_TYPE = (b"content-type", b"application/json")
-# Proxies must neither keep nor hold back a stream. spec: streamable-http#receiving-messages
+# Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -27,14 +30,14 @@ STREAM_HEADERS: Headers = [
 
 
 async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """A complete answer."""
-    length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]  # RFC 9110: 204 has none
+    """Send a complete response."""
+    length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]  # RFC 9110: a 204 response has no length
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
-    """Part of an answer too large for one write: in slices, and laid on disk if the client does not keep up."""
+    """Send a large part of a response in slices. Move the rest to disk if the client reads too slowly."""
     stall_timer = _StallTimer(spool)
     try:
         for piece in spool.iter_slices():
@@ -49,7 +52,7 @@ async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
 
 
 class _StallTimer:
-    """Gives memory back when sending a slice takes long; one that is sent at once costs nothing."""
+    """Moves a response to disk if sending a slice takes long."""
 
     __slots__ = ("_spool", "_timer")
 
@@ -71,7 +74,7 @@ async def _send_message(send: Send, message: dict[str, Any]) -> None:
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """A complete answer of one JSON document."""
+    """Send a complete JSON response."""
     await send(_build_json_start(status, len(body), headers))
     await send({"type": "http.response.body", "body": body})
 
@@ -82,37 +85,35 @@ def _build_json_start(status: int, length: int, headers: Headers) -> dict[str, A
 
 
 class ResponseWriter:
-    """One answer in the making."""
+    """Writes the response to one request."""
 
     __slots__ = (
         "_budget",
         "_due_times",
         "_headers",
-        "_keep_alive_interval",
-        "_keep_alive_task",
-        "_keep_alive_timer",
         "_mode",
         "_send",
+        "_timer_task",
+        "_timers",
         "_write_lock",
         "is_ended",
         "is_streaming",
     )
 
     def __init__(
-        self, send: Send, mode: ResponseMode, headers: Headers, keep_alive_interval: float, budget: MemoryBudget
+        self, send: Send, mode: ResponseMode, headers: Headers, timers: "ResponseTimers", budget: MemoryBudget
     ) -> None:
         self._send = send
         self._budget = budget
         self._mode: ResponseMode = mode
         self._headers = headers
-        self._keep_alive_interval = keep_alive_interval
-        self._due_times: dict[ResponseWriter, float] | None = None  # where this reply waits to become a stream
-        self._keep_alive_timer: asyncio.TimerHandle | None = None  # of the next comment on a stream
+        self._timers = timers
+        self._due_times: DueTimes | None = None  # the timer entries that contain this response, or None
         self.is_streaming = False
         self.is_ended = False
 
     async def emit(self, data: bytes) -> None:
-        """Say something before the result."""
+        """Send a message before the result."""
         if self._mode == "json" or self.is_ended:
             return
         if not self.is_streaming:
@@ -120,9 +121,9 @@ class ResponseWriter:
         await self._write(self._encode_event(data))
 
     def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> Awaitable[None]:
-        """Give the result, and end.
+        """Send the result and end the response.
 
-        Not a coroutine itself: one would hold on to the bytes of a large result for as long as the client takes.
+        This is not a coroutine, because a coroutine would keep a large result in memory while the client reads.
         """
         if self.is_streaming:
             return self._finish_stream(data)
@@ -158,7 +159,7 @@ class ResponseWriter:
         await final_write
 
     async def _finish_single_event(self, data: bytes) -> None:
-        """A stream of the result and nothing else: all at once, with nobody to wait for and nothing to keep alive."""
+        """Send the result as the only event of a stream, in one write."""
         if self.is_ended:
             return
         self.is_streaming = True
@@ -174,12 +175,12 @@ class ResponseWriter:
             await send_spool(self._send, spool, has_more=False)
 
     async def send_accepted(self) -> None:
-        """Say that a message needing no answer was taken."""
+        """Send status 202 for a message that needs no response."""
         self._stop_sending()
         await send_body(self._send, 202, self._headers, b"")
 
     async def end(self) -> None:
-        """End without a result: the request was cancelled."""
+        """End without a result, because the request was cancelled."""
         if self.is_ended:
             return
         if not self.is_streaming and self._mode == "json":
@@ -192,35 +193,34 @@ class ResponseWriter:
         await self._write(b"", has_more=False)
 
     async def open_stream(self, first_event: bytes = b"") -> None:
-        """Become an event stream, which begins with `first`."""
+        """Turn the response into an event stream that begins with `first_event`."""
         self.is_streaming = True
         self._write_lock = asyncio.Lock()
-        async with self._write_lock:  # a result that comes meanwhile follows the head
+        async with self._write_lock:  # a result that is written meanwhile must follow the head
             first_event = self._build_first_event() + first_event
             await self._send(self._build_stream_start())
             if first_event:
                 await self._send({"type": "http.response.body", "body": first_event, "more_body": True})
         if not self.is_ended:
-            self._schedule_keep_alive()
+            self._start_keep_alive()
 
     def _build_first_event(self) -> bytes:
-        """What a stream begins with, if with anything."""
+        """Return the first event of a stream, or empty bytes."""
         return b""
 
     def _build_stream_start(self) -> dict[str, Any]:
         return {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]}
 
     def abandon(self) -> None:
-        """The client is gone: nothing more will be sent."""
+        """Stop sending, because the client has disconnected."""
         self._stop_sending()
 
     def _stop_sending(self) -> None:
-        """Send nothing more, except perhaps the end."""
+        """Mark the response as ended and stop its timer."""
         self.is_ended = True
         if self._due_times is not None:
             self._due_times.pop(self, None)
-        if self._keep_alive_timer is not None:
-            self._stop_keep_alive()
+            self._due_times = None
 
     def _encode_event(self, data: bytes) -> bytes:
         return sse.encode_event(data)
@@ -236,98 +236,59 @@ class ResponseWriter:
 
     async def _write_large(self, spool: Spool, *, has_more: bool) -> None:
         try:
-            async with self._write_lock:  # nothing else may come between two slices of an event
+            async with self._write_lock:  # nothing else may be sent between two slices of an event
                 await send_spool(self._send, spool, has_more=has_more)
         finally:
             spool.close()
 
-    # Silence
+    def watch_silence(self) -> None:
+        """Turn the response into an event stream if nothing is sent for a while."""
+        timer = self._timers.open_by_mode.get(self._mode)
+        if timer is not None:
+            self._due_times = timer.add(self)
 
-    def watch_silence(self, silent_responses: "Mapping[ResponseMode, SilentResponses]") -> None:
-        """Become an event stream if nothing is sent for a while."""
-        responses = silent_responses.get(self._mode)
-        if responses is not None:
-            self._due_times = responses.add(self)
+    def handle_timer(self) -> None:
+        """Open the stream after a while without data. If the stream is open, keep it alive with a comment."""
+        self._due_times = None
+        if self.is_streaming:
+            self._start_keep_alive()
+            self._timer_task = _start_task(self._send_comment())
+        else:
+            self._timer_task = _start_task(self._open_if_silent())
 
-    async def open_if_silent(self) -> None:
-        """Become an event stream because nothing has been sent for a while."""
+    async def _open_if_silent(self) -> None:
         if not self.is_streaming and not self.is_ended:
             await self.open_stream(sse.encode_comment())
 
-    def _schedule_keep_alive(self) -> None:
-        self._keep_alive_timer = asyncio.get_running_loop().call_later(
-            self._keep_alive_interval, self._keep_stream_alive
-        )
-
-    def _keep_stream_alive(self) -> None:
-        self._schedule_keep_alive()
-        self._keep_alive_task = _start_task(self._send_comment())
-
     async def _send_comment(self) -> None:
-        if (
-            self._keep_alive_timer is not None and not self._write_lock.locked()
-        ):  # what is being sent keeps the stream alive by itself
+        # A write in progress keeps the stream alive by itself.
+        if self._due_times is not None and not self._write_lock.locked():
             await self._write(sse.encode_comment())
 
-    def _stop_keep_alive(self) -> None:
-        if self._keep_alive_timer is not None:
-            self._keep_alive_timer.cancel()
-            self._keep_alive_timer = None
+    def _start_keep_alive(self) -> None:
+        self._stop_timer()
+        self._due_times = self._timers.keep_alive.add(self)
+
+    def _stop_timer(self) -> None:
+        if self._due_times is not None:
+            self._due_times.pop(self, None)
+            self._due_times = None
 
 
-class SilentResponses:
-    """Replies on which nothing has been sent. Each becomes an event stream after the same delay, in its event loop.
-
-    They come due in the order in which they were added, so one timer in each event loop serves them all.
+class ResponseTimers:
+    """The timers of an endpoint's responses. One turns a silent response into a stream, and one sends comments on a
+    silent stream.
     """
 
-    __slots__ = ("_delay", "_due_times_by_loop", "_tasks")
+    __slots__ = ("keep_alive", "open_by_mode")
 
-    def __init__(self, delay: float) -> None:
-        self._delay = delay
-        self._due_times_by_loop: dict[
-            asyncio.AbstractEventLoop, dict[ResponseWriter, float]
-        ] = {}  # of event loops with a timer
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def add(self, writer: ResponseWriter) -> dict[ResponseWriter, float]:
-        """Begin to count the time of a reply. Remove it from what is returned when it has ended."""
-        loop = asyncio.get_running_loop()
-        due_at = loop.time() + self._delay
-        due_times = self._due_times_by_loop.get(loop)
-        if due_times is None:
-            due_times = self._set_timer(loop, due_at)
-        due_times[writer] = due_at
-        return due_times
-
-    def _set_timer(self, loop: asyncio.AbstractEventLoop, due_at: float) -> dict[ResponseWriter, float]:
-        for other_loop in tuple(self._due_times_by_loop):
-            if other_loop.is_closed():
-                self._due_times_by_loop.pop(other_loop, None)
-        due_times = self._due_times_by_loop[loop] = {}
-        loop.call_at(due_at, self._open_due, loop, due_times)
-        return due_times
-
-    def _open_due(self, loop: asyncio.AbstractEventLoop, due_times: dict[ResponseWriter, float]) -> None:
-        now = loop.time()
-        while due_times:
-            writer, due_at = next(iter(due_times.items()))
-            if due_at > now:
-                loop.call_at(due_at, self._open_due, loop, due_times)
-                return
-            del due_times[writer]
-            task = _start_task(writer.open_if_silent())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        self._due_times_by_loop.pop(loop, None)
-
-
-def create_silent_responses(keep_alive: float) -> dict[ResponseMode, SilentResponses]:
-    """The silent replies of an endpoint by their mode. Those that must be JSON stay silent, so they have none."""
-    return {
-        "auto": SilentResponses(min(_OPEN_AFTER_S, keep_alive)),
-        "sse": SilentResponses(min(_OPEN_PREFERRED_AFTER_S, keep_alive)),
-    }
+    def __init__(self, keep_alive_interval: float) -> None:
+        self.keep_alive = SharedTimer(keep_alive_interval)
+        # A response in mode "json" never becomes a stream.
+        self.open_by_mode: dict[ResponseMode, SharedTimer] = {
+            "auto": SharedTimer(min(_OPEN_AFTER_S, keep_alive_interval)),
+            "sse": SharedTimer(min(_OPEN_PREFERRED_AFTER_S, keep_alive_interval)),
+        }
 
 
 def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -338,4 +299,4 @@ def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 def _ignore_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
-        task.exception()  # a client that is gone is noticed elsewhere
+        task.exception()  # marks the exception as retrieved. Another task handles the disconnect

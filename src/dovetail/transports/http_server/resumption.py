@@ -1,35 +1,36 @@
-"""Responses and readers of handshake sessions, whose events can be read again after a lost connection.
+"""Responses and readers of handshake sessions. A client can read their events again after a lost connection.
 
-A stream has at most one reader: the reply to the POST that opened it, or a GET that came for the rest.
+A stream has at most one reader: the response to the POST that opened it, or a GET that resumes it.
 """
 
 import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
 from dovetail.errors import ConnectionLost
 from dovetail.protocol import sse
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.http_checks import Refusal
-from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.transports.http_server.handshake_session import HandshakeSession
 from dovetail.transports.http_server.http_request import EndpointRequest, Headers, Receive, Send
-from dovetail.transports.http_server.http_response import ResponseWriter
+from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter
+from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES
 
 
 class SessionResponseWriter(ResponseWriter):
-    """A reply whose events can be fetched again, and whose connection can be let go before it is complete."""
+    """Writes a response whose events the client can read again. The writer can close the connection before the
+    response is complete.
+    """
 
     __slots__ = ("_event_log", "_is_released", "_receive", "_session", "_stream", "_watch_task")
 
     def __init__(
-        self, request: EndpointRequest, session: HandshakeSession, limits: ServerLimits, event_log: EventLog
+        self, request: EndpointRequest, session: HandshakeSession, timers: ResponseTimers, event_log: EventLog
     ) -> None:
-        super().__init__(
-            request.send, request.response_mode, request.cors_headers, limits.keep_alive_interval, event_log.budget
-        )
+        super().__init__(request.send, request.response_mode, request.cors_headers, timers, event_log.budget)
         self._receive = request.receive
         self._event_log = event_log
         self._session = session
@@ -37,18 +38,20 @@ class SessionResponseWriter(ResponseWriter):
         self._watch_task: asyncio.Task[None] | None = None
         self._is_released = False
 
-    def attach(self, exchange: Exchange, is_stateful: bool) -> None:
-        """Give an exchange its two facts."""
+    def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
+        """Set the functions with which an exchange sends messages and asks the client."""
         exchange.emit = self.emit
         if is_stateful and self._mode != "json":
             exchange.ask = self._ask_client
-            if self._session.has_priming_events:  # older clients do not come back, and were promised that streams last
+            if self._session.has_priming_events:  # clients without priming events do not reconnect
                 exchange.close_stream = self.release_connection
 
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
-        """Ask the client on this reply's stream, and notice if the client leaves meanwhile."""
+        """Send a request to the client on the stream of this response. Watch for a disconnect while waiting for the
+        answer.
+        """
         if self.is_ended:
-            raise ConnectionLost("The call has been answered: nothing can be asked on its reply any more")
+            raise ConnectionLost("The call is finished, so it can no longer ask the client")
         if not self.is_streaming:
             await self.open_stream()
         assert self._stream is not None
@@ -62,7 +65,7 @@ class SessionResponseWriter(ResponseWriter):
         if stream.reader is self:
             stream.detach(self)
             self._is_released = True
-            self._stop_keep_alive()
+            self._stop_timer()
 
     def _build_first_event(self) -> bytes:
         self._stream = self._session.open_stream(self._event_log)
@@ -70,14 +73,14 @@ class SessionResponseWriter(ResponseWriter):
         return sse.encode_event(b"", id=self._stream.allocate_id()) if self._session.has_priming_events else b""
 
     async def emit(self, data: bytes) -> None:
-        """Say something before the result, wherever the client now reads."""
+        """Send a message to the current reader of the stream, before the result."""
         if self._stream is None or self._stream.reader is self:
             await super().emit(data)
         elif not self.is_ended:
             self._stream.append(data)
 
     def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> Awaitable[None]:
-        """Give the result, wherever the client now reads."""
+        """Send the result to the current reader of the stream, and end the response."""
         if self._stream is not None and self._stream.reader is not self:
             self._stream.append(data)
             return self._await_and_end(self._end_response())
@@ -87,7 +90,7 @@ class SessionResponseWriter(ResponseWriter):
         return self._await_and_end(final_write) if self.is_streaming or self._mode == "sse" else final_write
 
     async def _finish_complete_stream(self, data: bytes) -> None:
-        """A stream of the result and nothing else: complete before its first byte leaves."""
+        """Send the result as a stream that is complete before its first byte is sent."""
         if not self.is_ended:
             self.is_streaming = True
             self._stop_sending()
@@ -108,14 +111,16 @@ class SessionResponseWriter(ResponseWriter):
                 self._end_stream(self._stream)
 
     async def _end_response(self) -> None:
-        """Someone else reads the stream now: nothing more comes on this connection."""
+        """End this response, because the stream has another reader."""
         self.abandon()
         if not self._is_released:
             self._is_released = True
             await self._write(b"", has_more=False)
 
     async def release_connection(self, retry_ms: int) -> None:
-        """Close the connection, not the stream: the client comes back for the rest after a while."""
+        """Close the connection but not the stream. The client reconnects after `retry_ms` and reads the rest of the
+        stream.
+        """
         if not self.is_streaming:
             await self.open_stream()
         stream = self._stream
@@ -124,11 +129,11 @@ class SessionResponseWriter(ResponseWriter):
         await self._write(sse.encode_event(b"", id=stream.allocate_id(), retry=retry_ms))
         stream.detach(self)
         self._is_released = True
-        self._stop_keep_alive()
+        self._stop_timer()
         await self._write(b"", has_more=False)
 
     def drop(self) -> None:
-        """Whoever made this reply is gone: end it, and its stream, without a word."""
+        """End the response and its stream without sending anything more."""
         self.abandon()
         if self._stream is not None:
             self._end_stream(self._stream)
@@ -145,73 +150,102 @@ class SessionResponseWriter(ResponseWriter):
 
 
 class EventStreamReader:
-    """A GET that follows a stream until it ends, the client leaves or must prove itself anew, or another takes over."""
+    """Sends a stream in response to a GET. Ends with the stream, or when the client disconnects, its credentials
+    expire or another reader replaces this one.
+
+    The reader writes events at once. While the client does not read, events wait in the event log.
+    """
+
+    __slots__ = (
+        "_due_times",
+        "_is_comment_due",
+        "_is_disconnected",
+        "_is_expired",
+        "_keep_alive",
+        "_position",
+        "_send",
+        "_stream",
+        "_worker",
+    )
 
     def __init__(
-        self, stream: EventStream, send: Send, receive: Receive, limits: ServerLimits, valid_for: float | None = None
+        self, stream: EventStream, position: int, send: Send, keep_alive: SharedTimer, starter: EagerTaskStarter
     ) -> None:
         self._stream = stream
+        self._position = position  # number of the last sent event
         self._send = send
-        self._receive = receive
-        self._limits = limits
-        self._valid_for = valid_for
+        self._keep_alive = keep_alive
+        self._due_times: DueTimes = {}  # the timer entries that contain this reader while the stream is silent
+        self._is_comment_due = False
         self._is_disconnected = False
         self._is_expired = False
+        self._worker = EagerWorker(self._send_events, starter)
+
+    def wake(self) -> None:
+        """Send the new events of the stream. End if the stream has another reader."""
+        self._worker.wake()
 
     async def write(self, data: bytes) -> None:
-        """Send one piece."""
+        """Send some bytes of the stream."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def run(self, position: int) -> None:
-        """Send everything after the place, then what comes."""
-        stream = self._stream
+    async def run(self, receive: Receive, valid_for: float | None) -> None:
+        """Send all stored events after the position, then each new event."""
         loop = asyncio.get_running_loop()
-        watch_task = loop.create_task(self._watch_disconnect())
-        expiry_timer = None if self._valid_for is None else loop.call_later(self._valid_for, self._expire)
+        watch_task = loop.create_task(self._watch_disconnect(receive))
+        expiry_timer = None if valid_for is None else loop.call_later(valid_for, self._expire)
+        self._due_times = self._keep_alive.add(self)
         try:
-            while not self._is_disconnected and not self._is_expired and stream.reader is self:
-                stream.wakeup.clear()
-                events = stream.read_after(position)
-                if events is None:
-                    break  # too slow: what it missed is gone, so it must notice
-                for number, event in events:
-                    await self.write(event)
-                    position = number
-                if stream.is_done and not stream.read_after(position):
-                    break
-                if not events:
-                    await self._wait()
+            await self._worker.run()
         finally:
             watch_task.cancel()
+            self._due_times.pop(self, None)
             if expiry_timer is not None:
                 expiry_timer.cancel()
         if not self._is_disconnected:
             await self._send({"type": "http.response.body", "body": b""})
 
-    async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(self._limits.keep_alive_interval):
-                await self._stream.wakeup.wait()
-        except TimeoutError:
-            await self.write(sse.encode_comment())
+    async def _send_events(self) -> None:
+        stream = self._stream
+        while not self._is_disconnected and not self._is_expired and stream.reader is self:
+            events = stream.read_after(self._position)
+            if events is None:
+                break  # the client reads too slowly and has missed events, so the stream ends
+            for number, event in events:
+                await self.write(event)
+                self._position = number
+            if not events and not self._is_comment_due:
+                if stream.is_done:
+                    break
+                return
+            if self._is_comment_due:
+                self._is_comment_due = False
+                await self.write(sse.encode_comment())
+        self._worker.close()
+
+    def handle_timer(self) -> None:
+        """Keep the stream alive with a comment."""
+        self._due_times = self._keep_alive.add(self)
+        self._is_comment_due = True
+        self._worker.wake()
 
     def _expire(self) -> None:
         self._is_expired = True
-        self._stream.wakeup.set()
+        self._worker.wake()
 
-    async def _watch_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
+    async def _watch_disconnect(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
             pass
         self._is_disconnected = True
-        self._stream.wakeup.set()
+        self._worker.wake()
 
 
 def find_resume_point(session: HandshakeSession, last_event_id: bytes) -> tuple[EventStream, int]:
-    """The stream an event id belongs to, and its place there; only ever a stream of the same session."""
+    """Return the stream and the number of an event id. The stream must belong to this session."""
     name, _, number = last_event_id.decode("latin-1").rpartition("-")
     stream = session.get_stream(name)
     if stream is None or not number.isascii() or not number.isdecimal() or len(number) > 12:
-        raise Refusal(400, "Last-Event-ID names no event of this session")
+        raise Refusal(400, "Last-Event-ID is not an event of this session")
     if stream.read_after(int(number)) is None:
-        raise Refusal(400, "The events after Last-Event-ID are no longer kept")
+        raise Refusal(400, "The events after Last-Event-ID are no longer stored")
     return stream, int(number)

@@ -16,11 +16,12 @@ from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
 
-_MAX_QUEUED_BYTES = 1024 * 1024  # bytes waiting for a reader, beyond which nothing more is taken from it
+# Queued bytes per client above which the server accepts no more messages from that client.
+_MAX_QUEUED_BYTES = 1024 * 1024
 
 
 class SSE2024Server:
-    """The two addresses, below the endpoint's path and beside it."""
+    """Serves the stream and message paths, both at the root and below the endpoint's path."""
 
     def __init__(self, service: Service, path: str) -> None:
         self._service = service
@@ -32,20 +33,22 @@ class SSE2024Server:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """Return the number of connected clients."""
         return len(self._connections)
 
     def handles_path(self, path: str) -> bool:
-        """Whether a path is one of ours."""
+        """Return whether this server handles a path."""
         return path in self._post_path_by_stream or path in self._post_paths
 
     async def wait_for_room(self, path: str, request: EndpointRequest) -> None:
-        """Before a message is read: know whose it is, and wait while more lies in its stream than a reader takes."""
+        """Check the session of a POST before its body is read, and wait while the client's stream has too many queued
+        bytes.
+        """
         if path in self._post_paths and request.method == "POST":
             await self._find_connection(request).wait_for_room()
 
     async def handle(self, path: str, request: EndpointRequest, body: bytes) -> None:
-        """One request to either address."""
+        """Handle a request to one of the paths."""
         if path in self._post_path_by_stream:
             if request.method != "GET":
                 raise Refusal(405, "Open the stream with GET", [(b"allow", b"GET")])
@@ -86,17 +89,17 @@ class SSE2024Server:
         session_ids = query.get("session_id") or query.get("sessionId") or [""]
         connection = self._connections.get(session_ids[0])
         if connection is None or connection.principal != request.principal:
-            raise Refusal(404, "There is no such session; open a stream with GET")
+            raise Refusal(404, "Unknown session. Open a stream with GET")
         return connection
 
     async def close(self) -> None:
-        """End all streams."""
+        """Close all streams."""
         for connection in list(self._connections.values()):
             connection.end()
 
 
 class _SSEConnection:
-    """One client: a Duplex that writes into an event stream."""
+    """One client: a DuplexServer that writes to an event stream."""
 
     def __init__(self, service: Service, principal: Principal | None) -> None:
         self.principal = principal
@@ -116,26 +119,28 @@ class _SSEConnection:
         self._wake.set()
 
     async def wait_for_room(self) -> None:
-        """Wait until the reader has taken most of what waits for it."""
+        """Wait while too many bytes are queued."""
         while self._queued_bytes > _MAX_QUEUED_BYTES and not self._is_ended:
             self._sent.clear()
             await self._sent.wait()
 
     def set_expiry(self, seconds: float | None) -> None:
-        """End when the caller's newest proof does: each message may bring another."""
+        """End the connection when the caller's credentials expire. The credentials of a later message may extend this
+        time.
+        """
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._expiry_timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.end)
 
     def end(self) -> None:
-        """No more is to be sent."""
+        """End the stream after all queued messages are sent."""
         self.set_expiry(None)
         self._is_ended = True
         self._wake.set()
         self._sent.set()
 
     async def run(self, receive: Receive, send: Send, keep_alive: float) -> None:
-        """Send what is queued until the client leaves."""
+        """Send queued messages until the client disconnects."""
         watch_task = asyncio.get_running_loop().create_task(self._watch_disconnect(receive))
         try:
             while not self._is_ended or self._pending:

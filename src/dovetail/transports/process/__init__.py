@@ -1,1 +1,1 @@
-"""Child processes that are servers."""
+"""Run servers as child processes."""

@@ -1,7 +1,8 @@
 """Start, watch and stop the process of a server, and move its bytes.
 
-It has a session of its own, so a Ctrl-C in the terminal is the host's alone, and so that a signal to its group reaches
-what it started too. Nothing of the group outlives `stop`, or this process. spec: stdio#shutdown
+The process gets its own session. Ctrl-C in the terminal therefore reaches only the host, and a signal to the group also
+reaches the processes that the server started. `stop` ends the whole group, and so does the exit of this process. spec:
+stdio#shutdown
 """
 
 import asyncio
@@ -37,11 +38,11 @@ _MAX_TAIL_LINES = 20
 _MAX_ARRIVALS = 256
 _MAX_LINE_BYTES = 16384
 _LINE_END = re.compile(rb"[\r\n]+")
-_DRAIN_TIMEOUT_S = 0.25  # for the last words of a process that is gone, if a stranger holds its pipe open
+_DRAIN_TIMEOUT_S = 0.25  # time to read the last output of a dead process whose pipe another process keeps open
 
 
 class ChildProcess:
-    """A server process: what was started, what it wrote on stderr, how it ended."""
+    """A server process, with its stderr output and exit code."""
 
     stdin: asyncio.WriteTransport
 
@@ -69,12 +70,12 @@ class ChildProcess:
         cwd: str | Path | None = None,
         stderr: Sink | Literal["inherit"] | None = None,
     ) -> "ChildProcess":
-        """Start a command; its stdout goes to the protocol, which also hears when to pause writing to `stdin`.
+        """Start a command. Its stdout goes to the protocol, which also learns when to pause writing to `stdin`.
 
-        env: variables for the child, on top of those it inherits.
-        inherit: "minimal" passes what a program needs to run and nothing that could be a secret; "all" passes
-            everything; a list of names (patterns like "AWS_*" too) passes those besides the minimal ones.
-        stderr: a function called with each line, or a text stream, or "inherit" for this process's own stderr.
+        env: variables for the child, in addition to those it inherits.
+        inherit: "minimal" passes what a program needs to run and nothing that could be a secret. "all" passes
+        everything. A list of names (or patterns such as "AWS_*") passes those in addition to the minimal ones.
+        stderr: a function that receives each line, a text stream, or "inherit" for this process's stderr.
         """
         argv = check_command(command, cwd)
         child_env = build_environment(env, inherit, os.environ)
@@ -85,37 +86,39 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """How it ended: the exit code, or minus the signal; None while it runs."""
+        """Return the exit code, the negative signal number, or None while the process runs."""
         return self._group.process.returncode
 
     def stderr_tail(self, since: float | None = None) -> str:
-        """The last lines it wrote on stderr, or those of them that came since a time of the loop; safe to show."""
+        """Return the last lines of stderr, escaped for display. `since` limits them to lines after a time of the event
+        loop.
+        """
         return self._stderr.tail(since)
 
     async def wait_exited(self) -> int:
-        """Wait until the process has ended, and its last words on stderr are here; its return code."""
+        """Wait until the process has exited and its stderr is read. Return the exit code."""
         code = await asyncio.shield(self._exit_code)
         await self._wait_closed(self._stderr.closed)
         return code
 
     async def stop(self) -> None:
-        """End it: close its stdin; after 2 s terminate, after 2 more kill it and all it started.
+        """Stop the process: close its stdin, terminate it after 2 s, and kill its group after 2 s more.
 
-        Once begun the stop goes on by itself, also when whoever waits here is cancelled.
+        If the calling task is cancelled, the stop still continues.
         """
         self._begin_stop()
         done, _ = await asyncio.wait((self._group_gone,), timeout=4 * process_group.GRACE_PERIOD_S)
         if not done:
-            log.warning("process %d cannot be killed; it is left behind", self.pid)
+            log.warning("process %d cannot be killed and keeps running", self.pid)
         await self._wait_closed(self._stderr.closed, self._output.closed)
         self._release()
 
     def kill(self) -> None:
-        """Kill it and all it started at once. A second call does nothing."""
+        """Kill the process and its group at once. A second call does nothing."""
         self._kill_finalizer()
 
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
-        # A pipe that is handed over belongs to its transport, also when opening that fails.
+        # A transport owns its pipe as soon as the pipe is passed to it, even if opening the transport fails.
         pipes = [pipe for pipe in (process.stderr, process.stdout, process.stdin) if pipe is not None]
         try:
             self._group.start_watching(
@@ -182,10 +185,10 @@ def _spawn(
 
 
 def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> Callable[..., None]:
-    """A function for another thread that resolves a future of this loop."""
+    """Return a function that resolves a future of this loop from another thread."""
 
     def resolve(value: Any = None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, so no task waits for the future
             loop.call_soon_threadsafe(settle, value)
 
     def settle(value: Any) -> None:
@@ -196,7 +199,7 @@ def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any
 
 
 class _Input(asyncio.Protocol):
-    """The child's stdin: tells the connection when to pause writing."""
+    """The child's stdin. Knows when writing must pause."""
 
     transport: asyncio.WriteTransport | None = None
 
@@ -215,17 +218,17 @@ class _Input(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         if self._is_paused:
-            self.resume_writing()  # whoever waits to write must learn that nobody reads
+            self.resume_writing()  # wakes pending writers, so that they see the closed pipe
 
     def drop(self) -> None:
-        """Forget what was not read; a transport that is closing already minds to be told again."""
+        """Discard unsent data. Do not abort a transport that is already closing, because that would raise."""
         pipe = self.transport
         if pipe is not None and (pipe.get_write_buffer_size() or not pipe.is_closing()):
             pipe.abort()
 
 
 class _Output(asyncio.Protocol):
-    """The child's stdout: everything goes to the connection; its end is noted."""
+    """The child's stdout. Passes all data to the connection and records when the output ends."""
 
     transport: asyncio.ReadTransport | None = None
 
@@ -243,7 +246,7 @@ class _Output(asyncio.Protocol):
 
 
 class _Stderr(asyncio.Protocol):
-    """The child's stderr: always read, the end of it kept, each line given to a sink if there is one."""
+    """The child's stderr. Reads all output, keeps the last part, and passes each line to the sink if there is one."""
 
     transport: asyncio.ReadTransport | None = None
 
@@ -252,7 +255,8 @@ class _Stderr(asyncio.Protocol):
         self._sink = sink
         self._buffer = bytearray()
         self._total_bytes = 0
-        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)  # when, and after how many bytes
+        # Pairs of an arrival time and the number of bytes received before.
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()
         self._has_logged_failure = False
@@ -286,7 +290,7 @@ class _Stderr(asyncio.Protocol):
         except Exception:
             if not self._has_logged_failure:
                 self._has_logged_failure = True
-                log.exception("the sink for a server's stderr failed; further failures are not reported")
+                log.exception("the handler for a server's stderr failed. Further failures are not reported")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._sink is not None:
@@ -299,7 +303,7 @@ class _Stderr(asyncio.Protocol):
         return "\n".join(_printable(line.decode("utf-8", "replace")) for line in lines[-_MAX_TAIL_LINES:])
 
     def _find_start(self, since: float | None) -> int:
-        """Where in the ring to begin: at the line in which the first byte since then stands."""
+        """Return the start of the line that contains the first byte received after `since`."""
         buffer_start = max(0, len(self._buffer) - _STDERR_BUFFER_BYTES)
         if since is None:
             return buffer_start

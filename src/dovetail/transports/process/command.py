@@ -1,4 +1,4 @@
-"""Find the program of a server and build its environment. Explain why it did not start or ended."""
+"""Find the program of a server and build its environment. Explain why a program did not start or why it exited."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ from dovetail.errors import ProcessStartError
 
 Inherit = Literal["minimal", "all"] | Sequence[str]
 
-# Where things are, who the user is, how to speak to them, how to reach the network: what programs need to run at all,
-# and nothing that is a secret (tokens, keys) or opens a door by itself (agents, displays) or changes what code runs.
+# Variables that programs need to run: locations, user, language and network. None of these variables holds a secret,
+# gives access to an agent or a display, or changes which code runs.
 _POSIX_VARIABLES = (
     "HOME", "LOGNAME", "USER", "SHELL", "PATH", "TERM", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ", "XDG_*",
 )  # fmt: skip
@@ -42,13 +42,13 @@ _CMD_SPECIAL_CHARS = frozenset('"%!^&|<>\r\n\0')
 
 
 def build_environment(env: Mapping[str, str] | None, inherit: Inherit, parent_env: Mapping[str, str]) -> dict[str, str]:
-    """The child's variables: those of `own` that the policy lets through, then the ones given."""
+    """Build the child's environment: the variables of `parent_env` that `inherit` allows, then those in `env`."""
     if inherit == "all":
         inherited = dict(parent_env)
     else:
         if isinstance(inherit, str):
             if inherit != "minimal":
-                raise ValueError(f'inherit is "minimal", "all" or a list of names, not {inherit!r}')
+                raise ValueError(f'inherit must be "minimal", "all" or a list of names, not {inherit!r}')
             inherit = ()
         inherited = {
             name: value
@@ -60,8 +60,8 @@ def build_environment(env: Mapping[str, str] | None, inherit: Inherit, parent_en
 
 def _is_safe_variable(name: str, value: str) -> bool:
     if name.upper() in _PROXY_VARIABLES:
-        return "@" not in value  # a proxy's address may hold a password
-    # A value like this is a function that one shell exports to another.
+        return "@" not in value  # the URL of a proxy may contain a password
+    # A value that starts with "()" is an exported shell function.
     return not value.startswith("()") and _matches_any(
         name, (*(_WINDOWS_VARIABLES if sys.platform == "win32" else _POSIX_VARIABLES), *_CERTIFICATE_VARIABLES)
     )
@@ -72,9 +72,9 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
 
 
 def check_command(command: Sequence[str], cwd: str | Path | None) -> list[str]:
-    """The words of a command that has a chance to be started."""
+    """Return the command as a list, or raise an error if it cannot be started."""
     if isinstance(command, str):
-        raise TypeError(f"a command is a list of words, not one string: {clip(command)!r}")
+        raise TypeError(f"a command must be a list of words, not one string: {clip(command)!r}")
     if not command or not command[0]:
         raise ProcessStartError("Cannot start a server: the command is empty")
     if any("\0" in word for word in command):
@@ -87,15 +87,16 @@ def check_command(command: Sequence[str], cwd: str | Path | None) -> list[str]:
 
 
 def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """The program found as a shell would, through PATHEXT; words that a batch file would run as code are refused."""
+    """Find the program through PATHEXT, as a shell does. Reject arguments that a batch file would run as code."""
     program = shutil.which(command[0], path=_get_search_path(env)) or command[0]
     if program.lower().endswith((".cmd", ".bat")):
-        # Such a file is read by cmd.exe, which takes these characters for its own however they are quoted.
+        # cmd.exe runs batch files and interprets these characters even inside quotes.
         for word in command[1:]:
             if _CMD_SPECIAL_CHARS & set(word):
                 raise ProcessStartError(
-                    f"Cannot start {clip(program)}: it is a batch file, and the argument {clip(word)!r} has characters "
-                    "that cmd.exe would take as commands. Start the program behind it (for npx: node) instead."
+                    f"Cannot start {clip(program)}: it is a batch file, and the argument {clip(word)!r} has "
+                    "characters that cmd.exe would run as commands. Start the program behind it (for npx: node) "
+                    "instead."
                 )
     return [program, *command[1:]]
 
@@ -103,7 +104,7 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
 def explain_start_error(
     error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]
 ) -> ProcessStartError:
-    """Why the system did not start it, in words that say what to try."""
+    """Explain why the system could not start a command, and what to try."""
     return ProcessStartError(f"Cannot start {clip(command[0], 512)}: {_describe_error(error, command[0], env)}")
 
 
@@ -113,22 +114,26 @@ _NO_MODULE_PATTERN = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+
 
 
 def suggest_fix(code: int, stderr: str, child_env: Mapping[str, str], parent_env: Mapping[str, str]) -> str | None:
-    """What to try with a server that ended at once, after its last words and the variables it was and was not given."""
+    """Suggest what to do about a server that exited at once, based on its stderr and environment."""
     withheld = [name for name in _VARIABLE_PATTERN.findall(stderr) if name in parent_env and name not in child_env]
     if withheld:
         return (
-            f"the server does not see {withheld[0]}, which is set here: it inherits what a program needs to run and "
-            f"nothing that could be a secret. Pass it: inherit_env=[{withheld[0]!r}]"
+            f"the server cannot see {withheld[0]}, which is set in this process. Servers inherit only what a "
+            "program needs to run and nothing that could be a secret. To pass the variable: "
+            f"inherit_env=[{withheld[0]!r}]"
         )
     missing = [name for name in _KEY_ERROR_PATTERN.findall(stderr) if name not in child_env]
     if missing:
-        return f"if {missing[-1]} is an environment variable, give it: env={{{missing[-1]!r}: ...}}"
+        return f"if {missing[-1]} is an environment variable, pass it: env={{{missing[-1]!r}: ...}}"
     module = _NO_MODULE_PATTERN.search(stderr)
     if module is not None:
-        return f"start it with the Python that has {module[1]} installed, or install it for this one"
+        return (
+            f"start the server with the Python that has {module[1]} installed, or install {module[1]} for the "
+            "current Python"
+        )
     if code == 0:
-        return "it ended as if all were done: does it serve? A script must call app.run() on its last line"
-    return None if stderr else "it did not say why; start it in a terminal to see what it does"
+        return "the server exited without an error. A script must call app.run() on its last line"
+    return None if stderr else "the server printed no reason. Start it in a terminal to see what it does"
 
 
 def _describe_error(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> str:
@@ -137,17 +142,17 @@ def _describe_error(error: OSError | ValueError, program: str, env: Mapping[str,
     if code == errno.ENOENT and not has_folder:
         return _describe_missing(program, _get_search_path(env))
     if code == errno.ENOENT and os.path.exists(program):
-        return "the file is there, but the interpreter that its first line names is not"
+        return "the file exists, but the interpreter on its first line does not"
     if code == errno.ENOENT:
-        return "there is no such file"
+        return "the file does not exist"
     if code == errno.EACCES and os.path.isdir(program):
         return "it is a directory"
     if code == errno.EACCES:
-        return "it is not executable. Make it so (chmod +x), or start it through its interpreter"
+        return "it is not executable. Run chmod +x on it, or start it with its interpreter"
     if code == errno.ENOEXEC:
-        return "the system cannot run this file: it has no first line naming an interpreter, or is for another machine"
+        return "the system cannot run this file: its first line names no interpreter, or it is for another machine"
     if code in (errno.EAGAIN, errno.ENOMEM):
-        return f"the system refuses another process ({error})"
+        return f"the system cannot start another process ({error})"
     if code in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open ({error})"
     return str(error)
@@ -156,12 +161,12 @@ def _describe_error(error: OSError | ValueError, program: str, env: Mapping[str,
 def _describe_missing(program: str, path: str) -> str:
     stem = program.lower().partition(".")[0]
     if stem.startswith("python"):
-        hint = "sys.executable is the Python that runs now. Otherwise "
+        hint = "Use sys.executable for the Python that runs now. Otherwise "
     elif stem in _PROGRAM_PACKAGES:
-        hint = f"It comes with {_PROGRAM_PACKAGES[stem]}: is that installed? Otherwise "
+        hint = f"It is part of {_PROGRAM_PACKAGES[stem]}: is that installed? Otherwise "
     else:
         hint = "Is it installed? If so, "
-    return f"it is not on PATH ({clip(path, 1024)}). {hint}give an absolute path, or env={{'PATH': ...}}"
+    return f"it is not on PATH ({clip(path, 1024)}). {hint}pass an absolute path, or env={{'PATH': ...}}"
 
 
 def _get_search_path(env: Mapping[str, str]) -> str:

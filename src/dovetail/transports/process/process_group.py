@@ -1,7 +1,7 @@
-"""The process group of a server: signal it, wait for it, and clean up what is left.
+"""The process group of a server: send it signals, wait for it, and clean up the remaining processes.
 
-A thread keeps each group: it waits for the leader, reaps it, and ends what the leader leaves behind, whether or not an
-event loop still turns.
+One thread per group waits for the leader, reaps it and ends the remaining processes. The thread does not need an event
+loop.
 """
 
 import contextlib
@@ -18,51 +18,54 @@ from dovetail.transports.process.reaper import reaper
 
 
 class PosixProcessGroup:
-    """A child that leads a session and group of its own, and whatever stays in that group."""
+    """A child process that leads its own session and group, and all other members of that group."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._group = process.pid
 
     def watch(self) -> None:
-        """Have the group ended if this process dies."""
+        """End the group if this process dies."""
         reaper.add(self._group)
 
     def wait(self) -> None:
-        """Wait for the child to end, and leave it unreaped, so that the number of the group stays taken."""
+        """Wait for the child to exit without reaping it, so that the group id is not reused."""
         if hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._group, os.WEXITED | os.WNOWAIT)
         else:
-            # Python for macOS has it since 3.13. Without it the number is free for a moment before the group is swept.
+            # On macOS, os.waitid exists only since Python 3.13. Without it, the id is free for a moment before the
+            # group is cleaned up.
             self._process.wait()
 
     def terminate(self) -> None:
-        """Ask them to end."""
+        """Send SIGTERM to the group."""
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End them."""
+        """Send SIGKILL to the group."""
         self._send(signal.SIGKILL)
 
     def is_running(self) -> bool:
-        """Whether one of them still runs, once the child is reaped."""
+        """Return whether a member still runs after the child was reaped."""
         return self._send(0) and has_running_member(self._group)
 
     def close(self) -> None:
-        """The group is gone."""
+        """Stop watching the group."""
         reaper.remove(self._group)
 
     def _send(self, signal_number: int) -> bool:
         try:
             os.killpg(self._group, signal_number)
         except (ProcessLookupError, PermissionError):
-            return False  # not permitted: only programs of another user are left, or zombies on macOS
+            return False  # PermissionError: only processes of another user are left, or zombies on macOS
         return True
 
 
 def has_running_member(group: int) -> bool:
-    """Whether a group that exists has a member that is not merely unreaped: not every init process reaps."""
+    """Return whether a group has a member that is not a zombie. Zombies may stay, because some init processes do not
+    reap them.
+    """
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -75,7 +78,7 @@ def _is_running_in(pid: str, group: int) -> bool:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state, _, group_id = file.read().rpartition(b")")[2].split(maxsplit=3)[:3]
     except (OSError, ValueError):
-        return False  # gone meanwhile
+        return False  # the process has exited
     return int(group_id) == group and state not in (b"Z", b"X")
 
 
@@ -91,23 +94,27 @@ _POLL_INTERVAL_S = 0.02
 
 
 class ProcessGroup:
-    """A running child and its descendants; signals reach them all, and never a stranger with a reused number."""
+    """A running child and its descendants. Signals reach all of these processes, and never another process with a
+    reused id.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self._members = Members(process)
         self._owner = os.getpid()
-        self._lock = threading.RLock()  # a finalizer may come in while its own thread holds it
+        self._lock = threading.RLock()  # reentrant, because a finalizer may run in a thread that already holds the lock
         self._is_terminated = False
         self._is_gone = False
 
     def start_watching(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
-        """Start the thread that waits; it says when the leader has exited, and when the whole group is gone."""
+        """Start the thread that waits for the group. The thread calls `on_exit` when the leader has exited, and
+        `on_gone` when the whole group is gone.
+        """
         name = f"dovetail-child-{self.process.pid}"
         threading.Thread(target=self._watch, args=(on_exit, on_gone), name=name, daemon=True).start()
 
     def terminate(self) -> None:
-        """Ask all to end; once, because many programs take a second signal for impatience."""
+        """Send SIGTERM to all processes, only once, because many programs abort on a second signal."""
         if self._is_owner():
             with self._lock:
                 if not (self._is_terminated or self._is_gone):
@@ -115,20 +122,20 @@ class ProcessGroup:
                     self._members.terminate()
 
     def kill(self) -> None:
-        """End all, now."""
+        """Kill all processes."""
         if self._is_owner():
             with self._lock:
                 if not self._is_gone:
                     self._members.kill()
 
     def _is_owner(self) -> bool:
-        return os.getpid() == self._owner  # not in a fork of the process that started it
+        return os.getpid() == self._owner  # False in a fork of the process that started the group
 
     def _watch(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
         self._members.watch()
         self._members.wait()
         with self._lock:
-            self.terminate()  # while the leader is not reaped, its number is nobody else's
+            self.terminate()  # sent before the leader is reaped, because its id cannot be reused until then
             code = self.process.wait()
         on_exit(code)
         self._end_remaining()
@@ -147,4 +154,4 @@ class ProcessGroup:
             self._is_gone = True
 
     def _log_stuck(self) -> None:
-        log.warning("process group %d does not end", self.process.pid)
+        log.warning("process group %d is still running", self.process.pid)

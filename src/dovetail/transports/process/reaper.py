@@ -1,8 +1,8 @@
 """A small helper process that ends the servers of this process if this process is killed.
 
-It reads a pipe whose other end only this process holds; when this process dies, however it dies, the pipe ends, and
-the groups named on it are terminated, then killed. It is there while there are groups to watch. Windows needs none:
-a job object ends with its last handle.
+The helper reads a pipe whose other end only this process holds. When this process dies for any reason, the pipe closes,
+and the helper terminates and then kills the groups it watches. The helper runs only while there are groups to watch.
+Windows does not need a helper, because a job object ends with its last handle.
 """
 
 import logging
@@ -18,9 +18,9 @@ SHELL = "/bin/sh"
 GRACE_PERIOD_S = 2.0
 _POLL_INTERVAL_S = 0.1
 
-# Any POSIX shell: a thousandth of a second to start and a megabyte, where another Python takes ten of each.
-# A group is asked for again before each signal, so a number that was given to somebody else is not hit later.
-# `kill -s NAME --` is the one spelling of POSIX: dash takes no `--` after `-NAME`.
+# This script runs in any POSIX shell. A shell starts in 1 ms and takes 1 MB, a tenth of Python. The script checks each
+# group before each signal, so it does not signal a reused id. `kill -s NAME --` is the only portable form: dash does
+# not accept `--` after `-NAME`.
 _SCRIPT = """
 trap '' HUP INT QUIT TERM PIPE TSTP
 groups=' '
@@ -48,7 +48,7 @@ for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 
 
 class Reaper:
-    """The guardian of this process, shared by all its children; safe from any thread."""
+    """The helper process of this process, shared by all its children. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -57,23 +57,23 @@ class Reaper:
 
     @property
     def pid(self) -> int | None:
-        """The process ID of the guardian, or None if it does not run."""
+        """The process id of the helper, or None if it does not run."""
         return None if self._process is None else self._process.pid
 
     @property
     def watched(self) -> int:
-        """How many process groups it watches."""
+        """The number of watched process groups."""
         return len(self._groups)
 
     def add(self, group: int) -> None:
-        """Watch a process group from now on."""
+        """Watch a process group."""
         with self._lock:
             self._groups.add(group)
             if self._process is None or not self._send_command("add", group):
                 self._start()
 
     def remove(self, group: int) -> None:
-        """The group is gone; its number may soon be another's."""
+        """Stop watching a group that is gone, because its id may be reused."""
         with self._lock:
             self._groups.discard(group)
             if not self._groups:
@@ -82,13 +82,13 @@ class Reaper:
                 self._start()
 
     def reset_after_fork(self) -> None:
-        """In a fork of this process: the guardian and what it watches belong to the parent."""
+        """Forget the helper and its groups in a fork, because they belong to the parent."""
         process, self._process = self._process, None
         self._lock = threading.RLock()
         self._groups.clear()
         if process is not None:
             _get_stdin(process).close()
-            process.returncode = 0  # not ours to wait for
+            process.returncode = 0  # keeps this fork from waiting for the helper, which is a child of the parent
 
     def _start(self) -> None:
         self._stop()
@@ -111,7 +111,9 @@ class Reaper:
                 start_new_session=True,
             )
         except OSError as error:
-            log.debug("no guardian: child servers may outlive this process if it is killed: %s", error)
+            log.debug(
+                "cannot start the clean-up helper, so servers may keep running if this process is killed: %s", error
+            )
             return
         for group in self._groups:
             self._send_command("add", group)
@@ -120,7 +122,7 @@ class Reaper:
         try:
             _get_stdin(self._process).write(b"%s %d\n" % (verb.encode(), group))
         except OSError:
-            return False  # somebody killed it
+            return False  # the helper was killed
         return True
 
     def _stop(self) -> None:

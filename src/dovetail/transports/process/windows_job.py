@@ -1,4 +1,4 @@
-"""Process groups on Windows: a job object ends all processes with this one."""
+"""Process groups on Windows. A job object ends all its processes when this process ends."""
 
 import ctypes
 import subprocess
@@ -54,7 +54,7 @@ class Accounting(ctypes.Structure):
 
 
 def load_kernel32() -> Any:
-    """The system's functions for jobs, with the types they take: a handle is as wide as a pointer."""
+    """Load the job functions with their argument types. A handle is as wide as a pointer."""
     handle, number, pointer = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
     library = ctypes.WinDLL("kernel32", use_last_error=True)
     library.CreateJobObjectW.restype = handle
@@ -68,7 +68,7 @@ def load_kernel32() -> Any:
 
 
 class WindowsJob:
-    """A process and what it starts from now on. Where the system allows no job, the process alone."""
+    """A process and all processes it starts. Holds only the process itself if the system does not allow a job."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -86,25 +86,25 @@ class WindowsJob:
             self.close()
 
     def watch(self) -> None:
-        """Nothing to do: the job ends with its last handle, which this process holds."""
+        """Do nothing, because the job ends with its last handle, which this process holds."""
 
     def wait(self) -> None:
-        """Wait for the process to end; its number is not given to another while its handle is held."""
+        """Wait for the process to exit. The system does not reuse its id while this handle is open."""
         self._process.wait()
 
     def terminate(self) -> None:
-        """End them: a process without a console cannot be asked."""
+        """Kill the processes, because a process without a console cannot receive a signal."""
         self.kill()
 
     def kill(self) -> None:
-        """End them."""
+        """Kill the processes."""
         if self._handle is not None:
             self._kernel.TerminateJobObject(self._handle, 1)
         else:
             self._process.kill()
 
     def is_running(self) -> bool:
-        """Whether one of them still runs."""
+        """Return whether one of the processes still runs."""
         counts = Accounting()
         has_counts = self._handle is not None and self._kernel.QueryInformationJobObject(
             self._handle, _ACCOUNTING_CLASS, ctypes.byref(counts), ctypes.sizeof(counts), None
@@ -112,7 +112,7 @@ class WindowsJob:
         return bool(has_counts) and counts.ActiveProcesses > 0
 
     def close(self) -> None:
-        """Let go of the job; whatever still runs in it ends."""
+        """Close the job, which ends all its remaining processes."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._kernel.CloseHandle(handle)

@@ -1,0 +1,225 @@
+"""Run a coroutine at once, and create a task only if the coroutine has to wait.
+
+Most requests are answered without waiting. A task and a loop iteration for each request would cost more than the rest
+of the call. The first step of a coroutine therefore runs immediately, inside a standby task, so
+`asyncio.current_task()`, timeouts, task groups and cancellation work as usual. If the coroutine waits, the standby task
+continues it and ends when the coroutine ends. Otherwise the standby task is used again. Each coroutine runs in its own
+context.
+
+asyncio supports entering a task by hand for such extensions:
+https://docs.python.org/3/library/asyncio-extending.html#task-lifetime-support
+"""
+
+import asyncio
+import contextvars
+from asyncio.tasks import _enter_task, _leave_task, current_task
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+Work = Coroutine[Any, Any, None]
+
+
+class EagerTaskStarter:
+    """Starts the coroutines of one connection."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._standby: _StandbyTask | None = None
+        self._user_count = 0
+
+    def start(self, work: Work) -> asyncio.Task[None]:
+        """Start a coroutine and return its task."""
+        standby = self._standby
+        if standby is not None and standby.run_first_step(work):
+            return standby.task
+        self._prepare()
+        return self._loop.create_task(work)
+
+    def _prepare(self) -> None:
+        if self._standby is None or self._standby.is_taken:
+            self._standby = _StandbyTask(self._loop)
+
+    def acquire(self) -> None:
+        """Add a user and keep a standby task, so that a coroutine started in a later loop iteration runs at once."""
+        self._user_count += 1
+        self._prepare()
+
+    def release(self) -> None:
+        """Remove one user. The standby task ends when no user is left."""
+        self._user_count -= 1
+        if self._user_count == 0:
+            self.close()
+
+    def close(self) -> None:
+        """End the standby task. Coroutines that have started continue."""
+        if self._standby is not None and not self._standby.is_taken:
+            self._standby.task.cancel()
+        self._standby = None
+
+
+class _StandbyTask:
+    """A task that waits for a coroutine to run."""
+
+    __slots__ = ("_assigned", "_awaited", "_context", "_is_lent", "_is_ready", "_loop", "_work", "task")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._assigned: asyncio.Future[None] = loop.create_future()
+        self._work: Work | None = None
+        self._is_lent = False  # whether the first step of a coroutine is running in this task
+        # Whether the task has run its own first step. Before that, a cancellation would not reach the coroutine.
+        self._is_ready = False
+        self.task = loop.create_task(self._run_work())
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the task has a coroutine, or was cancelled during a first step."""
+        return self._assigned.done()
+
+    def run_first_step(self, work: Work) -> bool:
+        """Run the first step of a coroutine. If the coroutine waits, continue it in this task. Return False if the
+        task is not free.
+        """
+        if not self._is_ready or self._is_lent or self._assigned.done():
+            return False
+        loop, task = self._loop, self.task
+        outer_task = current_task(loop)  # the task of the caller, or None if the event loop is the caller
+        if outer_task is not None:
+            _leave_task(loop, outer_task)
+        _enter_task(loop, task)
+        self._is_lent = True
+        context = contextvars.copy_context()
+        try:
+            self._awaited = context.run(work.send, None)
+        except StopIteration:
+            return True
+        finally:
+            self._is_lent = False
+            _leave_task(loop, task)
+            if outer_task is not None:
+                _enter_task(loop, outer_task)
+        self._work, self._context = work, context
+        if not self._assigned.done():
+            self._assigned.set_result(None)
+        return True
+
+    async def _run_work(self) -> None:
+        await self
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        self._is_ready = True
+        step: Callable[[Any], Any] = self._get_first_awaited
+        value: Any = None
+        try:
+            yield from self._assigned
+        except asyncio.CancelledError as exc:
+            if self._work is None:
+                raise
+            step, value = self._work.throw, exc  # the task was cancelled during the first step of the coroutine
+        work = self._work
+        assert work is not None
+        while True:
+            try:
+                awaited = self._context.run(step, value)
+            except StopIteration:
+                return
+            try:
+                step, value = work.send, (yield awaited)
+            except BaseException as exc:
+                step, value = work.throw, exc
+
+    def _get_first_awaited(self, _: None) -> Any:
+        return self._awaited
+
+
+class EagerWorker:
+    """Runs the same function each time it is woken, until it is closed. The function runs at once, and in a task only
+    if it waits.
+
+    The function must handle all pending work, because waking the worker while it runs has no effect.
+    """
+
+    __slots__ = ("_closed", "_error", "_is_working", "_starter", "_task", "_work")
+
+    def __init__(self, work: Callable[[], Work], starter: EagerTaskStarter) -> None:
+        self._work = work
+        self._starter = starter
+        self._is_working = True  # True at first, so that `wake` has no effect before `run`
+        self._task: asyncio.Task[None] | None = None
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._error: Exception | None = None
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the worker is working, or `run` has not started."""
+        return self._is_working
+
+    def wake(self) -> None:
+        """Start the work now, unless it is already running."""
+        if not self._is_working:
+            self._is_working = True
+            self._task = self._starter.start(self._do_work())
+
+    def close(self) -> None:
+        """Make `run` return when the current work is done."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    async def run(self) -> None:
+        """Do the work once, and again each time the worker is woken, until `close`. If the work fails, raise its
+        exception.
+        """
+        self._starter.acquire()
+        try:
+            await self._do_work()
+            await self._closed
+            while self._is_working and self._task is not None:
+                await asyncio.wait([self._task])
+        finally:
+            if self._is_working and self._task is not None:
+                self._task.cancel()
+            self._starter.release()
+        if self._error is not None:
+            raise self._error
+
+    async def _do_work(self) -> None:
+        try:
+            await self._work()
+        except Exception as exc:
+            self._error = exc
+            self.close()
+        finally:
+            self._is_working = False
+
+
+T = TypeVar("T")
+
+
+class SuspendNotifier(Generic[T]):
+    """Awaits a coroutine and returns its result. Calls `on_suspend` once, when the coroutine first waits."""
+
+    __slots__ = ("_coroutine", "_on_suspend")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], on_suspend: Callable[[], None]) -> None:
+        self._coroutine = coroutine
+        self._on_suspend = on_suspend
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        coroutine = self._coroutine
+        try:
+            awaited = coroutine.send(None)
+        except StopIteration as done:
+            return done.value
+        self._on_suspend()
+        while True:
+            try:
+                sent = yield awaited
+            except BaseException as exc:
+                step = coroutine.throw
+                value: Any = exc
+            else:
+                step, value = coroutine.send, sent
+            try:
+                awaited = step(value)
+            except StopIteration as done:
+                return done.value

@@ -1,0 +1,96 @@
+"""Seal values with AES-GCM, so that others can store or carry them but cannot read or change them.
+
+A sealed value has a format version, the id of its key, a nonce, and the encrypted expiry and data. Callers pass the
+time.
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+_VERSION: Final = b"\x01"
+_KEY_ID_BYTES: Final = 4
+_NONCE_BYTES: Final = 12
+_EXPIRY_BYTES: Final = 8
+_NONCE_START: Final = len(_VERSION) + _KEY_ID_BYTES
+_DATA_START: Final = _NONCE_START + _NONCE_BYTES
+_MIN_SECRET_BYTES: Final = 16
+_NEVER: Final = 2 ** (8 * _EXPIRY_BYTES) - 1
+
+
+class UnsealError(ValueError):
+    """A sealed value that cannot be opened."""
+
+
+class Sealer:
+    """Seals with the first of its secret keys, and opens with any of them. Without keys, the sealer creates a random
+    one.
+
+    A value can only be opened for the purpose and in the context that it was sealed for.
+    """
+
+    def __init__(self, secret_keys: Sequence[str | bytes] | str | bytes = (), *, purpose: str) -> None:
+        keys = (secret_keys,) if isinstance(secret_keys, str | bytes) else secret_keys
+        secrets = [key.encode() if isinstance(key, str) else key for key in keys]
+        if any(len(secret) < _MIN_SECRET_BYTES for secret in secrets):
+            raise ValueError(f"a secret key must have at least {_MIN_SECRET_BYTES} bytes")
+        self._secrets = secrets or [os.urandom(32)]
+        self._purpose = purpose.encode()
+        self._ciphers: dict[bytes, Any] = {}  # ciphers by key id, the newest first
+
+    def seal(self, data: bytes, context: bytes, expires_at: float | None = None) -> bytes:
+        """Return the sealed data."""
+        key_id, cipher = next(iter((self._ciphers or self._create_ciphers()).items()))
+        nonce = os.urandom(_NONCE_BYTES)
+        expiry = (_NEVER if expires_at is None else int(expires_at)).to_bytes(_EXPIRY_BYTES)
+        return _VERSION + key_id + nonce + cipher.encrypt(nonce, expiry + data, context)
+
+    def open(self, sealed: bytes, context: bytes, now: float = 0.0) -> bytes:
+        """Return the data. Raise UnsealError if the value is unknown, changed, expired or from another context."""
+        from cryptography.exceptions import InvalidTag
+
+        if sealed[:1] != _VERSION:
+            version = sealed[0] if sealed else "none"
+            raise UnsealError(f"unknown format version of a sealed value: {version}. Supported: {_VERSION[0]}")
+        cipher = (self._ciphers or self._create_ciphers()).get(sealed[len(_VERSION) : _NONCE_START])
+        if cipher is None:
+            raise UnsealError("the value was sealed with another secret key")
+        try:
+            data = cipher.decrypt(sealed[_NONCE_START:_DATA_START], sealed[_DATA_START:], context)
+        except (InvalidTag, ValueError):
+            raise UnsealError("the sealed value was changed, or is from another context") from None
+        if now >= int.from_bytes(data[:_EXPIRY_BYTES]):
+            raise UnsealError("the sealed value has expired")
+        return data[_EXPIRY_BYTES:]
+
+    def seal_text(self, data: bytes, context: bytes, expires_at: float | None = None) -> str:
+        """Return the sealed data as URL-safe text."""
+        return base64.urlsafe_b64encode(self.seal(data, context, expires_at)).decode("ascii")
+
+    def open_text(self, text: str, context: bytes, now: float = 0.0) -> bytes:
+        """Return the data of a sealed text. Raise UnsealError if the text cannot be opened."""
+        try:
+            sealed = base64.b64decode(text, altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise UnsealError("not a sealed value") from None
+        # The decoder accepts both alphabets and ignores the last bits, so several texts would decode to the same value.
+        # Only one of these texts is valid.
+        if base64.urlsafe_b64encode(sealed).decode("ascii") != text:
+            raise UnsealError("not a sealed value")
+        return self.open(sealed, context, now)
+
+    def _create_ciphers(self) -> dict[bytes, Any]:
+        import hashlib
+        import hmac
+
+        # Imported here because cryptography is slow to import, and few servers use it.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        keys = [hmac.digest(secret, b"dovetail " + self._purpose, "sha256") for secret in self._secrets]
+        ciphers: dict[bytes, Any] = {}
+        for key in keys:
+            ciphers.setdefault(hashlib.sha256(b"key id" + key).digest()[:_KEY_ID_BYTES], AESGCM(key))
+        self._ciphers = ciphers
+        return ciphers

@@ -1,0 +1,266 @@
+"""Item handlers: call a tool, read a resource, get a prompt, complete an argument.
+
+Each handler finds the item, runs the author's function and converts its return value. The dispatcher decides whether a
+call may run and for how long. A handler only adds the timeout of the item.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from dovetail.error_context import clip
+from dovetail.errors import (
+    InvalidParams,
+    MethodNotFound,
+    PromptNotFound,
+    ProtocolError,
+    RemoteError,
+    ResourceNotFound,
+    ToolError,
+    ToolNotFound,
+)
+from dovetail.protocol.exchange import IncomingExchange, convert_params
+from dovetail.protocol.headers import check_param_headers
+from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.request_state import RequestStateSealer
+from dovetail.server.completer import build_completion, find_matching
+from dovetail.server.context import Context
+from dovetail.server.exception_mask import mask_exception, unwrap_group
+from dovetail.server.input_requests import InputRequests, InputRequired, InputRoundEnded
+from dovetail.server.invocation import Runner
+from dovetail.server.item_options import CacheHint
+from dovetail.server.parameters.signature import InvalidArguments
+from dovetail.server.registry import Registry
+from dovetail.server.results import build_failure_result, check_read_result, to_prompt_messages, to_resource_contents
+from dovetail.server.thread_pool import ThreadPool
+from dovetail.server.tool import build_error_result
+from dovetail.server.visibility import Visibility
+from dovetail.wire.base import Result, replace
+from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
+from dovetail.wire.prompts import GetPromptResult
+from dovetail.wire.resources import ReadResourceResult
+
+if TYPE_CHECKING:
+    from dovetail.server.large_results import ResultStore
+
+# Item timeouts up to this value get a timer. The periodic sweep checks longer timeouts.
+_MAX_TIMER_TIMEOUT_S: Final = 2.0
+
+
+class ItemHandlers:
+    """Handles the requests for single items of a server."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        visibility: Visibility,
+        *,
+        server_name: str,
+        limits: ServerLimits,
+        thread_pool: ThreadPool,
+        sealer: RequestStateSealer,
+        get_lifespan_value: Callable[[], Any] | None,
+        debug: bool,
+    ) -> None:
+        self.sealer = sealer
+        self._registry = registry
+        self._visibility = visibility
+        self._server_name = server_name
+        self._limits = limits
+        self._thread_pool = thread_pool
+        self._get_lifespan_value = get_lifespan_value
+        self._debug = debug
+
+    async def call_tool(self, exchange: IncomingExchange) -> Result:
+        """Call a tool. If its function fails, return an error result for the model."""
+        params = exchange.params
+        name, arguments = params.get("name"), params.get("arguments")
+        registry = self._registry
+        tool = registry.tools.get(name) if type(name) is str else None
+        if tool is None or (
+            registry.access_rules is not None and not self._visibility.is_available(exchange, "tool", tool.name)
+        ):
+            raise ToolNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
+        if arguments is None:
+            arguments = {}
+        elif type(arguments) is not dict:
+            raise InvalidParams("Invalid params: arguments must be an object")
+        if tool.headers and exchange.headers is not None and exchange.caller.is_stateless:
+            check_param_headers(tool.headers, arguments, exchange.headers)
+        exchange.wraps = tool.wraps
+        try:
+            return tool.output.to_result(await self._run_function(exchange, tool.runner, tool.signature, arguments))
+        except ProtocolError:
+            raise
+        except BaseException as exc:
+            exchange.exception = error = unwrap_group(exc)
+            if isinstance(error, ProtocolError):
+                raise error from None
+            if isinstance(error, (ToolError, RemoteError)):
+                return build_failure_result(error)
+            masked_error = mask_exception(
+                exchange, exc, f"tool {tool.name}", server=self._server_name, debug=self._debug
+            )
+            return build_error_result(masked_error.message)
+
+    async def call_and_store(self, exchange: IncomingExchange) -> Result:
+        """Call a tool and store the parts of its result that are too large to send."""
+        result = await self.call_tool(exchange)
+        tool = self._registry.tools.get(exchange.params["name"])
+        has_output_schema = tool is None or tool.output.schema is not None
+        store = cast("ResultStore", self._registry.result_store)
+        return store.store_large_parts(result, exchange.caller.principal, has_output_schema=has_output_schema)
+
+    async def read_resource(self, exchange: IncomingExchange) -> Result:
+        """Read a resource, or a URI that matches a template."""
+        self._visibility.check_supported(exchange, "resources", self._registry.resources or self._registry.templates)
+        uri = exchange.params.get("uri")
+        if type(uri) is not str:
+            raise InvalidParams("Invalid params: uri must be a string")
+        if len(uri) > self._limits.max_uri_bytes:
+            raise InvalidParams(f"Invalid params: uri is longer than {self._limits.max_uri_bytes} characters")
+        resource, variables = self._visibility.find_resource(uri, exchange.caller.principal)
+        try:
+            value = await self._run_function(exchange, resource.runner, resource.signature, variables)
+        except InvalidArguments:
+            # A URI whose variables have the wrong type does not identify a resource.
+            raise ResourceNotFound(uri) from None
+        if isinstance(value, Result):
+            result = check_read_result(value) if isinstance(value, ReadResourceResult) else value
+        else:
+            contents = to_resource_contents(value, uri, resource.declaration.mime_type)
+            result = ReadResourceResult(contents=contents)
+        if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
+            cache_hint = resource.cache_hint or self._visibility.get_cache_hint("resources/read")
+            if self._registry.access_rules is not None and self._visibility.is_restricted(resource, uri, variables):
+                # The default scope is "private", because shared caches must not store restricted contents.
+                cache_hint = CacheHint(cache_hint.ttl_ms)
+            result = replace(result, ttl_ms=cache_hint.ttl_ms, cache_scope=cache_hint.scope)
+        return result
+
+    async def get_prompt(self, exchange: IncomingExchange) -> Result:
+        """Return the messages of a prompt."""
+        self._visibility.check_supported(exchange, "prompts", self._registry.prompts)
+        name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
+        prompt = self._registry.prompts.get(name) if type(name) is str else None
+        if prompt is None or not self._visibility.is_available(exchange, "prompt", prompt.declaration.name):
+            raise PromptNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
+        if arguments is not None and type(arguments) is not dict:
+            raise InvalidParams("Invalid params: arguments must be an object")
+        value = await self._run_function(exchange, prompt.runner, prompt.signature, arguments or {})
+        if isinstance(value, Result) and not isinstance(value, GetPromptResult):
+            return value
+        try:
+            messages = to_prompt_messages(value)
+        except (TypeError, ValueError) as exc:
+            raise TypeError(f"{prompt.signature.where}: {exc}") from exc
+        if isinstance(messages, GetPromptResult):
+            return messages
+        return GetPromptResult(messages=messages, description=prompt.declaration.description)
+
+    async def complete(self, exchange: IncomingExchange) -> Result:
+        """Complete an argument of a prompt or a resource template."""
+        if not self._registry.has_completions():
+            raise MethodNotFound(exchange.method)
+        params = convert_params(exchange, CompleteParams)
+        if isinstance(params.ref, PromptReference):
+            kind, ref_name = "prompt", params.ref.name
+            item: Any = self._registry.prompts.get(ref_name)
+        else:
+            kind, ref_name = "resource template", params.ref.uri
+            item = self._registry.templates.get(ref_name)
+        if item is None or not self._visibility.is_available(exchange, kind, ref_name):
+            raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}")
+        argument, value = params.argument.name, params.argument.value
+        if argument not in item.signature.parameters:
+            raise InvalidParams(f"Invalid params: {clip(ref_name)} has no argument {clip(argument)}")
+        completer = self._registry.completers.get((ref_name, argument))
+        if completer is None:
+            values: Any = find_matching(item.signature.choices.get(argument, ()), value)
+        else:
+            other_arguments = (params.context.arguments if params.context else None) or {}
+            args = completer.build_arguments(value, other_arguments)
+            values = await completer.runner(args, {}, self._thread_pool, exchange.origin)
+        return CompleteResult(completion=build_completion(values))
+
+    # Methods that run the author's functions
+
+    def _run_function(
+        self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
+    ) -> Awaitable[Any]:
+        """Bind the arguments and call the function. If the function cannot ask questions, return its coroutine
+        directly.
+        """
+        params = exchange.params
+        if signature.context is not None or "requestState" in params or "inputResponses" in params:
+            return self._run_with_context(exchange, runner, signature, arguments)
+        args, kwargs = signature.bind(arguments, None)
+        if runner.timeout is not None:
+            exchange.deadline = _now() + runner.timeout
+            if runner.timeout < _MAX_TIMER_TIMEOUT_S:
+                return _run_until_deadline(exchange, runner(args, kwargs, self._thread_pool, exchange.origin))
+        return runner(args, kwargs, self._thread_pool, exchange.origin)
+
+    async def _run_with_context(
+        self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
+    ) -> Any:
+        """Bind the arguments and call the function. If an answer is missing, return a result that asks the client."""
+        input_requests = InputRequests(exchange, self.sealer, self._limits.request_state_ttl, self._debug)
+        lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value()
+        context = Context(exchange, input_requests, self._server_name, lifespan_value)
+        while True:
+            input_requests.begin_round()
+            args, kwargs = signature.bind(arguments, context)
+            if runner.timeout is not None:
+                exchange.deadline = _now() + runner.timeout
+            try:
+                awaitable = runner(args, kwargs, self._thread_pool, exchange.origin)
+                value = await (
+                    _run_until_deadline(exchange, awaitable)
+                    if (runner.timeout or _MAX_TIMER_TIMEOUT_S) < _MAX_TIMER_TIMEOUT_S
+                    else awaitable
+                )
+            except InputRoundEnded:
+                return input_requests.build_required_result()
+            except BaseExceptionGroup as group:
+                if group.split(InputRoundEnded)[1] is not None:
+                    raise
+                return input_requests.build_required_result()  # the function asked questions in a task group
+            if input_requests.has_unanswered:
+                raise RuntimeError(
+                    "the function asked a question, but its `except:` or `except BaseException:` caught the "
+                    "InputRoundEnded exception that sends the question to the client"
+                )
+            if not isinstance(value, InputRequired):
+                self._check_unreached_requests(input_requests)
+                return value
+            if exchange.caller.is_stateless:
+                return input_requests.build_explicit_result(value)
+            await input_requests.ask_explicit(value)
+
+    def _check_unreached_requests(self, input_requests: InputRequests) -> None:
+        if self._debug and (unreached_keys := input_requests.list_unreached_keys()):
+            raise RuntimeError(
+                f"the questions {', '.join(unreached_keys)} were asked in an earlier round but not in the last "
+                "one. The function runs again from the top in each round and must ask the same questions"
+            )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _run_until_deadline(exchange: IncomingExchange, awaitable: Awaitable[Any]) -> Any:
+    """Await the call, and stop it at its deadline instead of at the next sweep."""
+    deadline = exchange.deadline
+    assert deadline is not None
+    timer = asyncio.get_running_loop().call_at(deadline, _expire_exchange, exchange, deadline)
+    try:
+        return await awaitable
+    finally:
+        timer.cancel()
+
+
+def _expire_exchange(exchange: IncomingExchange, deadline: float) -> None:
+    if exchange.deadline == deadline and not exchange.questions:  # in other cases, the sweep stops the call
+        exchange.end("timeout")

@@ -1,0 +1,58 @@
+"""SharedTimer: one timer of an event loop for all targets with the same delay.
+
+Targets are due in the order in which they were added, so thousands of streams need only one timer.
+"""
+
+import asyncio
+from typing import Protocol
+
+
+class TimerTarget(Protocol):
+    """An object that a SharedTimer calls after a delay."""
+
+    def handle_timer(self) -> None:
+        """Handle the end of the delay. This method must not block."""
+        ...
+
+
+DueTimes = dict[TimerTarget, float]
+
+
+class SharedTimer:
+    """Calls `handle_timer` of each target once, after the delay, in the event loop where the target was added."""
+
+    __slots__ = ("_delay", "_due_times_by_loop")
+
+    def __init__(self, delay: float) -> None:
+        self._delay = delay
+        # Contains only event loops with a running timer.
+        self._due_times_by_loop: dict[asyncio.AbstractEventLoop, DueTimes] = {}
+
+    def add(self, target: TimerTarget) -> DueTimes:
+        """Start the delay of a target. To cancel it, remove the target from the returned dict."""
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + self._delay
+        due_times = self._due_times_by_loop.get(loop)
+        if due_times is None:
+            due_times = self._start_timer(loop, due_at)
+        due_times[target] = due_at
+        return due_times
+
+    def _start_timer(self, loop: asyncio.AbstractEventLoop, due_at: float) -> DueTimes:
+        for other_loop in tuple(self._due_times_by_loop):
+            if other_loop.is_closed():
+                self._due_times_by_loop.pop(other_loop, None)
+        due_times = self._due_times_by_loop[loop] = {}
+        loop.call_at(due_at, self._handle_due, loop, due_times)
+        return due_times
+
+    def _handle_due(self, loop: asyncio.AbstractEventLoop, due_times: DueTimes) -> None:
+        now = loop.time()
+        while due_times:
+            target, due_at = next(iter(due_times.items()))
+            if due_at > now:
+                loop.call_at(due_at, self._handle_due, loop, due_times)
+                return
+            del due_times[target]
+            target.handle_timer()
+        self._due_times_by_loop.pop(loop, None)

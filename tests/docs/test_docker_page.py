@@ -1,0 +1,122 @@
+"""The proxy configurations of the page on Docker are valid, and clients reach the server through them."""
+
+import asyncio
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from certificates import write_certificate
+from dovetail import Client, HTTPTarget
+from dovetail.errors import ConnectError, TransportError, Unauthorized
+
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "docker.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = {match["info"]: match["text"] for match in FENCE.finditer(PAGE)}
+TOKEN = "only-for-this-page"
+TIMEOUT_S = 60.0
+
+
+def _find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _find_program(name: str) -> str:
+    program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        pytest.skip(f"{name} is not installed")
+    return program
+
+
+def _write_nginx_files(folder: Path, server_port: int, proxy_port: int) -> list[str]:
+    """Write the configuration of the page with other ports and paths. Return the command that uses it."""
+    certificate_file, key_file = write_certificate(folder, "localhost")
+    server = BLOCKS["nginx"].replace("listen 443 ssl", f"listen 127.0.0.1:{proxy_port} ssl")
+    server = server.replace("127.0.0.1:8000", f"127.0.0.1:{server_port}").replace("tickets.example", "localhost")
+    server = server.replace("/etc/ssl/tickets.pem", str(certificate_file))
+    server = server.replace("/etc/ssl/tickets.key", str(key_file))
+    paths = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    config = folder / "nginx.conf"
+    config.write_text(
+        f"daemon off;\npid {folder}/nginx.pid;\nerror_log stderr;\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{paths}{server}}}\n"
+    )
+    return [_find_program("nginx"), "-e", "stderr", "-p", str(folder), "-c", str(config)]
+
+
+def _write_caddyfile(folder: Path, server_port: int, proxy_port: int) -> list[str]:
+    certificate_file, key_file = write_certificate(folder, "localhost")
+    site = BLOCKS["caddyfile"].replace("127.0.0.1:8000", f"127.0.0.1:{server_port}")
+    site = site.replace(
+        "tickets.example {", f"https://localhost:{proxy_port} {{\n    tls {certificate_file} {key_file}"
+    )
+    config = folder / "Caddyfile"
+    config.write_text(f"{{\n    admin off\n    auto_https off\n}}\n{site}")
+    return [_find_program("caddy"), "run", "--adapter", "caddyfile", "--config", str(config)]
+
+
+WRITERS = {"nginx": _write_nginx_files, "caddy": _write_caddyfile}
+
+
+def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
+    command = _write_nginx_files(tmp_path, 8000, _find_free_port())
+    check = subprocess.run([*command, "-t"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert check.returncode == 0, check.stderr
+
+
+def test_caddy_accepts_its_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "Caddyfile"
+    config.write_text(BLOCKS["caddyfile"])
+    command = [_find_program("caddy"), "validate", "--adapter", "caddyfile", "--config", str(config)]
+    check = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert check.returncode == 0, check.stderr
+
+
+@asynccontextmanager
+async def _run_until_closed(*command: str, folder: Path) -> AsyncIterator[None]:
+    environment = {"HOME": str(folder), "PATH": "/usr/sbin:/usr/bin:/bin", "XDG_DATA_HOME": str(folder)}
+    process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=environment)
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@pytest.mark.parametrize("proxy", WRITERS)
+async def test_clients_reach_the_server_through_the_proxy(proxy: str, tmp_path: Path) -> None:
+    server_port, proxy_port = _find_free_port(), _find_free_port()
+    public_url = f"https://localhost:{proxy_port}/mcp"
+    program = BLOCKS["python"].replace("port=8000", f"port={server_port}").replace("0.0.0.0", "127.0.0.1")
+    (tmp_path / "server.py").write_text(program.replace("https://tickets.example/mcp", public_url))
+    proxy_command = WRITERS[proxy](tmp_path, server_port, proxy_port)
+    certificate = tmp_path / "certificate.pem"
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        _run_until_closed(sys.executable, "server.py", folder=tmp_path),
+        _run_until_closed(*proxy_command, folder=tmp_path),
+    ):
+        while True:
+            try:
+                async with Client(HTTPTarget(public_url, verify=certificate), auth=TOKEN) as client:
+                    assert await client.call("status", ticket=7) == "ticket 7 is open"
+                break
+            except TransportError:  # the server or the proxy is still starting
+                await asyncio.sleep(0.1)
+        with pytest.raises(Unauthorized):
+            async with Client(HTTPTarget(public_url, verify=certificate)) as stranger:
+                await stranger.call("status", ticket=7)
+        with pytest.raises(ConnectError) as caught:
+            async with Client(public_url):
+                pass
+        assert "SSL_CERT_FILE" in (caught.value.hint or "")

@@ -1,0 +1,343 @@
+"""Test eager tasks: they start at once, each in a task, without interfering with earlier ones."""
+
+import asyncio
+import contextvars
+import gc
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from dovetail.eager_tasks import EagerTaskStarter
+
+Work = Coroutine[Any, Any, None]
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
+
+
+async def ready(starter: EagerTaskStarter) -> None:
+    """The first work of a starter gets a task of its own; from then on one stands by."""
+
+    async def nothing() -> None:
+        pass
+
+    await starter.start(nothing())
+    await asyncio.sleep(0)
+
+
+async def from_the_loop(starter: EagerTaskStarter, *works: Work) -> list[asyncio.Task[None]]:
+    """Start works as a transport does: called by the loop, within no task."""
+    started: asyncio.Future[list[asyncio.Task[None]]] = asyncio.get_running_loop().create_future()
+
+    def start() -> None:
+        started.set_result([starter.start(work) for work in works])
+
+    asyncio.get_running_loop().call_soon(start)
+    return await started
+
+
+def running(test: Callable[[EagerTaskStarter], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        starter = EagerTaskStarter()
+        await ready(starter)
+        await test(starter)
+        starter.close()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main(), debug=True)
+
+
+def test_work_that_does_not_wait_is_done_before_start_returns() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        done: list[int] = []
+
+        async def work(number: int) -> None:
+            done.append(number)
+
+        def start() -> None:
+            for number in range(3):
+                starter.start(work(number))
+                assert done[-1] == number
+
+        asyncio.get_running_loop().call_soon(start)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert done == [0, 1, 2]
+
+    running(test)
+
+
+def test_work_that_waits_has_one_task_from_its_first_step_to_its_last() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        seen: list[asyncio.Task[Any] | None] = []
+
+        async def work() -> None:
+            seen.append(asyncio.current_task())
+            await asyncio.sleep(0)
+            seen.append(asyncio.current_task())
+            await asyncio.sleep(0.001)
+            seen.append(asyncio.current_task())
+
+        (task,) = await from_the_loop(starter, work())
+        await task
+        assert seen == [task] * 3
+
+    running(test)
+
+
+def test_works_that_wait_do_so_side_by_side() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        meeting = asyncio.Barrier(4)
+
+        async def work() -> None:
+            await meeting.wait()
+
+        tasks = await from_the_loop(starter, *(work() for _ in range(4)))
+        assert len(set(tasks)) == 4
+        await asyncio.wait_for(asyncio.gather(*tasks), 1)
+
+    running(test)
+
+
+def test_within_another_task_work_has_one_of_its_own_from_the_first_step() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        seen: list[asyncio.Task[Any] | None] = []
+        ours = asyncio.current_task()
+
+        async def work() -> None:
+            seen.append(asyncio.current_task())
+            await asyncio.sleep(0)
+            seen.append(asyncio.current_task())
+
+        task = starter.start(work())
+        assert seen == [task]
+        assert asyncio.current_task() is ours is not task
+        await task
+        assert seen == [task] * 2
+
+    running(test)
+
+
+def test_work_that_starts_other_work_in_its_first_step_keeps_its_task() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        seen: list[tuple[str, asyncio.Task[Any] | None]] = []
+        begun: list[asyncio.Task[None]] = []
+
+        async def work(name: str) -> None:
+            seen.append((name, asyncio.current_task()))
+            if name == "outer":
+                begun.append(starter.start(work("inner")))
+            await asyncio.sleep(0)
+            seen.append((name, asyncio.current_task()))
+
+        outer = starter.start(work("outer"))
+        (inner,) = begun
+        await asyncio.wait_for(asyncio.gather(outer, inner), 1)
+        assert outer is not inner
+        assert sorted(seen, key=lambda one: one[0]) == [("inner", inner)] * 2 + [("outer", outer)] * 2
+
+    running(test)
+
+
+def test_every_work_has_a_context_of_its_own() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        seen: list[str] = []
+
+        async def work(name: str, wait: bool) -> None:
+            seen.append(NAME.get())
+            NAME.set(name)
+            if wait:
+                await asyncio.sleep(0)
+            seen.append(NAME.get())
+
+        tasks = await from_the_loop(starter, work("first", False), work("second", True))
+        await tasks[1]
+        await from_the_loop(starter, work("third", False))
+        assert seen == ["nobody", "first", "nobody", "second", "nobody", "third"]
+        assert NAME.get() == "nobody"
+
+    running(test)
+
+
+def test_timeouts_and_groups_entered_in_the_first_step_hold_later() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        said: list[str] = []
+
+        async def fail() -> None:
+            raise ValueError
+
+        async def work() -> None:
+            try:
+                async with asyncio.timeout(0.001):
+                    await asyncio.sleep(10)
+            except TimeoutError:
+                said.append("timeout")
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+                    await asyncio.sleep(10)
+            except* ValueError:
+                said.append("group")
+
+        (task,) = await from_the_loop(starter, work())
+        await task
+        assert said == ["timeout", "group"]
+        assert not task.cancelling()
+
+    running(test)
+
+
+def test_a_group_entered_in_the_first_step_sees_a_failing_child() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        said: list[str] = []
+
+        async def fail() -> None:
+            raise ValueError
+
+        async def work() -> None:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+                    await asyncio.sleep(10)
+            except* ValueError:
+                said.append("group")
+
+        (task,) = await from_the_loop(starter, work())
+        await task
+        assert said == ["group"]
+
+    running(test)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_cancelling_reaches_work_that_waits(turns: int) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        said: list[str] = []
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:
+                said.append("cancelled")
+                raise
+
+        (task,) = await from_the_loop(starter, work())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert said == ["cancelled"]
+
+    running(test)
+
+
+def test_cancelling_at_once_reaches_work_that_waits() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        said: list[str] = []
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:
+                said.append("cancelled")
+
+        def start() -> None:
+            task = starter.start(work())
+            task.cancel()
+            task.add_done_callback(lambda _: said.append("done"))
+
+        asyncio.get_running_loop().call_soon(start)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert said == ["cancelled", "done"]
+
+    running(test)
+
+
+def test_work_that_cancels_itself_is_cancelled_where_it_next_waits() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        said: list[str] = []
+
+        async def work() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:
+                said.append("cancelled")
+            await asyncio.sleep(0)
+            said.append("went on")
+
+        (task,) = await from_the_loop(starter, work())
+        await task
+        assert said == ["cancelled", "went on"]
+
+    running(test)
+
+
+@pytest.mark.parametrize("regrets", [False, True])
+def test_work_that_cancels_itself_and_ends_spoils_nothing_for_the_next(regrets: bool) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        said: list[str] = []
+
+        async def rude() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            if regrets:
+                task.uncancel()
+
+        async def next_one() -> None:
+            await asyncio.sleep(0)
+            said.append("served")
+
+        tasks = await from_the_loop(starter, rude(), next_one())
+        assert tasks[0] is not tasks[1]
+        await tasks[1]
+        assert said == ["served"]
+
+    running(test)
+
+
+def test_what_work_raises_is_its_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        async def work() -> None:
+            await asyncio.sleep(0)
+            raise KeyError("lost")
+
+        (task,) = await from_the_loop(starter, work())
+        with pytest.raises(KeyError):
+            await task
+
+    running(test)
+    assert not caplog.records
+
+
+def test_closing_leaves_what_was_started_alone() -> None:
+    async def test(starter: EagerTaskStarter) -> None:
+        done: list[str] = []
+
+        async def work() -> None:
+            await asyncio.sleep(0.001)
+            done.append("done")
+
+        (task,) = await from_the_loop(starter, work())
+        starter.close()
+        await task
+        assert done == ["done"]
+
+    running(test)
+
+
+def test_a_starter_that_is_closed_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        starter = EagerTaskStarter()
+        starter.close()
+        await ready(starter)
+        starter.close()
+
+    asyncio.run(main())
+    gc.collect()
+    assert not caplog.records

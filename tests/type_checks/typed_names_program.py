@@ -1,0 +1,147 @@
+"""Decorated functions keep their types, and calls have the types they are given."""
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, assert_type
+
+from dovetail import (
+    ArgTransform,
+    CacheHint,
+    Client,
+    Context,
+    Depends,
+    Server,
+    ServerLimits,
+    SyncClient,
+    ToolError,
+    Transform,
+    prompt,
+    testing,
+    tool,
+)
+from dovetail.middleware import (
+    LogRequests,
+    MaskErrors,
+    Middleware,
+    RateLimit,
+    ResponseCache,
+    ResponseLimit,
+    Retry,
+    Telemetry,
+    Timing,
+)
+
+
+@dataclass
+class Day:
+    day: int
+    sky: str
+
+
+@dataclass
+class Pool:
+    size: int
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncGenerator[Pool]:
+    yield Pool(3)
+
+
+hint = CacheHint(1000)
+app = Server("typed", limits=ServerLimits(), cache_hints=hint, lifespan=lifespan, middleware=[Timing(), LogRequests()])
+middleware: list[Middleware] = [ResponseCache(["x"]), MaskErrors(), RateLimit(1), ResponseLimit(1000), Retry()]
+for function in middleware:
+    app.middleware(function)
+other = Server("other", middleware=[Telemetry()])
+transform = Transform(name="b", arguments={"c": ArgTransform(value=1)})
+unmount = app.mount(other, "x", transforms={"a": transform}, tags=["t"])
+assert_type(unmount, Callable[[], None])
+
+
+def rate(ctx: Context[Pool]) -> float:
+    assert_type(ctx.lifespan, Pool)
+    return 1.1 * ctx.lifespan.size
+
+
+@app.tool
+async def plain(city: str, days: int = 3) -> list[Day]:
+    return [Day(days, city)]
+
+
+@app.tool("named", title="Named", read_only=True, tags=["a"])
+def named(city: str, rate: Annotated[float, Depends(rate)]) -> str:
+    raise ToolError(city)
+
+
+@app.resource("city://{name}", cache_hint=CacheHint(5))
+def city(name: str) -> str:
+    return name
+
+
+@app.prompt
+def packing(city: str) -> str:
+    return city
+
+
+@app.completion("packing", "city")
+def cities(value: str) -> list[str]:
+    return [value]
+
+
+class Books:
+    @tool(name="find")
+    def find(self, title: str) -> int:
+        return len(title)
+
+    @prompt
+    def write(self, title: str) -> str:
+        return title
+
+
+assert_type(named("a", 1.0), str)
+assert_type(city("a"), str)
+assert_type(packing("a"), str)
+assert_type(cities("a"), list[str])
+assert_type(Books().find("a"), int)
+app.include(Books())
+
+
+@app.tool
+async def ask(ctx: Context) -> str:
+    day = await ctx.elicit("Which?", Day)
+    assert_type(day, Day)
+    return day.sky
+
+
+@app.tool
+def wait(ctx: Context) -> int:
+    seats = ctx.wait(ctx.elicit("How many?", int))
+    assert_type(seats, int)
+    assert_type(ctx.headers.get("X-Tenant"), str | None)
+    return seats
+
+
+app.restrict("named", tags=["a"], visible_to=lambda principal: principal is not None)
+with testing.override(rate, lambda: 2.0):
+    app.run("http", port=8000, sessions=False)
+
+
+async def use() -> None:
+    assert_type(await plain("Oslo"), list[Day])
+    async with Client(app, middleware=[Timing()]) as client:
+        assert_type(client, Client)
+        assert_type(await client.call("plain", into=list[Day], city="Oslo"), list[Day])
+        assert_type(await client.call("count", into=int), int)
+        anything = await client.call("plain", city="Oslo")
+        print(anything)
+
+
+def use_sync() -> None:
+    with SyncClient(app) as client:
+        assert_type(client.call("plain", into=Day, city="Oslo"), Day)
+
+
+work: Coroutine[Any, Any, list[Day]] = plain("Oslo")
+work.close()

@@ -1,0 +1,182 @@
+"""A program as a user writes it, with every public module. Type checkers must accept it in strict mode."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from dovetail import (
+    CallToolResult,
+    Client,
+    Context,
+    Depends,
+    Host,
+    Policy,
+    Progress,
+    Server,
+    ServerLimits,
+    SyncClient,
+    TextContent,
+    Timeouts,
+    ToolError,
+    arg,
+    rule,
+)
+from dovetail.auth import BearerAuth, Guard, Principal, StaticTokenVerifier
+from dovetail.errors import MCPError, PolicyError
+from dovetail.host import Allow, ConsentAnswer, ConsentRequest, Deny, HostEvent, PendingCall, ServerSettings
+from dovetail.middleware import CallNext, Exchange, LogRequests, RateLimit
+from dovetail.testing import ScriptedModel, connect, connect_sync, record_traffic, tool_call
+from dovetail.types import ElicitRequestParams, ElicitResult, LoggingMessageNotificationParams
+
+
+@dataclass
+class Forecast:
+    city: str
+    degrees: float
+
+
+@dataclass
+class Confirmation:
+    confirmed: bool
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncGenerator[dict[str, float]]:
+    yield {"Oslo": -3.5}
+
+
+verifier = StaticTokenVerifier({"secret": Principal("ada", scopes="weather:read")})
+app = Server(
+    "weather",
+    version="1.0",
+    lifespan=lifespan,
+    auth=Guard(verifier, required_scopes=["weather:read"]),
+    limits=ServerLimits(call_timeout=10),
+    middleware=[LogRequests(), RateLimit(10, per=1.0)],
+)
+
+
+def find_unit() -> str:
+    return "C"
+
+
+@app.tool(title="Forecast", read_only=True, tags=["weather"])
+async def forecast(city: str, ctx: Context[dict[str, float]], unit: Annotated[str, Depends(find_unit)]) -> Forecast:
+    await ctx.info(f"asked for {city} in {unit}")
+    await ctx.progress(1, total=2)
+    if city not in ctx.lifespan:
+        raise ToolError(f"no forecast for {city}")
+    return Forecast(city, ctx.lifespan[city])
+
+
+@app.tool
+async def warn(city: str, ctx: Context) -> AsyncGenerator[Progress | str]:
+    yield Progress(1, total=2)
+    answer = await ctx.elicit(f"Warn everyone in {city}?", Confirmation)
+    yield "warned" if answer.confirmed else "not warned"
+
+
+@app.resource("weather://{city}", mime_type="text/plain")
+def read_weather(city: str) -> str:
+    return f"{city}: cold"
+
+
+@app.prompt("ask", description="Ask about a city")
+def ask_about(city: str) -> str:
+    return f"How is the weather in {city}?"
+
+
+@app.middleware
+async def add_note(exchange: Exchange, call_next: CallNext) -> object:
+    exchange.extra["principal"] = exchange.caller.principal
+    result = await call_next(exchange)
+    if isinstance(result, CallToolResult):
+        result.content.append(TextContent(text=f"answer to {exchange.method}"))
+    return result
+
+
+async def answer_form(request: ElicitRequestParams) -> ElicitResult:
+    return ElicitResult(action="accept", content={"confirmed": bool(request.message)})
+
+
+def print_log(message: LoggingMessageNotificationParams) -> None:
+    print(message.level, message.data)
+
+
+def print_progress(progress: float, total: float | None, message: str | None) -> None:
+    print(progress, total, message)
+
+
+async def ask_user(request: ConsentRequest) -> ConsentAnswer:
+    print(request.text)
+    return Allow("session") if request.trusted else Deny("not trusted")
+
+
+policy = Policy(
+    rules=[
+        rule("allow", server="weather", read_only=True),
+        rule("deny", tool="warn", unless=arg("/city").equals("Oslo"), reason="only Oslo"),
+    ]
+)
+
+
+async def use_client() -> float:
+    async with Client(
+        app, elicitation_handler=answer_form, log_handler=print_log, timeout=Timeouts(call=5), middleware=[add_note]
+    ) as client:
+        tools = [tool.name for tool in await client.list_tools()]
+        report = await client.call("forecast", into=Forecast, city="Oslo")
+        result = await client.call_tool("warn", {"city": "Oslo"}, progress_handler=print_progress, retry=False)
+        print(tools, result.structured_content, await client.read("weather://Oslo"))
+        async with client.listen(tools=True) as changes:
+            async for change in changes:
+                print(change.kind, change.uri)
+                break
+        return report.degrees
+
+
+async def use_host(state: Path) -> CallToolResult | PendingCall:
+    def print_event(event: HostEvent) -> None:
+        print(event.kind, event.server)
+
+    async with Host(policy=policy, consent=ask_user, state_dir=state, defaults=ServerSettings(trusted=True)) as host:
+        host.on("server.*", print_event)
+        host.add("weather", app, timeout=5.0)
+        host.add("remote", "https://example.com/mcp", auth=BearerAuth("secret"), trusted=False)
+        catalog = await host.catalog(max_tokens=2000)
+        print(catalog.to_openai(), [entry.full_name for entry in catalog.search("weather")])
+        try:
+            done = await host.call("weather.forecast", city="Oslo")
+            print(done.content)
+            return await host.call("weather.warn", {"city": "Oslo"}, wait=False)
+        except PolicyError as error:
+            print(error.action, error.hint)
+            raise
+
+
+async def test_forecast() -> None:
+    async with connect(app, transport="http", protocol_version="handshake", auth=BearerAuth("secret")) as client:
+        with record_traffic(client) as traffic:
+            await client.call("forecast", city="Oslo")
+        traffic.assert_sent("tools/call", times=1, name="forecast")
+    with connect_sync(app, principal="ada") as sync_client:
+        print(sync_client.call("forecast", into=Forecast, city="Oslo").degrees)
+    model = ScriptedModel(tool_call("weather.forecast", city="Oslo"), "It is cold.")
+    print(model.requests)
+
+
+def main() -> None:
+    try:
+        with SyncClient("https://example.com/mcp", auth=BearerAuth("secret"), timeout=5.0) as client:
+            print(client.server_info, client.stats().connections)
+        asyncio.run(use_client())
+    except MCPError as error:
+        print(error.hint)
+    app.run("http", port=8000, allowed_hosts=["example.com"], ssl_certfile=Path("cert.pem"))
+
+
+if __name__ == "__main__":
+    main()
