@@ -19,7 +19,7 @@ from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.auth.token_stores import FileTokenStore
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.audit_log import AuditLog, read_audit_log
-from dovetail.host.consent.consent import Allow, Deny, Edit
+from dovetail.host.consent.consent import Allow, AllowWithChanges, Deny
 from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.inbox import DeferredCall, DurableConsent, get_inbox
 from dovetail.host.consent.pins import Pin, PinStore
@@ -115,7 +115,7 @@ async def check_inbox(path: Path) -> None:
     )
     assert await inbox.wait("tkt_c") == Allow("always", expires_in=60.0, exact_arguments=True)
     assert await inbox.wait("tkt_d") == Deny("no", cancelled=True)
-    assert await inbox.wait("tkt_e") == Edit({"exact": 1})
+    assert await inbox.wait("tkt_e") == AllowWithChanges({"exact": 1})
     consent.close()
 
 

@@ -7,7 +7,7 @@ from dovetail.version import VERSION as _VERSION
 
 if TYPE_CHECKING:
     from dovetail.client.client import Client as Client
-    from dovetail.client.input_rounds import PendingRequest as PendingRequest
+    from dovetail.client.input_rounds import RequestAwaitingInput as RequestAwaitingInput
     from dovetail.client.subscription import ChangeEvent as ChangeEvent
     from dovetail.client.subscription import Subscription as Subscription
     from dovetail.client.sync_client import SyncClient as SyncClient
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TransportError as TransportError
     from dovetail.host.host import Host as Host
-    from dovetail.host.policy.conditions import arg as arg
+    from dovetail.host.policy.conditions import argument as argument
     from dovetail.host.policy.policy import Policy as Policy
     from dovetail.host.policy.policy import rule as rule
     from dovetail.protocol.limits import ClientLimits as ClientLimits
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dovetail.server.input_requests import Sample as Sample
     from dovetail.server.invocation import Progress as Progress
     from dovetail.server.item_options import CacheHint as CacheHint
-    from dovetail.server.large_results import LargeResults as LargeResults
+    from dovetail.server.large_results import LargeResultSettings as LargeResultSettings
     from dovetail.server.media import Audio as Audio
     from dovetail.server.media import File as File
     from dovetail.server.media import Image as Image
@@ -91,11 +91,11 @@ _MODULE_BY_NAME = {
     "Image": "dovetail.server.media",
     "ImageContent": "dovetail.wire.content",
     "InputRequired": "dovetail.server.input_requests",
-    "LargeResults": "dovetail.server.large_results",
+    "LargeResultSettings": "dovetail.server.large_results",
     "ListRoots": "dovetail.server.input_requests",
     "MCPError": "dovetail.errors",
     "PROTOCOL_VERSIONS": "dovetail.wire.revisions",
-    "PendingRequest": "dovetail.client.input_rounds",
+    "RequestAwaitingInput": "dovetail.client.input_rounds",
     "Policy": "dovetail.host.policy.policy",
     "PolicyError": "dovetail.errors",
     "Progress": "dovetail.server.invocation",
@@ -115,7 +115,7 @@ _MODULE_BY_NAME = {
     "ToolError": "dovetail.errors",
     "Transform": "dovetail.server.mounts.transforms",
     "TransportError": "dovetail.errors",
-    "arg": "dovetail.host.policy.conditions",
+    "argument": "dovetail.host.policy.conditions",
     "prompt": "dovetail.server.decorators",
     "resource": "dovetail.server.decorators",
     "rule": "dovetail.host.policy.policy",

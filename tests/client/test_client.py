@@ -28,8 +28,8 @@ from dovetail import (
     ClientLimits,
     HTTPTarget,
     MCPError,
-    PendingRequest,
     RemoteError,
+    RequestAwaitingInput,
     Server,
     Timeouts,
     ToolError,
@@ -244,10 +244,10 @@ async def test_a_question_can_be_stored_and_answered_by_another_client() -> None
     async with serve_over_http(script) as at:
         async with client(at) as one:
             pending = await one.call_tool("book", {"flight": "SK"}, allow_input_required=True)
-            assert isinstance(pending, PendingRequest)
+            assert isinstance(pending, RequestAwaitingInput)
             stored = pending.dump()
         async with client(at) as other:
-            loaded = PendingRequest.load(stored)
+            loaded = RequestAwaitingInput.load(stored)
             assert loaded == pending
             assert loaded.input_requests["seat"].params == FORM["params"]
             answer = {"action": "accept", "content": {"row": 12}}
@@ -261,8 +261,8 @@ async def test_a_question_can_be_stored_and_answered_by_another_client() -> None
 
 RESUME = """
 import sys
-from dovetail import PendingRequest, SyncClient
-pending = PendingRequest.load(sys.stdin.buffer.read())
+from dovetail import RequestAwaitingInput, SyncClient
+pending = RequestAwaitingInput.load(sys.stdin.buffer.read())
 (key,) = pending.input_requests
 with SyncClient(sys.argv[1]) as client:
     result = client.resume(pending, {key: {"action": "accept", "content": {"row": 3}}})
@@ -273,7 +273,7 @@ with SyncClient(sys.argv[1]) as client:
 async def test_a_stored_question_is_answered_by_another_process() -> None:
     async with run_target("http") as at, client(at) as one:
         pending = await one.call_tool("book", allow_input_required=True)
-        assert isinstance(pending, PendingRequest)
+        assert isinstance(pending, RequestAwaitingInput)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", RESUME, at, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
@@ -290,7 +290,7 @@ async def test_without_handlers_everything_may_be_asked_and_comes_back() -> None
             ("roots", {}, "roots/list"),
         ):
             pending = await one.call_tool(tool, arguments, meta={"example.com/a": 1}, allow_input_required=True)
-            assert isinstance(pending, PendingRequest)
+            assert isinstance(pending, RequestAwaitingInput)
             assert [question.method for question in pending.input_requests.values()] == [method]
         with pytest.raises(MCPError, match="elicitation_handler="):
             await one.call("book")  # nobody is there who could answer
@@ -315,13 +315,13 @@ async def test_extensions_are_declared_with_what_may_be_asked() -> None:
 async def test_a_handshake_server_asks_the_handlers_even_then() -> None:
     async with connect_client("memory", NEWEST_HANDSHAKE, elicitation_handler=lambda _: {"row": 2}) as one:
         result = await one.call_tool("book", allow_input_required=True)
-        assert not isinstance(result, PendingRequest)
+        assert not isinstance(result, RequestAwaitingInput)
         assert result.content[0].text == "row 2, window, none"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def test_what_does_not_hold_pendings_is_refused() -> None:
     with pytest.raises(ValueError, match=r"."):
-        PendingRequest.load(b'{"method": 1}')
+        RequestAwaitingInput.load(b'{"method": 1}')
 
 
 async def test_rounds_without_questions_or_with_too_many_are_bounded() -> None:

@@ -133,7 +133,9 @@ async def test_one_limit_is_over_the_whole_opening() -> None:
         client = Client(at, name="it", timeout=Timeouts(discover=0.1, initialize=0.5), limits=QUICK)
         with pytest.raises(RequestTimeout, match=r"0\.5 s") as caught:
             await client.connect()
-        assert (caught.value.server, caught.value.step) == ("it", "initialize")
+        assert caught.value.server == "it"
+        # On a busy machine, the whole limit can pass before `initialize` is sent.
+        assert caught.value.step in {"server/discover", "initialize"}
         await client.close()
 
 

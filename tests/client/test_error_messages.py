@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client, run_target
-from dovetail import Client, CommandTarget, MCPError, PendingRequest, Server, SyncClient, Timeouts, ToolError
+from dovetail import Client, CommandTarget, MCPError, RequestAwaitingInput, Server, SyncClient, Timeouts, ToolError
 from dovetail.errors import ConnectError, NotSupported, ProcessStartError, RequestTimeout
 from dovetail.protocol.client_messages import create_error
 from dovetail.protocol.client_transport import describe_request
@@ -192,9 +192,9 @@ async def test_arguments_are_given_by_name() -> None:
         (lambda c: c.call_tool("echo", total_timeout=True), TypeError, ("total_timeout=",)),
         (lambda c: c.call_tool("echo", progress_handler=3), TypeError, ("progress_handler=", 3)),
         (lambda c: c.call_tool("echo", meta=[]), TypeError, ("meta=",)),
-        (lambda c: c.resume(5, {}), TypeError, ("pending=", "PendingRequest")),
+        (lambda c: c.resume(5, {}), TypeError, ("pending=", "RequestAwaitingInput")),
         (
-            lambda c: c.resume(PendingRequest(method="tools/call", params={}, input_requests={}), []),
+            lambda c: c.resume(RequestAwaitingInput(method="tools/call", params={}, input_requests={}), []),
             TypeError,
             ("responses=",),
         ),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import CallToolResult, Client, PendingRequest
+from dovetail import CallToolResult, Client, RequestAwaitingInput
 from dovetail.client.input_rounds import build_resume_params, decode_result
 from dovetail.errors import InvalidResult
 from dovetail.wire.methods import METHODS
@@ -35,7 +35,7 @@ def test_an_answer_is_an_answer() -> None:
 
 def test_questions_are_pending() -> None:
     found = decoded(resultType="input_required", inputRequests={"a": QUESTION}, requestState="s")
-    assert isinstance(found, PendingRequest)
+    assert isinstance(found, RequestAwaitingInput)
     assert (found.method, found.params, found.request_state, found.round) == ("tools/call", {"name": "go"}, "s", 1)
     assert found.input_requests["a"].method == "elicitation/create"
 
@@ -72,7 +72,7 @@ def test_a_pending_question_survives_being_stored_and_goes_back_as_it_came(
     params = {"name": "go", "arguments": given}
     asked = dict.fromkeys(answers, QUESTION)
     first = decoded(params, resultType="input_required", inputRequests=asked, requestState=state)
-    pending = PendingRequest.load(first.dump())
+    pending = RequestAwaitingInput.load(first.dump())
     assert pending == first
     again = build_resume_params(pending, answers)
     assert again["inputResponses"] == answers
@@ -86,14 +86,14 @@ def test_a_pending_question_survives_being_stored_and_goes_back_as_it_came(
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"method":"x"}', "5"])
 def test_what_was_not_stored_here_is_refused(data: bytes | str) -> None:
     with pytest.raises(ValueError, match=r"JSON|missing|Expected|truncated"):
-        PendingRequest.load(data)
+        RequestAwaitingInput.load(data)
 
 
 @pytest.mark.parametrize("method", ["tools/list", "example.com/other", ""])
 async def test_a_pending_of_something_that_cannot_wait_is_refused(method: str) -> None:
     script = ScriptedServer()
     async with serve_on_socket(script) as at, Client(at) as one:
-        pending = PendingRequest(method=method, params={}, input_requests={})
+        pending = RequestAwaitingInput(method=method, params={}, input_requests={})
         with pytest.raises(ValueError, match=repr(method)):
             await one.resume(pending, {})
         assert [message["method"] for message in script.received] == ["server/discover"]

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import pytest
 
-from dovetail import Policy, PolicyError, Server, arg, rule
+from dovetail import Policy, PolicyError, Server, argument, rule
 from dovetail.host.authorization import RequestAuthorizer
-from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
+from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentRequest, Deny
 from dovetail.host.consent.grants import GrantStore
 from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.terminal_consent import TerminalConsent
@@ -44,18 +44,20 @@ def desk(policy: Policy, person: Any, **more: Any) -> RequestAuthorizer:
 
 @pytest.mark.parametrize("kind", ["tool.call", "prompt.get"])
 async def test_what_a_person_puts_in_place_of_arguments_is_looked_at_again(kind: str) -> None:
-    policy = Policy("ask", [rule("deny", when=arg("/path").under("/etc"), reason="admin")])
+    policy = Policy("ask", [rule("deny", when=argument("/path").under("/etc"), reason="admin")])
     question = replace(ASKED, kind=kind)
     with pytest.raises(PolicyError, match="admin"):
-        await desk(policy, Person(Edit({"path": "/etc/passwd"}))).authorize(question)
+        await desk(policy, Person(AllowWithChanges({"path": "/etc/passwd"}))).authorize(question)
     for wrong in ("/y", ["/y"], None):
         with pytest.raises(PolicyError, match="object"):
-            await desk(policy, Person(Edit(wrong))).authorize(question)
-    assert (await desk(policy, Person(Edit({"path": "/y"}))).authorize(question)).edited_value == {"path": "/y"}
+            await desk(policy, Person(AllowWithChanges(wrong))).authorize(question)
+    assert (await desk(policy, Person(AllowWithChanges({"path": "/y"}))).authorize(question)).edited_value == {
+        "path": "/y"
+    }
 
 
 async def test_a_call_without_arguments_is_looked_at_as_one_with_none() -> None:
-    policy = Policy("allow", [rule("deny", unless=arg("/path").under("/safe"))])
+    policy = Policy("allow", [rule("deny", unless=argument("/path").under("/safe"))])
     for arguments in (None, {}):
         with pytest.raises(PolicyError):
             await desk(policy, Person()).authorize(replace(ASKED, arguments=arguments))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail import Client, Policy, PolicyError, Server, arg, rule
-from dovetail.host import Allow, Edit, Host, PolicyRequest
+from dovetail import Client, Policy, PolicyError, Server, argument, rule
+from dovetail.host import Allow, AllowWithChanges, Host, PolicyRequest
 from dovetail.host.policy.argument_coercion import create_expected_schemas as expected_by
 from dovetail.host.policy.argument_coercion import iter_readings, normalize
 from dovetail.host.policy.rules import STRICTNESS
@@ -37,22 +37,22 @@ def no_calls() -> None:
 
 
 DENIED = [
-    (arg("/force").equals(True), {"force": "true"}),
-    (arg("/force").equals(True), {"force": " true "}),
-    (arg("/force").equals(True), {"force": "yes"}),
-    (arg("/force").equals(True), {"force": 1}),
-    (arg("/count").in_([99]), {"count": "99"}),
-    (arg("/count").in_([99]), {"count": "9.9e1"}),
-    (arg("/count").in_([99]), {"count": "99.0"}),
-    (arg("/count").equals(99), {"count": " 99 "}),
-    (arg("/count").equals(1000), {"count": "1_000"}),
-    (arg("/options/force").exists(), {"options": '{"force": 1}'}),
-    (arg("/options/force").equals(1), {"options": '{"force": 1}'}),
-    (arg("/options/force").equals(True), {"options": {"force": "on"}}),
-    (arg("/options/deep/force").exists(), {"options": {"deep": '{"force": 1}'}}),
-    (arg("/tags").matches("prod*"), {"tags": '["prod"]'}),
-    (arg("/tags/0").equals("prod"), {"tags": '["prod"]'}),
-    (arg("/tags").in_(["prod"]), {"tags": ' ["test", "prod"]'}),
+    (argument("/force").equals(True), {"force": "true"}),
+    (argument("/force").equals(True), {"force": " true "}),
+    (argument("/force").equals(True), {"force": "yes"}),
+    (argument("/force").equals(True), {"force": 1}),
+    (argument("/count").in_([99]), {"count": "99"}),
+    (argument("/count").in_([99]), {"count": "9.9e1"}),
+    (argument("/count").in_([99]), {"count": "99.0"}),
+    (argument("/count").equals(99), {"count": " 99 "}),
+    (argument("/count").equals(1000), {"count": "1_000"}),
+    (argument("/options/force").exists(), {"options": '{"force": 1}'}),
+    (argument("/options/force").equals(1), {"options": '{"force": 1}'}),
+    (argument("/options/force").equals(True), {"options": {"force": "on"}}),
+    (argument("/options/deep/force").exists(), {"options": {"deep": '{"force": 1}'}}),
+    (argument("/tags").matches("prod*"), {"tags": '["prod"]'}),
+    (argument("/tags/0").equals("prod"), {"tags": '["prod"]'}),
+    (argument("/tags").in_(["prod"]), {"tags": ' ["test", "prod"]'}),
 ]
 
 
@@ -111,9 +111,9 @@ async def test_the_arguments_that_were_judged_are_shown_noted_and_sent(through: 
 
 
 async def test_arguments_a_user_edits_are_judged_and_sent_the_same_way() -> None:
-    policy = Policy("ask", [rule("deny", tool="s.act", when=arg("/force").equals(True))])
+    policy = Policy("ask", [rule("deny", tool="s.act", when=argument("/force").equals(True))])
     edit: dict[str, Any] = {"path": "x", "force": "true"}
-    async with Host(policy=policy, consent=lambda request: Edit(edit)) as host:
+    async with Host(policy=policy, consent=lambda request: AllowWithChanges(edit)) as host:
         host.add("s", app)
         with pytest.raises(PolicyError):
             await host.call("s.act", path="x")
@@ -130,7 +130,7 @@ def verdict(condition: Any, value: Any, schema: Any = None, verdict: Any = "deny
     return policy.decide(question).action
 
 
-X = arg("/x")
+X = argument("/x")
 
 
 @pytest.mark.parametrize("schema", [None, {}, {"description": "anything"}, {"anyOf": [{"type": "string"}, {}]}])
@@ -144,9 +144,9 @@ X = arg("/x")
         (X.equals("99"), 99),
         (X.equals({"a": 1}), '{"a": "1"}'),
         (X.equals([1, True]), ["1", "yes"]),
-        (arg("/x/force").exists(), '{"force": 1}'),
-        (arg("/x/force").exists(), '"{\\"force\\": 1}"'),
-        (arg("/x/0/force").equals(1), '[{"force": "1"}]'),
+        (argument("/x/force").exists(), '{"force": 1}'),
+        (argument("/x/force").exists(), '"{\\"force\\": 1}"'),
+        (argument("/x/0/force").equals(1), '[{"force": "1"}]'),
         (X.matches("prod*"), '["prod"]'),
         (X.matches("prod*"), '"prod"'),
         (X.host_in("evil.example"), '["http://evil.example/"]'),
@@ -163,7 +163,7 @@ def test_where_the_schema_is_silent_another_reading_is_a_doubt(schema: Any, cond
     [
         (X.equals(True), "hello"),
         (X.in_([99]), "a99"),
-        (arg("/x/force").exists(), "force"),
+        (argument("/x/force").exists(), "force"),
         (X.matches("prod*"), "test"),
         (X.matches("prod*"), "[prod]"),
         (X.host_in("evil.example"), "http://good.example/"),
@@ -179,7 +179,7 @@ def test_a_plain_text_leaves_no_doubt(schema: Any, condition: Any, value: Any) -
         (X.equals(True), "true"),
         (X.in_([99]), "99"),
         (X.matches("prod*"), "5"),
-        (arg("/x/force").exists(), '{"force": 1}'),
+        (argument("/x/force").exists(), '{"force": 1}'),
     ],
 )
 def test_where_only_text_is_allowed_a_text_is_a_text(condition: Any, value: Any) -> None:
@@ -220,7 +220,7 @@ def test_a_typed_value_that_is_allowed_stays_allowed() -> None:
 def test_a_value_the_schema_forbids_is_a_doubt(schema: Any, value: Any) -> None:
     whole = {"type": "object", "properties": {"x": schema}, "$defs": {"flag": {"type": "boolean"}}}
     question = PolicyRequest(server="s", tool="t", schema=whole).with_arguments({"x": value})
-    for condition in (X.equals(True), X.equals(False), arg("/x/y").exists()):
+    for condition in (X.equals(True), X.equals(False), argument("/x/y").exists()):
         assert Policy("allow", [rule("deny", when=condition)]).decide(question).action == "deny"
 
 
@@ -238,7 +238,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "force"]), inner, max_size=2),
     max_leaves=4,
 )
-PLACES = st.sampled_from(["/x", "/x/force", "/x/0", "/x/a/force"]).map(arg)
+PLACES = st.sampled_from(["/x", "/x/force", "/x/0", "/x/a/force"]).map(argument)
 CONDITIONS = st.one_of(
     st.builds(lambda place, value: place.equals(value), PLACES, VALUES),
     st.builds(lambda place, values: place.in_(values), PLACES, st.lists(SCALARS, min_size=1, max_size=3)),
@@ -340,7 +340,7 @@ JSON = st.recursive(
 def test_no_schema_of_a_stranger_breaks_the_judgement(schema: Any, value: Any) -> None:
     question = PolicyRequest(server="s", tool="t", schema=schema).with_arguments({"x": value, "y": json.dumps(value)})
     assert normalize(schema, question.arguments or {}) == question.arguments
-    for condition in (arg("/x/force").exists(), X.equals(1), arg("/y/0").matches("*")):
+    for condition in (argument("/x/force").exists(), X.equals(1), argument("/y/0").matches("*")):
         Policy("ask", [rule("deny", when=condition)]).decide(question)
 
 
@@ -383,7 +383,7 @@ def test_the_items_of_an_array_share_one_look_at_their_schema(monkeypatch: pytes
     monkeypatch.setattr(CountedSchema, "lookups", 0)
     alternatives = [CountedSchema(type="string", maxLength=number) for number in range(200)]
     schema = CountedSchema(anyOf=[{"type": "integer"}, CountedSchema(anyOf=alternatives)])
-    denied = rule("deny", when=arg("/ids").in_([99]))
+    denied = rule("deny", when=argument("/ids").in_([99]))
     assert not denied.matches(ids(schema, ["a"] * 2_000))
     assert denied.matches(ids(schema, ["a"] * 2_000 + ["99"]))
     assert 0 < CountedSchema.lookups < 10_000
@@ -392,7 +392,7 @@ def test_the_items_of_an_array_share_one_look_at_their_schema(monkeypatch: pytes
 def test_items_with_a_schema_for_their_position_are_distinguished() -> None:
     array = {"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": {"type": "boolean"}}
     schema = {"type": "object", "properties": {"ids": {"type": "array", **array}}}
-    denied = rule("deny", when=arg("/ids").in_(["a", 99]))
+    denied = rule("deny", when=argument("/ids").in_(["a", 99]))
     for values, applies in (["b", 1, True], False), (["a", 1], True), (["b", 99], True), (["b", 1, "a"], True):
         question = PolicyRequest(server="s", tool="act", arguments={"ids": values}, schema=schema)
         assert denied.matches(question) is applies
@@ -402,10 +402,10 @@ def test_items_with_a_schema_for_their_position_are_distinguished() -> None:
 @pytest.mark.parametrize("schema", [None, {"type": ["integer", "string", "array"]}])
 def test_an_array_that_is_too_long_to_be_judged_counts_as_doubt(item: Any, schema: Any) -> None:
     values = CountedList([item] * 200_000)
-    assert rule("deny", when=arg("/ids").in_([99])).matches(ids(schema, values))
-    assert not rule("allow", unless=arg("/ids").in_([99])).matches(ids(schema, values))
+    assert rule("deny", when=argument("/ids").in_([99])).matches(ids(schema, values))
+    assert not rule("allow", unless=argument("/ids").in_([99])).matches(ids(schema, values))
     assert values.taken <= 200_000  # half of it for each rule
-    assert not rule("deny", when=arg("/ids").in_([99])).matches(ids(schema, [item] * 5_000))
+    assert not rule("deny", when=argument("/ids").in_([99])).matches(ids(schema, [item] * 5_000))
 
 
 @pytest.mark.parametrize(
@@ -421,8 +421,8 @@ def test_a_schema_that_is_too_large_to_be_judged_counts_as_doubt_or_nothing(host
     defs = {"all": hostile, "values": {"enum": ["a"] * 5_000}, "names": {"type": ["string"] * 5_000}}
     schema = {"type": "object", "properties": {"ids": {"type": "array", "items": hostile}}, "$defs": defs}
     question = PolicyRequest(server="s", tool="act", arguments={"ids": ["99"]}, schema=schema)
-    assert rule("deny", when=arg("/ids").in_([99])).matches(question)
-    assert not rule("allow", unless=arg("/ids").in_([99])).matches(question)
+    assert rule("deny", when=argument("/ids").in_([99])).matches(question)
+    assert not rule("allow", unless=argument("/ids").in_([99])).matches(question)
 
 
 @pytest.mark.parametrize(
@@ -446,7 +446,7 @@ async def test_a_long_number_in_a_text_does_not_break_the_decision(text: str, is
     def send(data: str | int) -> str:
         return "ran"
 
-    async with Host(policy=Policy("allow", [rule("deny", when=arg("/data").in_([99]))])) as host:
+    async with Host(policy=Policy("allow", [rule("deny", when=argument("/data").in_([99]))])) as host:
         host.add("s", server)
         if is_doubtful:
             with pytest.raises(PolicyError):

@@ -4,35 +4,35 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.policy.conditions import Condition, arg, parse_condition
+from dovetail.host.policy.conditions import Condition, argument, parse_condition
 
-HOSTS = arg("/url").host_in("localhost", "*.test")
-FOLDER = arg("/path").under("/srv/docs")
+HOSTS = argument("/url").host_in("localhost", "*.test")
+FOLDER = argument("/path").under("/srv/docs")
 
 
 @pytest.mark.parametrize(
     ("one", "arguments", "holds"),
     [
-        (arg("/repo").in_(["a", "b"]), {"repo": "a"}, True),
-        (arg("/repo").in_(["a", "b"]), {"repo": "c"}, False),
-        (arg("/repo").in_(["a", "b"]), {}, False),
-        (arg("/n").equals(1), {"n": 1}, True),
-        (arg("/n").equals(1), {"n": 1.0}, True),
-        (arg("/n").equals(1.0), {"n": 1}, True),
-        (arg("/n").in_([0, 2]), {"n": -0.0}, True),
-        (arg("/n").equals(1), {"n": 1.5}, False),
-        (arg("/n").equals({"a": [1]}), {"n": {"a": [1.0]}}, True),
-        (arg("/n").equals(2**53), {"n": 2.0**53}, True),
-        (arg("/n").equals(1), {"n": 1e300}, False),
-        (arg("/n").equals([1, 2]), {"n": [1, 2]}, True),
-        (arg("/n").equals({"a": 1, "b": 2}), {"n": {"b": 2, "a": 1}}, True),
-        (arg("/a/b~1c/1").equals("x"), {"a": {"b/c": ["y", "x"]}}, True),
-        (arg("/a/9").exists(), {"a": [1]}, False),
-        (arg("/a/²").exists(), {"a": [1]}, False),
-        (arg("/a").exists(), {"a": None}, True),
-        (arg("/a").exists(), {}, False),
-        (arg("/q").matches("is:*", "has:*"), {"q": "has:label"}, True),
-        (arg("/q").matches("is:*"), {"q": "xis:open"}, False),
+        (argument("/repo").in_(["a", "b"]), {"repo": "a"}, True),
+        (argument("/repo").in_(["a", "b"]), {"repo": "c"}, False),
+        (argument("/repo").in_(["a", "b"]), {}, False),
+        (argument("/n").equals(1), {"n": 1}, True),
+        (argument("/n").equals(1), {"n": 1.0}, True),
+        (argument("/n").equals(1.0), {"n": 1}, True),
+        (argument("/n").in_([0, 2]), {"n": -0.0}, True),
+        (argument("/n").equals(1), {"n": 1.5}, False),
+        (argument("/n").equals({"a": [1]}), {"n": {"a": [1.0]}}, True),
+        (argument("/n").equals(2**53), {"n": 2.0**53}, True),
+        (argument("/n").equals(1), {"n": 1e300}, False),
+        (argument("/n").equals([1, 2]), {"n": [1, 2]}, True),
+        (argument("/n").equals({"a": 1, "b": 2}), {"n": {"b": 2, "a": 1}}, True),
+        (argument("/a/b~1c/1").equals("x"), {"a": {"b/c": ["y", "x"]}}, True),
+        (argument("/a/9").exists(), {"a": [1]}, False),
+        (argument("/a/²").exists(), {"a": [1]}, False),
+        (argument("/a").exists(), {"a": None}, True),
+        (argument("/a").exists(), {}, False),
+        (argument("/q").matches("is:*", "has:*"), {"q": "has:label"}, True),
+        (argument("/q").matches("is:*"), {"q": "xis:open"}, False),
         (HOSTS, {"url": "http://localhost:3000/x?y#z"}, True),
         (HOSTS, {"url": "https://API.TEST./"}, True),
         (HOSTS, {"url": "https://evil.example/localhost"}, False),
@@ -44,13 +44,13 @@ FOLDER = arg("/path").under("/srv/docs")
         (FOLDER, {"path": "//srv/docs/x"}, True),
         (FOLDER, {"path": "file:///srv/docs/%61"}, True),
         (FOLDER, {"path": "file:///srv/docs/%2e%2e/x"}, False),
-        (arg("/path").under("docs"), {"path": "docs/../docs/x"}, True),
-        (arg("/path").under("docs"), {"path": "docs/../../x"}, False),
-        (arg("/path").under("."), {"path": "a/b"}, True),
-        (arg("/path").under("."), {"path": "../b"}, False),
-        (arg("/path").under("/"), {"path": "/etc"}, True),
-        (arg("/path").under(r"C:\work"), {"path": "c:/WORK/x"}, True),
-        (arg("/path").under(r"C:\work"), {"path": r"C:\work\..\x"}, False),
+        (argument("/path").under("docs"), {"path": "docs/../docs/x"}, True),
+        (argument("/path").under("docs"), {"path": "docs/../../x"}, False),
+        (argument("/path").under("."), {"path": "a/b"}, True),
+        (argument("/path").under("."), {"path": "../b"}, False),
+        (argument("/path").under("/"), {"path": "/etc"}, True),
+        (argument("/path").under(r"C:\work"), {"path": "c:/WORK/x"}, True),
+        (argument("/path").under(r"C:\work"), {"path": r"C:\work\..\x"}, False),
     ],
 )
 def test_what_can_be_judged_is(one: Condition, arguments: dict[str, Any], holds: bool) -> None:
@@ -71,11 +71,11 @@ def test_what_can_be_judged_is(one: Condition, arguments: dict[str, Any], holds:
             "a/b", "~/x", "/srv/docs/\0x", r"/srv/docs\..\x", "file://elsewhere/srv/docs/x", "file:///srv/docs/x?y",
             7, None,
         )),
-        (arg("/path").under(r"C:\work"), r"\work\x"),
-        (arg("/q").matches("*"), 7),
-        (arg("/n").equals(1), True),
-        (arg("/n").equals(1.0), True),
-        (arg("/n").equals(True), 1),
+        (argument("/path").under(r"C:\work"), r"\work\x"),
+        (argument("/q").matches("*"), 7),
+        (argument("/n").equals(1), True),
+        (argument("/n").equals(1.0), True),
+        (argument("/n").equals(True), 1),
     ],
 )  # fmt: skip
 def test_what_cannot_be_judged_is_as_the_asker_says(one: Condition, value: Any) -> None:
@@ -96,12 +96,12 @@ def test_of_a_list_every_item_must_fulfil_it_or_any_where_doubt_counts() -> None
 @pytest.mark.parametrize(
     ("given", "made"),
     [
-        ({"arg": "/a", "in": ["x", 1]}, arg("/a").in_(["x", 1])),
-        ({"arg": "/a", "equals": ["x"]}, arg("/a").equals(["x"])),
-        ({"arg": "/a", "matches": "x*"}, arg("/a").matches("x*")),
-        ({"arg": "/a", "host_in": ["x", "y"]}, arg("/a").host_in("x", "y")),
-        ({"arg": "/a", "under": "/x"}, arg("/a").under("/x")),
-        ({"arg": "/a", "exists": True}, arg("/a").exists()),
+        ({"argument": "/a", "in": ["x", 1]}, argument("/a").in_(["x", 1])),
+        ({"argument": "/a", "equals": ["x"]}, argument("/a").equals(["x"])),
+        ({"argument": "/a", "matches": "x*"}, argument("/a").matches("x*")),
+        ({"argument": "/a", "host_in": ["x", "y"]}, argument("/a").host_in("x", "y")),
+        ({"argument": "/a", "under": "/x"}, argument("/a").under("/x")),
+        ({"argument": "/a", "exists": True}, argument("/a").exists()),
     ],
 )
 def test_conditions_can_be_written_in_a_file(given: dict[str, Any], made: Condition) -> None:
@@ -111,19 +111,26 @@ def test_conditions_can_be_written_in_a_file(given: dict[str, Any], made: Condit
 @pytest.mark.parametrize(
     "given",
     [
-        {}, {"arg": "/a"}, {"in": ["x"]}, {"arg": "a", "in": ["x"]}, {"arg": "/a", "in": ["x"], "equals": 1},
-        {"arg": "/a", "like": "x"}, {"arg": "/a", "exists": False}, {"arg": "/a", "under": [1]}, {"arg": 1, "in": []},
+        {},
+        {"argument": "/a"},
+        {"in": ["x"]},
+        {"argument": "a", "in": ["x"]},
+        {"argument": "/a", "in": ["x"], "equals": 1},
+        {"argument": "/a", "like": "x"},
+        {"argument": "/a", "exists": False},
+        {"argument": "/a", "under": [1]},
+        {"argument": 1, "in": []},
     ],
-)  # fmt: skip
+)
 def test_a_bad_condition_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"arg|equals|exists|under|/repo"):
+    with pytest.raises(ValueError, match=r"argument|equals|exists|under|/repo"):
         parse_condition(given)
 
 
 def test_a_condition_says_what_it_needs_and_what_it_found() -> None:
-    one = arg("/repo").in_(["octo/app", "octo/docs"])
+    one = argument("/repo").in_(["octo/app", "octo/docs"])
     assert str(one) == '/repo in ["octo/app", "octo/docs"]'
     assert one.describe_value({"repo": "x\x1b[2J"}) == '"x\\u001b[2J"'
     assert one.describe_value({}) == "nothing"
     assert len(one.describe_value({"repo": "x" * 5000})) <= 200
-    assert str(arg("/a").exists()) == "/a exists"
+    assert str(argument("/a").exists()) == "/a exists"

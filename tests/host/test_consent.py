@@ -11,11 +11,11 @@ import pytest
 
 from dovetail.host.consent.consent import (
     Allow,
+    AllowWithChanges,
     AnswerLater,
     ConsentRequest,
     Deny,
     DenyAll,
-    Edit,
     FunctionConsent,
     as_consent_answer,
 )
@@ -188,7 +188,7 @@ async def test_a_form_on_a_terminal() -> None:
     }
     request = ConsentRequest(kind="elicitation.form", server="a", details={"message": "Who?", "schema": schema})
     consent, out = terminal("y\n", "Ada\n", "36\n", "\n", "\n")
-    assert await consent.ask(request) == Edit({"name": "Ada", "age": 36, "fast": True})
+    assert await consent.ask(request) == AllowWithChanges({"name": "Ada", "age": 36, "fast": True})
     assert "\x1b" not in out.getvalue()
     consent, _ = terminal("n\n")
     assert is_denied(await consent.ask(request))
@@ -201,7 +201,7 @@ async def test_functions() -> None:
     assert await FunctionConsent(slow).ask(CALL) == Allow("session")
     assert await FunctionConsent(lambda _: True).ask(CALL) == Allow()
     assert await FunctionConsent(lambda _: None).ask(CALL) == Deny()
-    assert await FunctionConsent(lambda _: {"a": 1}).ask(CALL) == Edit({"a": 1})
+    assert await FunctionConsent(lambda _: {"a": 1}).ask(CALL) == AllowWithChanges({"a": 1})
     with pytest.raises(TypeError, match=r"Allow.*Deny.*str"):
         await FunctionConsent(lambda _: "yes").ask(CALL)
     assert is_denied(await DenyAll().ask(CALL))

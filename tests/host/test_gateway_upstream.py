@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, MCPError, Policy, PolicyError, RemoteError, Server, ToolError, arg, rule, testing
+from dovetail import Client, MCPError, Policy, PolicyError, RemoteError, Server, ToolError, argument, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.errors import NotFound
-from dovetail.host.consent.consent import Edit
+from dovetail.host.consent.consent import AllowWithChanges
 from dovetail.host.host import Host, get_parts
 from dovetail.host.qualified_names import make_model_name
 from host.polling import TIMEOUT_S, wait_until
@@ -77,7 +77,7 @@ async def test_results_that_are_asked_about(eras: tuple[str, str]) -> None:
 
 async def test_results_that_the_hosts_own_user_changes(eras: tuple[str, str]) -> None:
     policy = allowing(rule("ask", kind="tool.result"))
-    async with gateway(eras, policy, consent=lambda _: Edit("three")) as (client, _, _):
+    async with gateway(eras, policy, consent=lambda _: AllowWithChanges("three")) as (client, _, _):
         assert "three" in str((await client.call_tool("far__add", {"a": 1})).content)
 
 
@@ -111,7 +111,7 @@ async def test_arguments_that_the_user_adds() -> None:
         return word
 
     async with Host(
-        policy=Policy("ask", [rule("allow", kind="server.start")]), consent=lambda _: Edit({"word": "hi"})
+        policy=Policy("ask", [rule("allow", kind="server.start")]), consent=lambda _: AllowWithChanges({"word": "hi"})
     ) as host:
         host.add("m", app)
         served = host.as_server()
@@ -155,7 +155,7 @@ async def test_questions_that_may_not_be_put(eras: tuple[str, str]) -> None:
 
 
 async def test_arguments_of_prompts(eras: tuple[str, str]) -> None:
-    policy = allowing(rule("deny", kind="prompt.get", when=arg("/kind").equals("root")))
+    policy = allowing(rule("deny", kind="prompt.get", when=argument("/kind").equals("root")))
     async with gateway(eras, policy) as (client, _, host):
         assert "be nice" in str(await client.get_prompt("far__greet", {"kind": "nice"}))
         with pytest.raises(RemoteError, match=r"prompt\.get"):

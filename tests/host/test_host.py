@@ -10,7 +10,7 @@ import pytest
 from dovetail import Client, Context, MCPError, Policy, PolicyError, Server, ToolError, rule
 from dovetail.errors import NotFound, ProcessStartError
 from dovetail.host import ServerSettings
-from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
+from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentRequest, Deny
 from dovetail.host.events import HostEvent
 from dovetail.host.host import Host, get_parts
 from host.polling import TIMEOUT_S, wait_until
@@ -141,7 +141,7 @@ async def test_without_anybody_to_ask_the_answer_is_no() -> None:
 
 async def test_the_user_is_asked_and_can_change_what_is_done() -> None:
     asked: list[ConsentRequest] = []
-    answers: list[Any] = [Allow(), Deny("not now"), Edit({"a": 10}), Allow("session")]
+    answers: list[Any] = [Allow(), Deny("not now"), AllowWithChanges({"a": 10}), Allow("session")]
 
     def consent(request: ConsentRequest) -> Any:
         asked.append(request)
@@ -163,7 +163,7 @@ async def test_the_user_is_asked_and_can_change_what_is_done() -> None:
 
 async def test_results_can_be_looked_at_before_they_are_passed_on() -> None:
     policy = Policy("allow", [rule("ask", tool="a.long", kind="tool.result")])
-    answers: list[Any] = [Edit("short"), Deny("too long")]
+    answers: list[Any] = [AllowWithChanges("short"), Deny("too long")]
     async with Host(policy=policy, consent=lambda _: answers.pop(0)) as host:
         host.add("a", calculator())
         assert text(await host.call("a.long")) == "short"
@@ -615,7 +615,7 @@ async def test_reads_are_counted_by_server_and_noted(tmp_path: Path) -> None:
 
 
 async def test_a_prompt_is_filled_in_as_the_user_changed_it() -> None:
-    async with Host(consent=lambda _: Edit({"kind": "gentle"})) as host:
+    async with Host(consent=lambda _: AllowWithChanges({"kind": "gentle"})) as host:
         host.add("a", calculator())
         found = await host.get_prompt("a", "greet", {"kind": "rude"})
         assert "gentle" in str(found.messages)

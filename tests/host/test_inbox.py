@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dovetail import Context, Elicit, InputRequired, MCPError, Policy, PolicyError, Server, arg, rule
+from dovetail import Context, Elicit, InputRequired, MCPError, Policy, PolicyError, Server, argument, rule
 from dovetail.errors import InputRequestError, NotSupported
-from dovetail.host.consent.consent import Allow, Deny, Edit
+from dovetail.host.consent.consent import Allow, AllowWithChanges, Deny
 from dovetail.host.consent.inbox import DurableConsent, PendingCall, PendingConsent
 from dovetail.host.host import Host, get_parts
 from host.polling import TIMEOUT_S, wait_until
@@ -236,7 +236,7 @@ async def test_a_changed_definition_that_is_not_agreed_to_stays_so(tmp_path: Pat
     app = worker()
     async with life(tmp_path / "inbox", app, CALLS) as host:
         await host.call("hr.work", {"path": "a"}, wait=False)
-        for answer in (Deny("no"), Edit({"path": "c"})):
+        for answer in (Deny("no"), AllowWithChanges({"path": "c"})):
             out = await changed_and_called(host, app)
             with pytest.raises(PolicyError):
                 await host.answer(out.ticket, answer)
@@ -245,13 +245,13 @@ async def test_a_changed_definition_that_is_not_agreed_to_stays_so(tmp_path: Pat
 
 
 async def test_an_edit_given_later_is_looked_at_again_and_loses_nothing(tmp_path: Path) -> None:
-    policy = Policy("ask", [rule("deny", when=arg("/path").under("/etc"))])
+    policy = Policy("ask", [rule("deny", when=argument("/path").under("/etc"))])
     async with life(tmp_path / "inbox", worker(), policy) as host:
         out = await host.call("hr.work", {"path": "/a"}, wait=False)
         for wrong in ({"path": "/etc/passwd"}, "/b"):
             with pytest.raises(PolicyError):
-                await host.answer(out.ticket, Edit(wrong))
-        assert text(await host.answer(out.ticket, Edit({"path": "/b"}))) == "worked on /b"
+                await host.answer(out.ticket, AllowWithChanges(wrong))
+        assert text(await host.answer(out.ticket, AllowWithChanges({"path": "/b"}))) == "worked on /b"
 
 
 async def test_a_server_that_is_down_does_not_block_other_questions(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ async def test_several_forms_are_all_shown_and_answered_by_their_keys(tmp_path: 
         assert "Your pin?" in item.request.text
         assert "Your age?" in item.request.text
         for wrong in ({"value": "1234"}, {"pin": {"value": "1"}}, True, {"pin": "1", "age": {"value": 1}}):
-            with pytest.raises(InputRequestError, match=r"pin, age|pin .*Edit"):
+            with pytest.raises(InputRequestError, match=r"pin, age|pin .*AllowWithChanges"):
                 await host.answer(out.ticket, wrong)
         result = text(await host.answer(out.ticket, {"pin": {"value": "1234"}, "age": {"value": 5}}))
         assert result == "{'pin': {'value': '1234'}, 'age': {'value': 5}}"
@@ -322,6 +322,6 @@ async def test_a_yes_fills_in_no_form(tmp_path: Path) -> None:
     done: list[Any] = []
     async with life(tmp_path / "inbox", Leave(done), CALLS) as host:
         out = await host.call("hr.approve", {"days": 3}, wait=False)
-        with pytest.raises(InputRequestError, match="Edit"):
+        with pytest.raises(InputRequestError, match="AllowWithChanges"):
             await host.answer(out.ticket, True)
         assert isinstance(await host.answer(out.ticket, {"value": "x"}), PendingCall)

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail import Context, MCPError, Policy, Server, TextContent, rule
 from dovetail.host import ServerSettings
-from dovetail.host.consent.consent import Allow, ConsentRequest, Deny, Edit
+from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentRequest, Deny
 from dovetail.host.host import Host
 from dovetail.protocol.language_model import ModelReply
 
@@ -81,7 +81,7 @@ async def test_a_form(revision: str) -> None:
         asked.append(request)
         return answers.pop(0)
 
-    answers: list[Any] = [Edit({"value": "Ada"}), Deny(), Deny(cancelled=True), Allow()]
+    answers: list[Any] = [AllowWithChanges({"value": "Ada"}), Deny(), Deny(cancelled=True), Allow()]
     async with Host(policy=policy(), consent=consent) as host:
         host.add("a", asker(), protocol_version=revision)
         assert text(await host.call("a.name")) == "Ada"
@@ -90,7 +90,7 @@ async def test_a_form(revision: str) -> None:
         ]
         assert "declined" in text(await host.call("a.name"))
         assert "dismissed" in text(await host.call("a.name"))
-        assert "Edit" in await failure(host.call("a.name"))  # a yes fills in nothing
+        assert "AllowWithChanges" in await failure(host.call("a.name"))  # a yes fills in nothing
 
 
 async def test_a_policy_can_keep_questions_from_the_user(revision: str) -> None:
@@ -120,7 +120,7 @@ async def test_a_visit(revision: str) -> None:
 async def test_the_model(revision: str) -> None:
     model = Echo()
     asked: list[str] = []
-    answers: list[Any] = [Allow(), Edit("changed"), Deny("no")]
+    answers: list[Any] = [Allow(), AllowWithChanges("changed"), Deny("no")]
 
     def consent(request: ConsentRequest) -> Any:
         asked.append(request.kind)
@@ -138,7 +138,7 @@ async def test_the_model(revision: str) -> None:
 
 async def test_what_the_model_says_can_be_looked_at(revision: str) -> None:
     rules = (rule("allow", kind="sampling.request"), rule("ask", kind="sampling.response"))
-    async with Host(policy=policy(*rules), consent=lambda _: Edit("better"), model=Echo()) as host:
+    async with Host(policy=policy(*rules), consent=lambda _: AllowWithChanges("better"), model=Echo()) as host:
         host.add("a", asker(), protocol_version=revision)
         assert text(await host.call("a.think")) == "better"
 

@@ -11,7 +11,7 @@ import pytest
 
 from dovetail import Context, MCPError, Policy, Server, TextContent, rule
 from dovetail.host import ServerSettings
-from dovetail.host.consent.consent import ConsentRequest, Edit
+from dovetail.host.consent.consent import AllowWithChanges, ConsentRequest
 from dovetail.host.host import Host
 from dovetail.protocol.language_model import ModelReply
 from host.polling import wait_until
@@ -71,7 +71,7 @@ async def test_two_hostile_processes_reach_neither_each_other_nor_an_honest_one(
 
     def consent(request: ConsentRequest) -> Any:
         asked.append(request)
-        return Edit({})
+        return AllowWithChanges({})
 
     async with Host(policy=OPEN, consent=consent, roots=[tmp_path / "shared"]) as host:
         for name in ("one", "two"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Policy, ToolAnnotations, arg, rule
+from dovetail import Policy, ToolAnnotations, argument, rule
 from dovetail.host.policy.policy import PolicyRequest, Rule, apply_non_interactive, find_limits
 from dovetail.host.policy.rules import evaluate_hint
 
@@ -20,13 +20,13 @@ VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny", "hide")
 RULES = [
     rule("deny", tool="*.delete_*", reason="no deletions"),
     rule("allow", server="docs", read_only=True),
-    rule("allow", tool="github.create_issue", when=arg("/repo").in_(["octo/app"])),
-    rule("ask", tool="browser.navigate", unless=arg("/url").host_in("localhost")),
+    rule("allow", tool="github.create_issue", when=argument("/repo").in_(["octo/app"])),
+    rule("ask", tool="browser.navigate", unless=argument("/url").host_in("localhost")),
     rule("allow", server="browser"),
     rule("hide", server="github", tool=["fork_*", "star_*"]),
     rule("allow", server="model", kind="sampling.*"),
-    rule("deny", server="shell", when=arg("/paths").under("/etc")),
-    rule("allow", server="shell", when=arg("/paths").under("/srv/scratch", "/etc")),
+    rule("deny", server="shell", when=argument("/paths").under("/etc")),
+    rule("allow", server="shell", when=argument("/paths").under("/srv/scratch", "/etc")),
 ]
 POLICY = Policy(rules=RULES)
 READING = ToolAnnotations(read_only_hint=True)
@@ -232,8 +232,8 @@ read_only = true
 [[rules]]
 action = "allow"
 tool = "github.create_issue"
-when = {arg = "/repo", in = ["octo/app"]}
-unless = [{arg = "/private", equals = true}]
+when = {argument = "/repo", in = ["octo/app"]}
+unless = [{argument = "/private", equals = true}]
 
 [limits]
 "github.*" = "60/min"
@@ -252,8 +252,8 @@ def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
             rule(
                 "allow",
                 tool="github.create_issue",
-                when=arg("/repo").in_(["octo/app"]),
-                unless=[arg("/private").equals(True)],
+                when=argument("/repo").in_(["octo/app"]),
+                unless=[argument("/private").equals(True)],
             ),
         ],
         limits={"github.*": "60/min", "*": {"timeout": 60}},
@@ -275,7 +275,7 @@ def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
         ('[[rules]]\naction = "deny"\ntool = [5]', r"rules\[0\]: .*5"),
         ('[[rules]]\naction = "deny"\nread_only = "yes"', r"rules\[0\]: .*read_only"),
         ('[[rules]]\naction = "deny"\nannotations = {shiny = true}', "'shiny'.*read_only"),
-        ('[[rules]]\naction = "hide"\nwhen = {arg = "/a", exists = true}', r"rules\[0\]: .*hide"),
+        ('[[rules]]\naction = "hide"\nwhen = {argument = "/a", exists = true}', r"rules\[0\]: .*hide"),
         ("[limits]\n'*' = 'x'", "'x'.*60/min"),
         ("[[rules", "policy.toml"),
     ],
@@ -298,8 +298,8 @@ def test_an_explanation_shows_what_each_rule_made_of_the_question() -> None:
             rules=[
                 rule("allow", server="prod"),
                 rule("allow", tool="prod.read", read_only=True),
-                rule("allow", tool="prod.read", when=arg("/table").in_(["public"])),
-                rule("ask", tool="prod.read", unless=arg("/limit").exists()),
+                rule("allow", tool="prod.read", when=argument("/table").in_(["public"])),
+                rule("ask", tool="prod.read", unless=argument("/limit").exists()),
                 rule("allow", server="docs"),
             ],
             limits={"prod.*": {"timeout": 5}},
@@ -417,7 +417,7 @@ def test_a_misspelled_member_of_a_rule_is_reported_with_a_suggestion(member: str
 
 
 def test_a_decision_is_remembered_only_if_arguments_do_not_matter() -> None:
-    policy = Policy("allow", [rule("deny", tool="write", when=arg("/path").under("/etc"))])
+    policy = Policy("allow", [rule("deny", tool="write", when=argument("/path").under("/etc"))])
     for path, action in (("/data/a", "allow"), ("/etc/passwd", "deny"), ("/data/b", "allow")):
         assert policy.decide(PolicyRequest(server="s", tool="write", arguments={"path": path})).action == action
         assert policy.decide(PolicyRequest(server="s", tool="read", arguments={"path": path})).action == "allow"

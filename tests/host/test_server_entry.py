@@ -61,7 +61,7 @@ def test_trust_is_the_users_to_give() -> None:
 
 
 def test_unknown_members_are_reported() -> None:
-    assert any("arg" in one for one in told({"command": "x", "arg": ["y"]}, level="user"))
+    assert any("argument" in one for one in told({"command": "x", "argument": ["y"]}, level="user"))
     assert told({"command": "x", "args": ["y"], "env": {}}, level="user") == []
 
 

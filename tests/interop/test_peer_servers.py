@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from dovetail import Client, ElicitationDeclined, ImageContent, PendingRequest, RemoteError, ToolError
+from dovetail import Client, ElicitationDeclined, ImageContent, RemoteError, RequestAwaitingInput, ToolError
 from dovetail.errors import InputRequestError, NotFound, NotSupported, RequestTimeout
 from dovetail.types import CreateMessageRequestParams, ElicitRequestParams
 
@@ -251,9 +251,9 @@ async def test_a_form_answered_elsewhere(reach: Reach, library: str) -> None:
     url, desk = reach(library, "http"), Desk()
     async with Client(url, elicitation_handler=desk.elicit) as client:
         pending = await client.call_tool("book", {"flight": "SK 461"}, allow_input_required=True)
-        assert isinstance(pending, PendingRequest)
+        assert isinstance(pending, RequestAwaitingInput)
     async with Client(url, elicitation_handler=desk.elicit) as client:
-        again = PendingRequest.load(pending.dump())
+        again = RequestAwaitingInput.load(pending.dump())
         (key,) = again.input_requests
         result = await client.resume(again, {key: {"action": "accept", "content": {"row": 1, "window": False}}})
         assert result.content[0].text == "SK 461 in row 1, by the aisle"

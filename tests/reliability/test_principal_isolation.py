@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Context, LargeResults, Server
+from dovetail import Context, LargeResultSettings, Server
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
 from transports.fake_service import (
     INITIALIZED,
@@ -35,7 +35,7 @@ def endpoint() -> Any:
         "x",
         auth=Guard(StaticTokenVerifier(WHO)),
         page_size=1,
-        large_results=LargeResults(max_text_chars=100, preview_chars=10),
+        large_results=LargeResultSettings(max_text_chars=100, preview_chars=10),
     )
 
     @app.tool

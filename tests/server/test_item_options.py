@@ -349,7 +349,7 @@ def test_options_of_the_wrong_kind_are_named(options: dict[str, Any], words: str
     [
         ({"cache_hints": 60}, "cache_hints=.*CacheHint"),
         ({"cache_hints": {"tools/list": 60}}, "cache_hints=.*CacheHint"),
-        ({"large_results": True}, "large_results=.*LargeResults"),
+        ({"large_results": True}, "large_results=.*LargeResultSettings"),
         ({"recording": True}, "recording="),
         ({"icons": ["x"]}, "icons="),
         ({"debug": "yes"}, "debug=.*True.*False"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Image, LargeResults, Server
+from dovetail import Image, LargeResultSettings, Server
 from dovetail.errors import ResourceNotFound
 from mentions import mentions
 from server.direct_client import LATEST_HANDSHAKE, Client, text
@@ -15,7 +15,9 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def server(**policy: Any) -> Server:
     app = Server(
         "x",
-        large_results=LargeResults(**{"max_text_chars": 100, "max_base64_chars": 100, "preview_chars": 10} | policy),
+        large_results=LargeResultSettings(
+            **{"max_text_chars": 100, "max_base64_chars": 100, "preview_chars": 10} | policy
+        ),
     )
 
     @app.tool

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, LargeResults, ResourceLink, Server, TextContent, Transform
+from dovetail import Client, LargeResultSettings, ResourceLink, Server, TextContent, Transform
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
 from dovetail.errors import InsufficientScope, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, IncomingExchange
@@ -299,7 +299,7 @@ async def test_large_results_of_mounted_tools_are_kept_back_too(*, far: bool) ->
     async def untold() -> Any:
         return {"rows": [*range(1000)]}
 
-    app = Server("outer", large_results=LargeResults(max_text_chars=100, preview_chars=20))
+    app = Server("outer", large_results=LargeResultSettings(max_text_chars=100, preview_chars=20))
     app.mount(Client(inner) if far else inner, "in")
     async with Client(app) as client:
         told, link = (await client.call_tool("in_big", {})).content

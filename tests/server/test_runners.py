@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dovetail import LargeResults, Server, ServerLimits
+from dovetail import LargeResultSettings, Server, ServerLimits
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.endpoint import Endpoint
 from mentions import values
@@ -274,7 +274,7 @@ def test_an_http_server_that_cannot_start_says_so_and_ends(workers: int) -> None
 
 @pytest.mark.parametrize("mounted", [False, True])
 def test_several_workers_do_not_keep_results_back(mounted: bool) -> None:
-    app = keeping = Server("keeping", large_results=LargeResults())
+    app = keeping = Server("keeping", large_results=LargeResultSettings())
     if mounted:
         app = Server("outer")
         app.mount(keeping)

@@ -21,7 +21,7 @@ from dovetail import (
     TextContent,
     Timeouts,
     ToolError,
-    arg,
+    argument,
     rule,
 )
 from dovetail.auth import BearerAuth, Guard, Principal, StaticTokenVerifier
@@ -118,7 +118,7 @@ async def ask_user(request: ConsentRequest) -> ConsentAnswer:
 policy = Policy(
     rules=[
         rule("allow", server="weather", read_only=True),
-        rule("deny", tool="warn", unless=arg("/city").equals("Oslo"), reason="only Oslo"),
+        rule("deny", tool="warn", unless=argument("/city").equals("Oslo"), reason="only Oslo"),
     ]
 )
 

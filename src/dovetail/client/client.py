@@ -14,7 +14,7 @@ from dovetail.client.handlers import (
     RootsProvider,
     SamplingHandler,
 )
-from dovetail.client.input_rounds import PendingRequest, build_resume_params
+from dovetail.client.input_rounds import RequestAwaitingInput, build_resume_params
 from dovetail.client.option_checks import check_callable, check_durations, check_log_level, check_type
 from dovetail.client.pagination import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # for type checkers only, because few clients are mounted
     from dovetail.client.mounted_client import InputFilter, MountedClient
 
 T = TypeVar("T")
-ResumedResult: TypeAlias = CallToolResult | GetPromptResult | ReadResourceResult | PendingRequest
+ResumedResult: TypeAlias = CallToolResult | GetPromptResult | ReadResourceResult | RequestAwaitingInput
 
 
 class ManagedClientOptions(TypedDict, total=False):
@@ -185,8 +185,8 @@ class Client:
         """Add middleware that wraps every request: an `async def function(exchange, call_next)` that awaits
         `call_next(exchange)`.
 
-        `call_next` returns the typed result, or a `PendingRequest`. Middleware does not see the requests that open a
-        connection, nor results from the cache.
+        `call_next` returns the typed result, or a `RequestAwaitingInput`. Middleware does not see the requests that
+        open a connection, nor results from the cache.
         """
         self._session.add_middleware(function)
         return function
@@ -358,7 +358,7 @@ class Client:
         meta: Mapping[str, JSONValue] | None = None,
         retry: bool | None = None,
         allow_input_required: bool,
-    ) -> CallToolResult | PendingRequest: ...
+    ) -> CallToolResult | RequestAwaitingInput: ...
     async def call_tool(
         self,
         name: str,
@@ -370,7 +370,7 @@ class Client:
         meta: Mapping[str, JSONValue] | None = None,
         retry: bool | None = None,
         allow_input_required: bool = False,
-    ) -> CallToolResult | PendingRequest:
+    ) -> CallToolResult | RequestAwaitingInput:
         """Call a tool and return its whole result, even if the tool failed.
 
         Args:
@@ -381,10 +381,10 @@ class Client:
             meta: The `_meta` of the request.
             retry: True allows the call to run twice. False never sends the call again. None repeats only calls of tools
                 that are declared read-only or idempotent.
-            allow_input_required: True returns a `PendingRequest` when the server asks for input, instead of calling the
-                handlers. Answer the request with `resume`, in this process or in another. A handshake server cannot
-                wait for an answer from `resume`, so its requests always go to the handlers. If the client has no
-                handlers, it declares all capabilities.
+            allow_input_required: True returns a `RequestAwaitingInput` when the server asks for input, instead of
+                calling the handlers. Answer the request with `resume`, in this process or in another. A handshake
+                server cannot wait for an answer from `resume`, so its requests always go to the handlers. If the client
+                has no handlers, it declares all capabilities.
         """
         if allow_input_required:
             meta = await self._declare_capabilities(meta)
@@ -394,13 +394,13 @@ class Client:
         params = {"name": name, "arguments": dict(arguments or {})}
         started_at = time.monotonic()
         result = await self._run(self._sender.send, CALL_TOOL, params, options)
-        if allow_input_required or not isinstance(result, PendingRequest):
+        if allow_input_required or not isinstance(result, RequestAwaitingInput):
             return result
         return await self._run(self._sender.complete, result, options, started_at)
 
     async def resume(
         self,
-        pending: PendingRequest,
+        pending: RequestAwaitingInput,
         responses: Mapping[str, object],
         *,
         timeout: float | None = None,
@@ -408,7 +408,7 @@ class Client:
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> ResumedResult:
-        """Answer a pending request. Return the result of its method, or another `PendingRequest`.
+        """Answer a request that waits for input. Return the result of its method, or another `RequestAwaitingInput`.
 
         Args:
             timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
@@ -416,7 +416,7 @@ class Client:
             progress_handler: Receives `(progress, total, message)`.
             meta: The `_meta` of the request.
         """
-        check_type("pending", pending, PendingRequest, "a PendingRequest")
+        check_type("pending", pending, RequestAwaitingInput, "a RequestAwaitingInput")
         check_type("responses", responses, Mapping, "a dict with a response for each key of pending.input_requests")
         row, params = METHODS.get(pending.method), build_resume_params(pending, responses)
         if row is None or not row.may_require_input:
@@ -425,7 +425,7 @@ class Client:
         return await self._run(self._sender.send, row, params, options, pending.round)
 
     async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
-        """Call the handlers for the input requests of a `PendingRequest`. Return the responses for `resume`."""
+        """Call the handlers for the input requests of a `RequestAwaitingInput`. Return the responses for `resume`."""
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -1,6 +1,6 @@
-"""Results that ask for input: the pending request, and the params of the next round.
+"""Results that ask for input: the request that waits, and the params of the next round.
 
-A pending request can be stored, and another process can answer it.
+Such a request can be stored, and another process can answer it.
 spec: mrtr#client-requirements-basic-workflow
 """
 
@@ -35,7 +35,7 @@ COMPLETE = "complete"
 INPUT_REQUIRED = "input_required"
 
 
-class PendingRequest(Struct, frozen=True, kw_only=True):
+class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
     """A request that waits for input. Answer each of `input_requests` under its key with `Client.resume`."""
 
     method: str  # the method of the request
@@ -49,12 +49,12 @@ class PendingRequest(Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
     @classmethod
-    def load(cls, data: bytes | str) -> "PendingRequest":
+    def load(cls, data: bytes | str) -> "RequestAwaitingInput":
         """Load the output of `dump`. Raise ValueError for other data."""
         return msgspec.json.decode(data, type=cls)
 
 
-def build_resume_params(pending: PendingRequest, responses: Mapping[str, Any]) -> dict[str, Any]:
+def build_resume_params(pending: RequestAwaitingInput, responses: Mapping[str, Any]) -> dict[str, Any]:
     """Return the params of the next round, with the request state unchanged."""
     params = dict(pending.params)
     if pending.input_requests:
@@ -65,7 +65,7 @@ def build_resume_params(pending: PendingRequest, responses: Mapping[str, Any]) -
 
 
 def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0) -> Any:
-    """Return the typed result of a request, or a PendingRequest."""
+    """Return the typed result of a request, or a RequestAwaitingInput."""
     assert row.result is not None
     try:
         result: Result = decode_body(raw, row.result, f"the result of {row.name}")
@@ -86,9 +86,9 @@ def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0
 
 def _build_pending(
     input_required: InputRequiredResult, row: Method, params: dict[str, Any], rounds: int
-) -> PendingRequest:
+) -> RequestAwaitingInput:
     request_params = {name: value for name, value in params.items() if name not in ("inputResponses", "requestState")}
-    return PendingRequest(
+    return RequestAwaitingInput(
         method=row.name,
         params=request_params,
         input_requests=input_required.input_requests or {},

@@ -17,7 +17,7 @@ from dovetail.client.deadlines import MAX_TIMEOUT_S, ProgressHandler
 from dovetail.client.handlers import InputHandlers
 from dovetail.client.input_rounds import (
     URL_ELICITATION_REQUIRED,
-    PendingRequest,
+    RequestAwaitingInput,
     URLElicitations,
     build_resume_params,
     decode_result,
@@ -147,7 +147,7 @@ class RequestSender:
     def send(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS, rounds: int = 0
     ) -> Awaitable[Any]:
-        """Send a request. Return an awaitable of the result, or of a `PendingRequest` if the server asks for input.
+        """Send a request. Return an awaitable of the result, or of a `RequestAwaitingInput`.
 
         This is not a coroutine function, because that would add a frame to every request.
         """
@@ -197,15 +197,15 @@ class RequestSender:
         """Send a request, and answer input requests until the result is complete."""
         started_at = time.monotonic()
         result = await self.send(row, params, options)
-        return await self.complete(result, options, started_at) if isinstance(result, PendingRequest) else result
+        return await self.complete(result, options, started_at) if isinstance(result, RequestAwaitingInput) else result
 
-    async def complete(self, pending: PendingRequest, options: RequestOptions, started_at: float) -> Any:
+    async def complete(self, pending: RequestAwaitingInput, options: RequestOptions, started_at: float) -> Any:
         """Answer input requests until the result is complete. `started_at` is the time of the first round.
 
         The time that answers take does not count toward the total timeout.
         """
         row, result = METHODS[pending.method], pending
-        while isinstance(result, PendingRequest):
+        while isinstance(result, RequestAwaitingInput):
             input_started_at = time.monotonic()
             responses = await self._answer_input_requests(result)
             if result.input_requests:
@@ -269,7 +269,7 @@ class RequestSender:
         name = str(params.get("name") or params.get("uri") or "")
         return self.add_request_context(add_context(exc, hint=self._name_index.suggest(method, name)), method, params)
 
-    async def _answer_input_requests(self, pending: PendingRequest) -> dict[str, Any]:
+    async def _answer_input_requests(self, pending: RequestAwaitingInput) -> dict[str, Any]:
         try:
             if pending.round > self._limits.max_input_rounds:
                 raise InputRequestError(
@@ -325,7 +325,7 @@ class RequestSender:
 
     async def _call_tool(
         self, params: dict[str, Any], options: RequestOptions, rounds: int
-    ) -> CallToolResult | PendingRequest:
+    ) -> CallToolResult | RequestAwaitingInput:
         name = params["name"]
         if name in self.tool_index.stale_names:
             await self._list_stale_tools(options)

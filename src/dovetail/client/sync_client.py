@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from dovetail.client.client import Client, ClientOptions, ResumedResult
 from dovetail.client.deadlines import ProgressHandler
-from dovetail.client.input_rounds import PendingRequest
+from dovetail.client.input_rounds import RequestAwaitingInput
 from dovetail.client.subscription import ChangeEvent, Subscription
 from dovetail.client.targets import Target
 from dovetail.protocol.middleware import Middleware
@@ -278,7 +278,7 @@ class SyncClient:
         meta: Mapping[str, JSONValue] | None = None,
         retry: bool | None = None,
         allow_input_required: bool,
-    ) -> CallToolResult | PendingRequest: ...
+    ) -> CallToolResult | RequestAwaitingInput: ...
     def call_tool(
         self,
         name: str,
@@ -290,7 +290,7 @@ class SyncClient:
         meta: Mapping[str, JSONValue] | None = None,
         retry: bool | None = None,
         allow_input_required: bool = False,
-    ) -> CallToolResult | PendingRequest:
+    ) -> CallToolResult | RequestAwaitingInput:
         """Call a tool and return its whole result. The options are those of `Client.call_tool`."""
         return run_blocking(
             self._client.call_tool(
@@ -307,7 +307,7 @@ class SyncClient:
 
     def resume(
         self,
-        pending: PendingRequest,
+        pending: RequestAwaitingInput,
         responses: Mapping[str, object],
         *,
         timeout: float | None = None,
@@ -315,7 +315,7 @@ class SyncClient:
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> ResumedResult:
-        """Answer a pending request. Return the result of its method, or another `PendingRequest`."""
+        """Answer a request that waits for input. Return the result of its method, or another `RequestAwaitingInput`."""
         return run_blocking(
             self._client.resume(
                 pending,
@@ -328,7 +328,7 @@ class SyncClient:
         )
 
     def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
-        """Call the handlers for the input requests of a `PendingRequest`. Return the responses for `resume`."""
+        """Call the handlers for the input requests of a `RequestAwaitingInput`. Return the responses for `resume`."""
         return run_blocking(self._client.answer_input_requests(requests))
 
     # Methods for resources

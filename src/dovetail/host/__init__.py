@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from dovetail.host.config.server_entry import ConfigProblem as ConfigProblem
     from dovetail.host.config.server_entry import ServerConfig as ServerConfig
     from dovetail.host.consent.consent import Allow as Allow
+    from dovetail.host.consent.consent import AllowWithChanges as AllowWithChanges
     from dovetail.host.consent.consent import AnswerLater as AnswerLater
     from dovetail.host.consent.consent import ConsentAnswer as ConsentAnswer
     from dovetail.host.consent.consent import ConsentHandler as ConsentHandler
     from dovetail.host.consent.consent import ConsentRequest as ConsentRequest
     from dovetail.host.consent.consent import Deny as Deny
     from dovetail.host.consent.consent import DenyAll as DenyAll
-    from dovetail.host.consent.consent import Edit as Edit
     from dovetail.host.consent.definition_changes import DefinitionChange as DefinitionChange
     from dovetail.host.consent.definition_changes import diff_definitions as diff_definitions
     from dovetail.host.consent.definition_changes import format_changes as format_changes
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dovetail.host.host import Host as Host
     from dovetail.host.managed_server import ManagedServer as ManagedServer
     from dovetail.host.policy.conditions import Condition as Condition
-    from dovetail.host.policy.conditions import arg as arg
+    from dovetail.host.policy.conditions import argument as argument
     from dovetail.host.policy.policy import Decision as Decision
     from dovetail.host.policy.policy import Policy as Policy
     from dovetail.host.policy.policy import rule as rule
@@ -70,7 +70,7 @@ _MODULE_BY_NAME = {
     "Deny": "dovetail.host.consent.consent",
     "DenyAll": "dovetail.host.consent.consent",
     "DurableConsent": "dovetail.host.consent.inbox",
-    "Edit": "dovetail.host.consent.consent",
+    "AllowWithChanges": "dovetail.host.consent.consent",
     "EventKind": "dovetail.host.events",
     "Grant": "dovetail.host.consent.grants",
     "GrantStore": "dovetail.host.consent.grants",
@@ -92,7 +92,7 @@ _MODULE_BY_NAME = {
     "ServerSettings": "dovetail.host.server_settings",
     "TerminalConsent": "dovetail.host.consent.terminal_consent",
     "ToolLimits": "dovetail.host.policy.quotas",
-    "arg": "dovetail.host.policy.conditions",
+    "argument": "dovetail.host.policy.conditions",
     "diff_definitions": "dovetail.host.consent.definition_changes",
     "discover_configs": "dovetail.host.config.config_files",
     "fingerprint": "dovetail.host.consent.pins",

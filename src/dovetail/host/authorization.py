@@ -12,11 +12,11 @@ from dovetail.error_context import add_context, clip
 from dovetail.errors import PolicyError
 from dovetail.host.consent.consent import (
     Allow,
+    AllowWithChanges,
     AnswerLater,
     ConsentAnswer,
     ConsentHandler,
     ConsentRequest,
-    Edit,
     is_interactive,
 )
 from dovetail.host.consent.definition_changes import DefinitionChange, diff_definitions, format_changes
@@ -255,7 +255,7 @@ class RequestAuthorizer:
             case Allow():
                 await self._store_grant(request, current_fingerprint, answer)
                 return self.allow(request, decision, f"the user allowed the request: {answer.scope}")
-            case Edit():
+            case AllowWithChanges():
                 request = self.check_edited_arguments(request, answer.value)
                 return replace(self.allow(request, decision, "the user edited the request"), edited_value=answer.value)
             case AnswerLater():

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self, TypedDict, Unpack, overload
 
 from dovetail.client.client import Client, ManagedClientOptions
 from dovetail.client.deadlines import ProgressHandler
-from dovetail.client.input_rounds import PendingRequest
+from dovetail.client.input_rounds import RequestAwaitingInput
 from dovetail.client.targets import Target
 from dovetail.errors import MCPError
 from dovetail.host.audit_log import AuditLog, create_audit_listener
@@ -479,7 +479,7 @@ class Host:
         except MCPError as exc:
             add_handler_hints(exc)
             raise
-        if isinstance(use.result, PendingRequest):
+        if isinstance(use.result, RequestAwaitingInput):
             return await self._pending_calls.handle_input_requests(supervisor, authorization, use.result)
         return await self._executor.review(authorization, use.result)
 
@@ -545,7 +545,7 @@ class Host:
             yield item
 
     async def answer(self, ticket: str, answer: ConsentAnswer | ShortAnswer) -> CallToolResult | PendingCall | None:
-        """Answer a pending question with True, False, Allow, Deny, Edit, or the values of a form.
+        """Answer a pending question with True, False, Allow, Deny, AllowWithChanges, or the values of a form.
 
         Returns the result of the call that waited for the answer. Returns None if another process waits for the answer.
         """

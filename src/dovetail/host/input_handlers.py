@@ -18,7 +18,7 @@ from dovetail.errors import (
     PolicyError,
 )
 from dovetail.host.authorization import ConsentDeferred, RequestAuthorizer, build_consent_request
-from dovetail.host.consent.consent import AnswerLater, Deny, Edit
+from dovetail.host.consent.consent import AllowWithChanges, AnswerLater, Deny
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.language_model import Model, ModelReply
 from dovetail.wire.base import replace
@@ -125,7 +125,7 @@ class HostInputHandlers:
             )
         self._authorizer.emit_answer(self._policy_request(kind), answer, decision.reason)
         match answer:
-            case Edit():
+            case AllowWithChanges():
                 return answer.value
             case Deny(cancelled=True):
                 raise ElicitationCancelled
@@ -137,7 +137,7 @@ class HostInputHandlers:
                 if kind == "elicitation.url":
                     return True
                 raise InputRequestError(
-                    "a form must be answered with the entered values (Edit({...}) or a dict), or with Deny()"
+                    "answer a form with the entered values (AllowWithChanges({...}) or a dict), or with Deny()"
                 )
 
     # Methods for sampling

@@ -1,7 +1,7 @@
 """Large results: parts of a result that are too large to send stay on the server, and the result links to them.
 
-`Server(large_results=LargeResults())` enables this feature. The parts are kept in the memory of this process for a
-limited time, under keys that cannot be guessed. Only the principal that made the call can read the parts.
+`Server(large_results=LargeResultSettings())` enables this feature. The parts are kept in the memory of this process
+for a limited time, under keys that cannot be guessed. Only the principal that made the call can read the parts.
 """
 
 import secrets
@@ -27,7 +27,7 @@ from dovetail.wire.tools import CallToolResult
 RESULT_URI_TEMPLATE: Final = "results://{key}"
 
 
-class LargeResults(Struct, frozen=True, kw_only=True):
+class LargeResultSettings(Struct, frozen=True, kw_only=True):
     """Which parts of a tool's result stay on the server, and for how long clients can read them."""
 
     max_text_chars: int = 50_000  # longer texts stay on the server
@@ -49,7 +49,7 @@ class StoredResult(Struct, frozen=True):
 class ResultStore:
     """The stored blocks of one server."""
 
-    def __init__(self, settings: LargeResults) -> None:
+    def __init__(self, settings: LargeResultSettings) -> None:
         self._settings = settings
         self._entries: OrderedDict[str, StoredResult] = OrderedDict()
         self._total_chars = 0

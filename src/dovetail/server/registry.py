@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # for type checkers only, because few servers need these modu
     from dovetail.protocol.mountable import ItemKind
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
-    from dovetail.server.large_results import LargeResults, ResultStore
+    from dovetail.server.large_results import LargeResultSettings, ResultStore
     from dovetail.server.lint import LintReport
 
 _LIST_NAMES: Final = ("tools", "resources", "prompts")
@@ -64,7 +64,7 @@ class Registry:
         page_cache: PageCache,
         *,
         capabilities: ServerCapabilities | None,
-        large_results: "LargeResults | None",
+        large_results: "LargeResultSettings | None",
         schema_profile: "SchemaProfile | None",
         lint: bool,
         show_locked: bool,
@@ -233,10 +233,10 @@ class Registry:
                 if name in names or not item.tags.isdisjoint(tags):
                     yield kind, name, item
 
-    def _make_result_store(self, settings: "LargeResults") -> "ResultStore":
-        from dovetail.server.large_results import RESULT_URI_TEMPLATE, LargeResults, ResultStore
+    def _make_result_store(self, settings: "LargeResultSettings") -> "ResultStore":
+        from dovetail.server.large_results import RESULT_URI_TEMPLATE, LargeResultSettings, ResultStore
 
-        check_type("large_results=", settings, LargeResults, "a LargeResults(...)")
+        check_type("large_results=", settings, LargeResultSettings, "a LargeResultSettings(...)")
         store = ResultStore(settings)
         self.add_resource(
             store.fetch,

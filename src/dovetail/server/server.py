@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # for type checkers only, because few servers need these modu
     from dovetail.protocol.stats import ServerStats
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import Predicate
-    from dovetail.server.large_results import LargeResults
+    from dovetail.server.large_results import LargeResultSettings
     from dovetail.server.lint import LintReport
     from dovetail.server.mounts.name_map import NameMap
     from dovetail.server.mounts.transforms import Transform
@@ -106,7 +106,7 @@ class Server:
         page_size: int | None = None,
         cache_hints: CacheHint | Mapping[str, CacheHint] | None = None,
         schema_profile: "SchemaProfile | None" = None,
-        large_results: "LargeResults | None" = None,
+        large_results: "LargeResultSettings | None" = None,
         protocol_versions: Sequence[str] = PROTOCOL_VERSIONS,
         capabilities: ServerCapabilities | None = None,
         recording: "str | Path | None" = None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.principal import Authenticator
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.item_options import CacheHint
-    from dovetail.server.large_results import LargeResults
+    from dovetail.server.large_results import LargeResultSettings
     from dovetail.server.lifespan import Lifespan
     from dovetail.wire.content import Icon
     from dovetail.wire.lifecycle import ServerCapabilities
@@ -41,7 +41,7 @@ class ServerOptions(TypedDict, total=False):
     page_size: int | None
     cache_hints: "CacheHint | Mapping[str, CacheHint] | None"
     schema_profile: "SchemaProfile | None"
-    large_results: "LargeResults | None"
+    large_results: "LargeResultSettings | None"
     protocol_versions: Sequence[str]
     capabilities: "ServerCapabilities | None"
     recording: "str | Path | None"

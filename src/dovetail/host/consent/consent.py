@@ -101,7 +101,7 @@ class Deny(Struct, frozen=True):
     cancelled: bool = False  # True if the user closed the question without deciding
 
 
-class Edit(Struct, frozen=True):
+class AllowWithChanges(Struct, frozen=True):
     """The answer that allows the request with other values."""
 
     value: Any  # new arguments, messages or reply of the model, or the fields of a form
@@ -113,10 +113,10 @@ class AnswerLater(Struct, frozen=True):
     ticket: str  # the ticket for `Host.answer`
 
 
-ConsentAnswer: TypeAlias = Allow | Deny | Edit | AnswerLater
+ConsentAnswer: TypeAlias = Allow | Deny | AllowWithChanges | AnswerLater
 
 
-# Short forms of answers: True for Allow, False or None for Deny, and a dict for Edit.
+# Short forms of answers: True for Allow, False or None for Deny, and a dict for AllowWithChanges.
 ShortAnswer: TypeAlias = bool | Mapping[str, object] | None
 ConsentFunction: TypeAlias = Callable[
     [ConsentRequest], ConsentAnswer | ShortAnswer | Awaitable[ConsentAnswer | ShortAnswer]
@@ -176,18 +176,18 @@ def as_consent_handler(consent: ConsentHandler | ConsentFunction | None) -> Cons
 def as_consent_answer(answer: object) -> ConsentAnswer:
     """Return the answer for the value that a function returned. Raise TypeError if the value is not an answer."""
     match answer:
-        case Allow() | Deny() | Edit() | AnswerLater():
+        case Allow() | Deny() | AllowWithChanges() | AnswerLater():
             return answer
         case True:
             return Allow()
         case False | None:
             return Deny()
         case Mapping():
-            return Edit(dict(answer))
+            return AllowWithChanges(dict(answer))
         case _:
             raise TypeError(
-                "a consent function must return Allow, Deny, Edit, AnswerLater, a bool, a dict or None, not "
-                f"{type(answer).__name__}"
+                "a consent function must return Allow, Deny, AllowWithChanges, AnswerLater, a bool, a dict or None, "
+                f"not {type(answer).__name__}"
             )
 
 

@@ -21,12 +21,12 @@ from dovetail.errors import InputRequestError
 from dovetail.host.consent.consent import (
     RENAMED_KINDS,
     Allow,
+    AllowWithChanges,
     AnswerLater,
     ConsentAnswer,
     ConsentHandler,
     ConsentRequest,
     Deny,
-    Edit,
 )
 from dovetail.protocol.sealer import Sealer
 from dovetail.storage import Migrations, open_database
@@ -50,7 +50,7 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
         request: dict[str, Any] = json.loads(request_data)
         request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
         answer = None if answer_data is None else json.loads(answer_data)
-        if answer is not None and answer["kind"] != "Edit":  # an Edit contains values of the user, which stay unchanged
+        if answer is not None and answer["kind"] != "Edit":  # an "Edit" contains values of the user
             answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
         database.execute(
             "UPDATE asked SET request = ?, answer = ? WHERE ticket = ?",
@@ -186,7 +186,7 @@ class Inbox:
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",
-            encode({"kind": type(answer).__name__, "value": answer}),
+            encode({"kind": _get_stored_kind(answer), "value": answer}),
             ticket,
             time.time(),
         )
@@ -248,9 +248,16 @@ def _decode_request(data: bytes) -> ConsentRequest:
     return convert(json.loads(data), ConsentRequest)
 
 
+# The kinds of answers in the file. They are part of its format, so they stay when a class is renamed.
+_ANSWER_TYPES: Final[Mapping[str, Any]] = {"Allow": Allow, "Deny": Deny, "Edit": AllowWithChanges}
+
+
+def _get_stored_kind(answer: ConsentAnswer) -> str:
+    return next(kind for kind, answer_type in _ANSWER_TYPES.items() if isinstance(answer, answer_type))
+
+
 def _decode_answer(stored: Mapping[str, Any]) -> ConsentAnswer:
-    answer_types: Mapping[str, Any] = {"Allow": Allow, "Deny": Deny, "Edit": Edit}
-    return convert(stored["value"], answer_types[stored["kind"]])
+    return convert(stored["value"], _ANSWER_TYPES[stored["kind"]])
 
 
 def build_responses(deferred_call: DeferredCall, answer: ConsentAnswer) -> dict[str, Any]:
@@ -265,7 +272,7 @@ def build_responses(deferred_call: DeferredCall, answer: ConsentAnswer) -> dict[
         return input_responses | {
             key: {"action": "cancel" if answer.cancelled else "decline"} for key in deferred_call.questions
         }
-    value = to_plain(answer.value) if isinstance(answer, Edit) else True
+    value = to_plain(answer.value) if isinstance(answer, AllowWithChanges) else True
     return input_responses | {
         key: _build_response(key, deferred_call.questions[key], response_value)
         for key, response_value in _values_by_key(deferred_call, value).items()
@@ -288,5 +295,5 @@ def _build_response(key: str, input_request: Mapping[str, Any], value: Any) -> d
     if (input_request.get("params") or {}).get("mode") == "url":
         return {"action": "accept"}
     if not isinstance(value, dict):
-        raise InputRequestError(f"{clip(key)} is a form. Answer it with Edit({{...}}) or Deny()")
+        raise InputRequestError(f"{clip(key)} is a form. Answer it with AllowWithChanges({{...}}) or Deny()")
     return {"action": "accept", "content": value}

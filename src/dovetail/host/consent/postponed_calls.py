@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from dovetail.client.client import Client, get_session
-from dovetail.client.input_rounds import PendingRequest
+from dovetail.client.input_rounds import RequestAwaitingInput
 from dovetail.error_context import clip
 from dovetail.errors import InputRequestError, NotSupported, PolicyError
 from dovetail.host.authorization import Authorization, RequestAuthorizer, ToolRecord
-from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny, Edit
+from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentAnswer, ConsentRequest, Deny
 from dovetail.host.consent.inbox import DeferredCall, Inbox, PendingCall, PendingConsent, build_responses, get_inbox
 from dovetail.host.host_catalog import HostCatalog
 from dovetail.host.policy.policy import PolicyRequest
@@ -62,7 +62,7 @@ class PendingCalls:
         return PendingCall(ticket=ticket)
 
     async def handle_input_requests(
-        self, supervisor: ServerSupervisor, authorization: Authorization, pending: PendingRequest
+        self, supervisor: ServerSupervisor, authorization: Authorization, pending: RequestAwaitingInput
     ) -> Any:
         """Handle the input requests of a call. Put questions for a person into the inbox, and answer the other
         requests.
@@ -139,7 +139,7 @@ class PendingCalls:
         if deferred_call.pending is not None:
             # If the answer is invalid, this raises and the question stays open.
             build_responses(deferred_call, answer)
-        elif isinstance(answer, Edit):
+        elif isinstance(answer, AllowWithChanges):
             authorizer.check_edited_arguments(policy_request, answer.value)
         await self._take(ticket)
         if supervisor.identity != deferred_call.identity or record.fingerprint != deferred_call.fingerprint:
@@ -176,7 +176,7 @@ class PendingCalls:
         deferred_call: DeferredCall,
         answer: ConsentAnswer,
     ) -> Any:
-        pending = PendingRequest.load(deferred_call.pending or "")
+        pending = RequestAwaitingInput.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
             # If no person answers, only this check limits the number of rounds.

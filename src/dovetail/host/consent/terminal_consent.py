@@ -7,11 +7,11 @@ from typing import Final, TextIO
 
 from dovetail.host.consent.consent import (
     Allow,
+    AllowWithChanges,
     ConsentAnswer,
     ConsentRequest,
     Deny,
     DenyAll,
-    Edit,
     quote_value,
 )
 from dovetail.terminal.line_reader import LineReader
@@ -67,7 +67,7 @@ def _ask_form(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
     lines.write("\n".join([request.summary, *quote_value("message", request.details.get("message", "")), ""]))
     if isinstance(choose(lines, "[y]es to answer, [n]o to decline: ", _ONCE_ANSWERS, _CHOICE_HINT), Deny):
         return Deny("the user declined")
-    return Edit(fill_form(lines, request.details.get("schema") or {}))
+    return AllowWithChanges(fill_form(lines, request.details.get("schema") or {}))
 
 
 _CHOICE_HINT: Final = "Type one of the letters in brackets. An empty line means no.\n"

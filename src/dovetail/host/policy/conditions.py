@@ -36,7 +36,7 @@ _DRIVE_PREFIX: Final = re.compile(r"[A-Za-z]:[\\/]")
 
 
 class Condition(Struct, frozen=True):
-    """One test of one argument. Create it with `arg`."""
+    """One test of one argument. Create it with `argument`."""
 
     pointer: str  # the JSON pointer of the argument
     test: str  # the name of the test, such as "equals"
@@ -99,7 +99,7 @@ class Condition(Struct, frozen=True):
         return f"{self.pointer} {_TEST_DESCRIPTIONS[self.test]} {values_text}".rstrip()
 
 
-class ArgReference(Struct, frozen=True):
+class ArgumentReference(Struct, frozen=True):
     """An argument of a call. Its methods create conditions."""
 
     pointer: str
@@ -129,7 +129,7 @@ class ArgReference(Struct, frozen=True):
         return Condition(self.pointer, "exists")
 
 
-def arg(pointer: str) -> ArgReference:
+def argument(pointer: str) -> ArgumentReference:
     """Return the argument at a JSON pointer. Its methods create conditions.
 
     Args:
@@ -137,16 +137,16 @@ def arg(pointer: str) -> ArgReference:
     """
     if not pointer.startswith("/"):
         raise ValueError(f'a JSON pointer must start with a slash, as in "/repo", not {pointer!r}')
-    return ArgReference(pointer)
+    return ArgumentReference(pointer)
 
 
 def parse_condition(table: Mapping[str, Any]) -> Condition:
-    """Return the condition of a table such as `{arg = "/repo", in = ["a", "b"]}`."""
-    tests = table.keys() - {"arg"}
-    if "arg" not in table or len(tests) != 1 or not isinstance(table["arg"], str):
-        raise ValueError(f"a condition must have arg and one test: {', '.join(_TEST_FUNCTIONS)} or exists")
+    """Return the condition of a table such as `{argument = "/repo", in = ["a", "b"]}`."""
+    tests = table.keys() - {"argument"}
+    if "argument" not in table or len(tests) != 1 or not isinstance(table["argument"], str):
+        raise ValueError(f"a condition must have argument and one test: {', '.join(_TEST_FUNCTIONS)} or exists")
     (test,) = tests
-    pointer, value = arg(table["arg"]).pointer, table[test]
+    pointer, value = argument(table["argument"]).pointer, table[test]
     if test == "exists":
         if value is not True:
             raise ValueError("exists must be true. Use unless for the opposite")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from dovetail.error_context import clip
-from dovetail.host.policy.conditions import arg, format_value
+from dovetail.host.policy.conditions import argument, format_value
 from dovetail.host.policy.quotas import ToolLimits, combine_limits, parse_limits
 from dovetail.host.policy.rules import (
     ALWAYS_ASK_KINDS,
@@ -29,7 +29,7 @@ from dovetail.host.policy.rules import (
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
-__all__ = ["Decision", "Policy", "PolicyRequest", "Rule", "ToolLimits", "arg", "rule"]
+__all__ = ["Decision", "Policy", "PolicyRequest", "Rule", "ToolLimits", "argument", "rule"]
 
 PolicyLevel: TypeAlias = Literal["admin", "user", "project", "built-in"]
 
