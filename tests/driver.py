@@ -714,13 +714,14 @@ async def _memory(server: Server, peer: Peer) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _pipe(server: Server, peer: Peer) -> AsyncIterator[None]:
-    from dovetail.transports.line_protocol import serve_connection
-    from dovetail.transports.stdio_server import open_stdio
+    from dovetail.transports.line_protocol import LineProtocol, serve_connection
+    from dovetail.transports.stdio_server import attach_streams
 
     their_source, our_sink = os.pipe()
     our_source, their_sink = os.pipe()
     try:
-        lines = await open_stdio(get_dispatcher(server), their_source, their_sink)
+        lines = LineProtocol(get_dispatcher(server))
+        await attach_streams(lines, their_source, their_sink)
     finally:
         os.close(their_source)
         os.close(their_sink)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +23,18 @@ def plain() -> Server:
     @app.tool
     async def pid() -> int:
         return os.getpid()
+
+    return app
+
+
+def ends_itself() -> Server:
+    """Create a server whose tool sends SIGTERM to its process."""
+    app = Server("ends-itself")
+
+    @app.tool
+    async def end() -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return "sent"
 
     return app
 

@@ -95,7 +95,8 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "tools.annotated-content",
         "tools#tool-result",
-        "Content keeps its annotations and _meta, and a result its _meta.",
+        "Content keeps its annotations and _meta, and a result its _meta. Versions before 2025-06-18 have no "
+        "lastModified.",
         transports=CHEAP,
     ),
     Requirement(

@@ -38,6 +38,13 @@ MESSAGES = (
         transports=("memory", "pipe", "sse"),
     ),
     Requirement(
+        "msg.meta-object",
+        "basic#_meta",
+        "A request whose _meta is not an object is -32602.",
+        revisions=("2024-11-05", "2025-11-25", DRAFT),
+        transports=("memory", "http"),
+    ),
+    Requirement(
         "msg.id-own-reply",
         "house",
         "Over HTTP the reply identifies the request, so equal ids in flight are each answered on their own.",
@@ -153,6 +160,12 @@ LIFECYCLE = (
         "life.shutdown",
         "house",
         "Shutdown is answered null and ends the session or connection, in every revision that shakes hands.",
+        revisions=SESSION_REVISIONS,
+    ),
+    Requirement(
+        "life.bare-initialized",
+        "house",
+        "The notification `initialized` without its prefix opens the session, too.",
         revisions=SESSION_REVISIONS,
     ),
     Requirement(
@@ -498,6 +511,14 @@ SESSION = (
         "session.reinitialize",
         "handshake/transports#session-management",
         "An initialize opens a new session, whatever id it carries.",
+        OLD_WEB,
+        HTTP_ONLY,
+    ),
+    Requirement(
+        "session.version",
+        "handshake/transports#protocol-version-header",
+        "A version header that is unknown or differs from the version of the session is 400, and its text contains "
+        "`Unsupported protocol version`.",
         OLD_WEB,
         HTTP_ONLY,
     ),

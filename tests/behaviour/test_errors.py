@@ -13,6 +13,7 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.request_helpers import call, error_text, expect_error, text
 from dovetail import CallToolResult, Context, RemoteError, Server, ServerLimits, TextContent
+from dovetail.errors import ProtocolError
 from driver import STATELESS, connect
 
 REFERENCE = re.compile(r"\b[0-9a-f]{8}\b")
@@ -191,6 +192,28 @@ async def test_the_newest_revision_uses_only_the_codes_it_has(
     expected |= {"method": -32601, "retired": -32601, "initialize": -32601}
     expected |= {"capability": -32021, "broken": -32603, "version": -32022}
     assert seen == expected
+
+
+@requirement("errors.codes")
+@pytest.mark.parametrize(
+    ("code", "sent"), [(-32002, -32602), (-32042, -32603), (-32050, -32603), (-32020, -32020), (77, 77)]
+)
+async def test_codes_that_the_newest_revision_reserves_are_replaced(
+    revision: str, transport: str, code: int, sent: int
+) -> None:
+    app = Server("codes")
+
+    @app.tool
+    def fail() -> str:
+        error = ProtocolError("no", {"reason": "private"})
+        error.code = code
+        raise error
+
+    async with connect(app, transport, revision) as peer:
+        error = await expect_error(call(peer, "fail"))
+        assert (error.code, error.message, error.data) == (sent, "no", {"reason": "private"})
+    async with connect(app, transport, "2025-11-25") as peer:
+        assert (await expect_error(call(peer, "fail"))).code == code
 
 
 @requirement("errors.codes-before")

@@ -140,6 +140,43 @@ async def test_shutdown_is_answered_null_and_ends_the_session(revision: str, tra
                 await peer.ended.wait()
 
 
+@requirement("life.shutdown", transports=("memory",))
+async def test_shutdown_ends_the_session_of_a_custom_transport(revision: str) -> None:
+    stage = ControlledServer()
+    received: list[Any] = []
+    link = stage.app.open_connection(lambda data: received.append(json.loads(data)))
+    params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": CLIENT}
+    for message in (
+        {"id": 1, "method": "initialize", "params": params},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": call_params("wait", name="first")},
+    ):
+        link.receive(json.dumps({"jsonrpc": "2.0"} | message).encode())
+    await stage.wait_until_started("first")
+    link.receive(b'{"jsonrpc":"2.0","id":3,"method":"shutdown"}')
+    assert received[-1] == {"jsonrpc": "2.0", "id": 3, "result": None}
+    link.receive(b'{"jsonrpc":"2.0","id":4,"method":"tools/list"}')
+    assert received[-1]["id"] == 4
+    assert received[-1]["error"]["code"] == -32600
+    before = len(received)
+    stage.app.notify_tools_changed()
+    await link.close()
+    assert len(received) == before
+
+
+@requirement("life.bare-initialized")
+async def test_initialized_without_the_prefix_opens_the_session(revision: str, transport: str) -> None:
+    stage = ControlledServer()
+    async with connect(stage.app, transport, revision, handshake=False) as peer:
+        await peer.initialize()
+        await peer.notify("initialized")
+        await peer.request("ping")  # the server has read the notification
+        if transport == "http":
+            await peer.listen()
+        stage.app.notify_tools_changed()
+        await peer.next_notification("notifications/tools/list_changed")
+
+
 @requirement("life.shutdown")
 async def test_shutdown_ends_a_process(revision: str) -> None:
     from behaviour import programs

@@ -118,6 +118,32 @@ async def test_an_id_in_flight_cannot_be_used_again(revision: str, transport: st
         assert text(await peer.request("tools/call", call_params("echo", text="again"), id=9)) == "again"
 
 
+@requirement("msg.id-in-flight", revisions=("2025-11-25", DRAFT))
+async def test_a_ping_cannot_use_an_id_in_flight(revision: str, transport: str) -> None:
+    stage = ControlledServer()
+    async with connect(stage.app, transport, revision) as peer:
+        first = peer.start("tools/call", call_params("wait", name="first"), id=9)
+        await stage.wait_until_started("first")
+        peer.ignore(9)
+        reply = await peer.raw(b'{"jsonrpc":"2.0","id":9,"method":"ping"}')
+        assert reply.code == (-32001 if revision == DRAFT else -32600)
+        peer.expect(first)
+        stage.release("first")
+        assert text(await first) == "first is done"
+        assert await peer.request("ping", id=9) == {}
+
+
+@requirement("msg.meta-object")
+async def test_a_meta_that_is_not_an_object_is_refused(revision: str, transport: str) -> None:
+    async with connect(ControlledServer().app, transport, revision) as peer:
+        for meta in ("x", 5, [], True):
+            message = {"method": "tools/call", "params": call_params("echo", text="x") | {"_meta": meta}}
+            reply = await peer.raw(json.dumps({"jsonrpc": "2.0", "id": 5} | message).encode())
+            assert reply.code == -32602
+            assert reply.message["id"] == 5
+        await still_serves(peer)
+
+
 @requirement("msg.id-own-reply")
 async def test_over_http_each_request_is_answered_on_its_own_reply(revision: str, transport: str) -> None:
     stage = ControlledServer()

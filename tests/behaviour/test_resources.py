@@ -81,6 +81,8 @@ async def test_a_resource_is_listed_with_all_it_is_described_by(revision: str, t
     }
     if revision not in ("2024-11-05", "2025-03-26"):
         expected |= {"title": "Notes", "_meta": {"com.example/shelf": 2}}
+    else:
+        expected["annotations"] = {name: ANNOTATIONS[name] for name in ("audience", "priority")}
     if revision not in ("2024-11-05", "2025-03-26", "2025-06-18"):
         expected["icons"] = [{"src": "https://example.com/n.png"}]
     assert notes == expected

@@ -12,7 +12,7 @@ from behaviour.manifest import requirement
 from dovetail import Context, Server, ServerLimits
 from dovetail.errors import ConnectionLost
 from dovetail.server.server import get_dispatcher
-from driver import CLIENT, STATELESS, Peer, connect, connect_again
+from driver import CLIENT, DRAFT, HANDSHAKE, STATELESS, Peer, connect, connect_again
 from raw_http import TIMEOUT_S
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
@@ -390,6 +390,18 @@ async def test_initialize_always_opens_a_new_session(revision: str) -> None:
         gone = await peer.raw(message, headers={"mcp-session-id": "gone", "mcp-protocol-version": None})
         assert gone.status == 200
         assert await status(peer) == 200
+
+
+@requirement("session.version")
+async def test_a_version_header_must_name_the_version_of_the_session(revision: str) -> None:
+    async with connect(ControlledServer().app, "http", revision) as peer:
+        for version in (*HANDSHAKE, DRAFT, "2023-01-01"):
+            reply = await peer.raw(PING, headers={"mcp-protocol-version": version})
+            assert reply.status == (200 if version == revision else 400)
+            if version != revision:
+                assert "Unsupported protocol version" in reply.message["error"]["message"]
+        assert (await peer.raw(PING, headers={"mcp-protocol-version": None})).status == 200
+        assert await status(peer, "GET", accept="text/event-stream", mcp_protocol_version="2023-01-01") == 400
 
 
 @requirement("session.none-stateless")

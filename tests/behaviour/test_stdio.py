@@ -83,6 +83,15 @@ async def test_a_process_ends_on_a_signal_whatever_it_is_doing(trigger: str) -> 
 
 
 @requirement("stdio.ends")
+async def test_a_signal_during_the_first_call_ends_the_process_well() -> None:
+    process = await spawn(programs.ends_itself)
+    assert process.stdin is not None
+    process.stdin.write(says(STATELESS, "tools/call", {"name": "end", "arguments": {}}, id=1))
+    async with asyncio.timeout(END_WITHIN):
+        assert await process.wait() == 0
+
+
+@requirement("stdio.ends")
 async def test_a_process_ends_when_its_client_is_gone(revision: str) -> None:
     """Both pipes close at once, as when the client is killed."""
     process = await spawn(programs.plain)

@@ -183,10 +183,17 @@ def test_an_exchange_within_a_session_has_its_caller() -> None:
     assert exchange.params["name"] == "add"
 
 
-@pytest.mark.parametrize("meta", [None, [], 5, "x"])
-def test_a_meta_that_is_not_an_object_is_ignored(meta: Any) -> None:
+@pytest.mark.parametrize("meta", [[], 5, "x"])
+def test_a_meta_that_is_not_an_object_is_refused(meta: Any) -> None:
     session, _ = opened()
-    assert session.admit(request("tools/call", _meta=meta)).meta == {}
+    with pytest.raises(InvalidParams) as caught:
+        session.admit(request("tools/call", _meta=meta))
+    assert caught.value.data == {"field": "_meta"}
+
+
+def test_a_meta_or_params_of_null_is_like_none() -> None:
+    session, _ = opened()
+    assert session.admit(request("tools/call", _meta=None)).meta == {}
     assert session.admit({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": None}).params == {}
 
 

@@ -168,6 +168,17 @@ def test_keys_of_meta_have_a_form(add: str) -> None:
         getattr(Server("any"), add)(lambda: 1, name="n", meta={"-bad": 1})
 
 
+@pytest.mark.parametrize("add", ["add_tool", "add_prompt"])
+@pytest.mark.parametrize("key", ["io.modelcontextprotocol/x", "dev.mcp/x", "mcp/x"])
+def test_keys_of_meta_with_a_reserved_prefix_are_refused(add: str, key: str) -> None:
+    with pytest.raises(ValueError, match="reserves"):
+        getattr(Server("any"), add)(lambda: 1, name="n", meta={key: 1})
+
+
+def test_extensions_of_the_protocol_may_be_declared() -> None:
+    Server("any", capabilities=ServerCapabilities(extensions={"io.modelcontextprotocol/tasks": {}}))
+
+
 def test_supported_versions_are_public_and_newest_first() -> None:
     assert PROTOCOL_VERSIONS[0] == NEWEST
     app = Server("any", protocol_versions=PROTOCOL_VERSIONS)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.exchange import IncomingExchange
-from dovetail.transports.line_protocol import serve_connection
-from dovetail.transports.stdio_server import open_stdio
+from dovetail.transports.line_protocol import LineProtocol, serve_connection
+from dovetail.transports.stdio_server import attach_streams
 from transports.fake_service import (
     FakeService,
     PausedWork,
@@ -80,6 +80,12 @@ async def ends(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Ends, int,
 
 
 pytestmark = posix
+
+
+async def open_stdio(service: Any, source: int, sink: int) -> LineProtocol:
+    lines = LineProtocol(service)
+    await attach_streams(lines, source, sink)
+    return lines
 
 
 async def test_a_conversation_over_what_can_be_polled(ends: tuple[Ends, int, int]) -> None:

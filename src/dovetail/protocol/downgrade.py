@@ -7,7 +7,16 @@ dropped.
 from collections.abc import Callable
 from typing import Any, Final
 
-from dovetail.errors import MissingClientCapability, PromptNotFound, ProtocolError, ResourceNotFound, ToolNotFound
+from dovetail.errors import (
+    HeaderMismatch,
+    InternalError,
+    MissingClientCapability,
+    PromptNotFound,
+    ProtocolError,
+    ResourceNotFound,
+    ToolNotFound,
+    UnsupportedProtocolVersion,
+)
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import UNSET, Result, replace
 from dovetail.wire.codec import to_plain
@@ -32,17 +41,30 @@ DRAFT_CANCELLED: Final = -32000
 DRAFT_DUPLICATE_ID: Final = -32001
 _HANDSHAKE_RESOURCE_NOT_FOUND: Final = -32002
 
+# The codes that the stateless era reserves for the specification, and those that it has defined so far.
+_RESERVED_CODES: Final = range(-32099, -32019)
+_SPECIFIED_CODES: Final = frozenset(
+    {HeaderMismatch.code, MissingClientCapability.code, UnsupportedProtocolVersion.code}
+)
+
 
 def get_error_code(revision: str, exc: ProtocolError) -> int:
     """Return the code of an error in a protocol version."""
     if is_stateless(revision):
-        return exc.code
+        return _replace_reserved_code(exc.code)
     if revision == DRAFT and type(exc) in _DRAFT_CODES:
         return _DRAFT_CODES[type(exc)]
     if isinstance(exc, ResourceNotFound):
         return _HANDSHAKE_RESOURCE_NOT_FOUND
     # Handshake versions have no code for MissingClientCapability. spec: basic#error-codes
     return -32602 if isinstance(exc, MissingClientCapability) else exc.code
+
+
+def _replace_reserved_code(code: int) -> int:
+    """Return the code to send for a code that the stateless era does not allow. spec: basic#error-codes"""
+    if code == _HANDSHAKE_RESOURCE_NOT_FOUND:
+        return ResourceNotFound.code
+    return InternalError.code if code in _RESERVED_CODES and code not in _SPECIFIED_CODES else code
 
 
 def encode_notification(revision: str, id: RequestId, method: str, params: Any) -> bytes:
@@ -194,7 +216,14 @@ def _downgrade_block(revision: str, block: ContentBlock) -> ContentBlock:
         case AudioContent() if is_older(revision, R_2025_03_26):
             return TextContent(text=f"[audio, {block.mime_type}, not shown in this protocol version]")
         case _:
-            return block
+            return _drop_last_modified(block) if is_older(revision, R_2025_06_18) else block
+
+
+def _drop_last_modified(item: Any) -> Any:
+    """Return a content block or a resource without `lastModified`, which annotations have since 2025-06-18."""
+    if item.annotations is None or item.annotations.last_modified is None:
+        return item
+    return replace(item, annotations=replace(item.annotations, last_modified=None))
 
 
 def _downgrade_prompt(revision: str, value: GetPromptResult) -> Result:
@@ -242,6 +271,8 @@ def _create_list_converter(field: str) -> Callable[[str, Any], Result]:
         if is_older(revision, R_2025_06_18):
             dropped_fields |= {"title": None, "meta": None}
         items = getattr(value, field)
+        if field != "prompts" and is_older(revision, R_2025_06_18):
+            items = [_drop_last_modified(item) for item in items]
         converted = [replace(item, **dropped_fields) for item in items] if dropped_fields else items
         return replace(value, **{field: converted}, **_NO_CACHE_HINT)
 

@@ -93,7 +93,11 @@ class HandshakeState:
             raise MethodNotFound(method)
         params: dict[str, Any] = message.get("params") or {}
         meta = params.get("_meta")
-        return IncomingExchange(message["id"], method, params, meta if type(meta) is dict else {}, self.caller)
+        if type(meta) is not dict:
+            if meta is not None:  # some encoders write null for a missing member
+                raise InvalidParams("Invalid params: _meta must be an object", {"field": "_meta"})
+            meta = {}
+        return IncomingExchange(message["id"], method, params, meta, self.caller)
 
     def handle_session_request(self, exchange: IncomingExchange, service: Service) -> Result | None:
         """Return the result of a request about the session itself, or None for other requests."""

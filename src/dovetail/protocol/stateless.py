@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import HeaderMismatch, InvalidParams, MethodNotFound, ProtocolError, UnsupportedProtocolVersion
+from dovetail.protocol.downgrade import get_error_code
 from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, ForwardedResult, IncomingExchange, check_result_size
 from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal
@@ -20,7 +21,7 @@ from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.logs import LEVELS, get_severity
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO
 from dovetail.wire.methods import REQUESTS
-from dovetail.wire.revisions import DRAFT, STATELESS_REVISIONS
+from dovetail.wire.revisions import DRAFT, NEWEST_REVISION, STATELESS_REVISIONS
 
 COMPLETE_RESULT_TYPE: Final = "complete"
 
@@ -124,7 +125,7 @@ class StatelessProtocol:
 
     def refuse(self, id: RequestId | None, exc: ProtocolError) -> bytes:
         """Encode the error response."""
-        return jsonrpc.encode_protocol_error(id, exc)
+        return jsonrpc.encode_error(id, get_error_code(NEWEST_REVISION, exc), exc.message, exc.data)
 
     def _check_revision(self, meta: dict[str, Any], headers: Mapping[bytes, bytes] | None) -> str:
         revision = meta.get(PROTOCOL_VERSION)

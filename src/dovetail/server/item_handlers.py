@@ -80,6 +80,7 @@ class ItemHandlers:
         if tool is None or (
             registry.access_rules is not None and not self._visibility.is_available(exchange, "tool", tool.name)
         ):
+            self._visibility.check_supported(exchange, "tools", registry.tools)
             raise ToolNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
         if arguments is None:
             arguments = {}

@@ -26,7 +26,7 @@ from dovetail.server.tool import Tool
 from dovetail.wire.base import WireStruct, replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
-from dovetail.wire.meta import is_valid_key
+from dovetail.wire.meta import is_reserved, is_valid_key
 
 if TYPE_CHECKING:  # for type checkers only, because few servers need these modules
     from dovetail.protocol.mountable import ItemKind
@@ -363,7 +363,9 @@ class Registry:
 def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[AccessRule | None, dict[str, Any]]":
     """Return the access rule in the options, or None, and the other options."""
     item_options = check_options(kind, options)
-    _check_meta_keys(item_options.get("meta"))
+    for key in _check_meta_keys(item_options.get("meta")) or ():
+        if is_reserved(key):
+            raise ValueError(f"the _meta key {key!r} has a prefix that MCP reserves. Use a prefix such as com.example/")
     scopes, visible_to = item_options.pop("scopes", ()), item_options.pop("visible_to", None)
     if not scopes and visible_to is None:
         return None, item_options

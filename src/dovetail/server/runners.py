@@ -109,8 +109,8 @@ async def serve(runnable: Runnable, transport: Transport, options: dict[str, Any
 
 async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "LoopWatchdog | None" = None) -> None:
     """Serve the standard streams of this process until the client closes them or a signal arrives."""
-    from dovetail.transports.line_protocol import serve_connection
-    from dovetail.transports.stdio_server import open_stdio
+    from dovetail.transports.line_protocol import LineProtocol, serve_connection
+    from dovetail.transports.stdio_server import attach_streams
 
     def on_stop(*_: object) -> None:
         _exit_within(watchdog, _SIGNAL_GRACE_S, 0)
@@ -120,9 +120,11 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
         watchdog.start(source)
     try:
         await runnable.server.start()
-        lines = await open_stdio(runnable.service, source, sink)
+        lines = LineProtocol(runnable.service)
+        # Handle signals before the first message is read. The client may stop the process after the first response.
         with _SignalHandlers(on_stop, lines.end):
             lines.done.add_done_callback(on_stop)
+            await attach_streams(lines, source, sink)
             await serve_connection(lines, _EOF_GRACE_S)
             # The client is gone, so the process must exit soon, even if closing the event loop takes longer.
             _exit_within(watchdog, _EXIT_GRACE_S, 0)

@@ -168,6 +168,7 @@ class DuplexServer:
         return False
 
     def _handle_request(self, message: dict[str, Any], reply: Write, size: int) -> bool:
+        session = None
         if self._stateless_protocol.is_served and stateless.is_stateless_message(message):
             exchange = self._stateless_protocol.admit(message, None, self._principal)
             exchange.caller.session_id = self._session_mark
@@ -178,11 +179,17 @@ class DuplexServer:
             session = self._session or _default_session(message)
             exchange = session.admit(message)
             exchange.ask = self._ask_client
+        if exchange.id in self._running:
+            code = downgrade.DRAFT_DUPLICATE_ID if self._is_draft(exchange) else InvalidRequest.code
+            problem = "Invalid request: this id is already in use by a running request"
+            reply(jsonrpc.encode_error(exchange.id, code, problem))
+            return False
+        if session is not None:
             session_result = session.handle_session_request(exchange, self._service)
             if session_result is not None:
                 reply(handshake.seal(exchange, session_result, self._limits.max_result_bytes))
-                if exchange.method == "shutdown" and self._on_shutdown is not None:
-                    self._on_shutdown()
+                if exchange.method == "shutdown":
+                    self._end_session()
                 return False
         exchange.origin = self.origin
         exchange.size = size
@@ -195,16 +202,20 @@ class DuplexServer:
         self._session, response = handshake.open_session(message, self._service, self._principal)
         reply(response)
 
-    def _start(self, exchange: IncomingExchange, reply: Write) -> None:
-        if exchange.id in self._running:
-            code = downgrade.DRAFT_DUPLICATE_ID if self._is_draft(exchange) else InvalidRequest.code
-            reply(
-                jsonrpc.encode_error(
-                    exchange.id, code, "Invalid request: this id is already in use by a running request"
-                )
-            )
-            self._settle_batch(reply)
+    def _end_session(self) -> None:
+        """End the session after `shutdown`. The transport closes the connection, if it can."""
+        if self._on_shutdown is not None:
+            self._on_shutdown()
             return
+        self._session = None
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+        for exchange, _ in tuple(self._running.values()):
+            if not exchange.caller.is_stateless:
+                exchange.end("gone")
+
+    def _start(self, exchange: IncomingExchange, reply: Write) -> None:
         if len(self._running) >= self._limits.max_calls_per_connection:
             raise CallerBusy(
                 f"More than {self._limits.max_calls_per_connection} requests are running on this connection"
@@ -266,7 +277,7 @@ class DuplexServer:
             case "notifications/cancelled":
                 params: Any = message.get("params") or {}
                 self._cancel(params.get("requestId"))
-            case "notifications/initialized":
+            case "notifications/initialized" | "initialized":  # some clients omit the prefix
                 if self._session is not None and not self._session.is_ready:
                     self._session.is_ready = True
                     self._stop_listening = self._service.subscribe(self)

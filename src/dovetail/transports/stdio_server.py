@@ -12,7 +12,6 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from dovetail.protocol.exchange import Service
 from dovetail.transports.line_protocol import LineProtocol
 from dovetail.transports.pipes import prepare_pipe
 
@@ -40,12 +39,10 @@ def isolate_streams() -> Generator[tuple[int, int]]:
         os.close(sink)
 
 
-async def open_stdio(service: Service, source: int, sink: int) -> LineProtocol:
-    """Open a connection that reads from one descriptor and writes to another."""
-    protocol = LineProtocol(service)
+async def attach_streams(protocol: LineProtocol, source: int, sink: int) -> None:
+    """Let a connection read from one descriptor and write to another."""
     await _attach_writer(protocol, sink)
     await _attach_reader(protocol, source)
-    return protocol
 
 
 def _can_poll(descriptor: int) -> bool:

@@ -389,7 +389,7 @@ class MountedServers:
             return None
         resolved = await self.resolver.find("tool", name, exchange)
         if resolved is None:
-            raise ToolNotFound(name)
+            raise MethodNotFound(exchange.method) if self._server.capabilities().tools is None else ToolNotFound(name)
         mount, inner_name = resolved
         route = ToolRoute(name, mount, inner_name, mount.name_map.get_transform(inner_name))
         if (

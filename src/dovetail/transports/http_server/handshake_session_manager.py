@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 from dovetail.eager_tasks import EagerTaskStarter
+from dovetail.error_context import clip
 from dovetail.errors import (
     HeaderMismatch,
     InsufficientScope,
@@ -212,7 +213,7 @@ class HandshakeSessionManager:
         return _encode_cancelled(exchange)  # a cancelled call gets no other response, even if it returned a result
 
     def _handle_notification(self, session: HandshakeSession, message: dict[str, Any]) -> None:
-        if message["method"] == "notifications/initialized":
+        if message["method"] in ("notifications/initialized", "initialized"):  # some clients omit the prefix
             if self.is_stateful:
                 session.mark_ready(self._service)
         elif message["method"] == "notifications/cancelled":
@@ -321,7 +322,11 @@ class HandshakeSessionManager:
         headers, principal = request.headers, request.principal
         version = headers.get(VERSION_HEADER, self._default_version)
         if version is not None and version not in self._versions:
-            raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.protocol_versions)}")
+            raise Refusal(
+                400,
+                f"Unsupported protocol version {clip(version.decode('latin-1'), 64)}. MCP-Protocol-Version must be "
+                f"one of {', '.join(self._service.protocol_versions)}",
+            )
         loop = asyncio.get_running_loop()
         now = loop.time()
         if not self.is_stateful:
@@ -337,6 +342,11 @@ class HandshakeSessionManager:
         # A request for the session of another principal gets the same error as one for an unknown session.
         if session is None or session.handshake.caller.principal != principal:
             raise Refusal(404, "Unknown session. Open a session with initialize")
+        if version is not None and version != session.revision.encode():
+            raise Refusal(
+                400,
+                f"Unsupported protocol version {version.decode('latin-1')}. This session uses {session.revision}",
+            )
         session.last_used_at = now
         return session
 
