@@ -33,13 +33,13 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 
 class Turn(Struct, kw_only=True):
-    """The tool calls of one model reply, in order: finished, waiting for an answer, and not started."""
+    """The tool calls of one model reply. A call is finished, waits for the user, or has not started."""
 
     content: list[SamplingContent]
-    invalid_calls: dict[str, str]  # the reason why a call cannot run, by call id
+    invalid_calls: dict[str, str]  # by call ID, the reason why a call cannot run
     started_ids: set[str] = field(default_factory=set[str])
     results: dict[str, ToolResultContent] = field(default_factory=dict[str, ToolResultContent])
-    # The calls that wait for an answer of the user, by ticket.
+    # by ticket, the calls that wait for an answer from the user
     waiting_by_ticket: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])
 
     @property
@@ -57,16 +57,15 @@ class Turn(Struct, kw_only=True):
         )
 
     def interrupt(self) -> None:
-        """Give an error result to every call that has no result and does not wait for an answer. The error states
-        whether the call may have run.
-        """
+        """End every call that has no result, except those that wait for the user. The error result says whether the
+        call may have run."""
         waiting_ids = {call.id for call in self.waiting_by_ticket.values()}
         for call in self.calls:
             if call.id not in self.results and call.id not in waiting_ids:
                 self.finish(call, build_error_result(_MAY_HAVE_RUN if call.id in self.started_ids else _NOT_MADE))
 
     def to_messages(self) -> list[SamplingMessage]:
-        """Return the messages to add to the conversation. Every call must have its result."""
+        """Return the messages to add to the conversation. All calls must have results."""
         if not self.content:
             return []  # providers reject an empty message
         assistant_message = SamplingMessage(role="assistant", content=[*self.content])
@@ -79,7 +78,7 @@ _NOT_MADE = "This call did not run, because the conversation was interrupted bef
 
 
 def create_turn(reply: ModelReply, used_ids: set[str]) -> Turn:
-    """Create the turn for a reply. Calls with an empty or repeated id get a new id.
+    """Create the turn for a model reply. A call with an empty or repeated ID gets a new ID.
 
     `used_ids` contains the ids of the conversation. The ids of the new calls are added to it.
     """
@@ -108,9 +107,9 @@ def _explain_invalid_call(call_id: str, reply: ModelReply) -> str | None:
     return None
 
 
-# With more tokens of definitions, the model gets search tools instead of all tools.
+# If the tool definitions need more tokens, the model gets search tools instead.
 _DEFAULT_MAX_CATALOG_TOKENS: Final = 8_000
-_DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # largest number of tokens in one reply
+_DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # maximum tokens in one model reply
 
 FinishReason: TypeAlias = Literal["completed", "max_turns", "token_budget", "cost_budget", "max_tokens", "paused"]
 
@@ -137,27 +136,27 @@ class ToolResultEvent(Struct, frozen=True, kw_only=True):
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     id: str  # the id of the call
     tool: str  # the full name of the tool
-    result: CallToolResult  # the result, which may report a failure
+    result: CallToolResult  # the result of the tool, which may be an error
     duration: float = 0.0  # seconds that the call took
     denied_reason: str | None = None  # why the call was denied, or None if the call ran
 
 
 class PausedEvent(Struct, frozen=True, kw_only=True):
-    """A call waits for an answer of the user. Continue with `agent.resume(ticket, answer)`."""
+    """A tool call needs an answer from the user. Continue with `agent.resume(ticket, answer)`."""
 
     type: ClassVar[Literal["paused"]] = "paused"
     id: str  # the id of the call
     tool: str  # the full name of the tool
-    ticket: str  # the ticket for `Agent.resume`
+    ticket: str  # pass this ticket to `Agent.resume`
 
 
 class FinishedEvent(Struct, frozen=True, kw_only=True):
-    """The agent has finished its work on the current prompt."""
+    """The agent has finished the current prompt."""
 
     type: ClassVar[Literal["finished"]] = "finished"
     reason: FinishReason  # why the agent finished, such as "completed" or "max_turns"
     text: str  # the last text of the model
-    usage: AgentUsage  # tokens, cost and calls of the agent so far
+    usage: AgentUsage  # tokens, cost and tool calls since the agent was created
 
 
 AgentEvent: TypeAlias = TextEvent | ToolCallEvent | ToolResultEvent | PausedEvent | FinishedEvent
@@ -194,10 +193,10 @@ class Agent:
         max_catalog_tokens: int = _DEFAULT_MAX_CATALOG_TOKENS,
     ) -> None:
         if isinstance(servers, str):
-            raise TypeError(f"servers= must be a list of names: [{servers!r}]")
+            raise TypeError(f"servers= must be a list of names. Write servers=[{servers!r}]")
         self.host = host
         self.model = model
-        self.messages: list[SamplingMessage] = []  # the conversation so far, in which every call has its result
+        self.messages: list[SamplingMessage] = []  # the conversation so far. Every tool call in it has a result
         self.usage = AgentUsage()
         self._servers = servers
         self._system_prompt = system_prompt
@@ -205,18 +204,17 @@ class Agent:
         self._turns_left = max_turns
         self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
         self._max_catalog_tokens = max_catalog_tokens
-        self._turn: Turn | None = None  # the turn that has calls without a result, or None
-        self._call_ids: set[str] = set()  # ids of all calls in the conversation
+        self._turn: Turn | None = None  # the turn whose calls are not all finished, or None
+        self._call_ids: set[str] = set()  # IDs of all calls in the conversation
         self._last_text = ""
 
     async def run(self, prompt: str) -> AsyncGenerator[AgentEvent]:
-        """Send a prompt to the model and yield events until the model has answered. The next prompt continues the
-        conversation.
-        """
+        """Send a prompt to the model and yield events until the model has answered. Each prompt continues the
+        conversation."""
         self._close_turn()
         if self._turn is not None:
             raise RuntimeError(
-                f"a call waits for an answer. Call resume({next(iter(self._turn.waiting_by_ticket))!r}, ...) first"
+                f"a call is waiting for an answer. Call resume({next(iter(self._turn.waiting_by_ticket))!r}, ...) first"
             )
         self._turns_left = self._max_turns
         self.messages.append(SamplingMessage(role="user", content=TextContent(text=prompt)))
@@ -225,16 +223,14 @@ class Agent:
                 yield event
 
     async def resume(self, ticket: str, answer: ConsentAnswer | ShortAnswer) -> AsyncGenerator[AgentEvent]:
-        """Answer the question that a call waits for, and yield the events that follow. `answer` has the same form as
-        for `host.answer`.
-        """
+        """Answer a paused tool call, and yield the events that follow. `answer` is the same as for `host.answer`."""
         turn = self._turn
         if turn is None or ticket not in turn.waiting_by_ticket:
-            raise NotSupported(f"no call waits for the ticket {ticket!r}")
+            raise NotSupported(f"no tool call is waiting for the ticket {ticket!r}")
         call = turn.waiting_by_ticket.pop(ticket)
         try:
             event = await self._await_result(turn, call, self.host.answer(ticket, answer))
-        except (TypeError, ValueError):  # the answer was invalid, so the call still waits
+        except (TypeError, ValueError):  # the answer was invalid, so the call keeps waiting
             turn.waiting_by_ticket[ticket] = call
             raise
         finally:
@@ -284,7 +280,7 @@ class Agent:
                 yield event
 
     def _close_turn(self) -> None:
-        """Add a finished or interrupted turn to the conversation. A turn with waiting calls stays open."""
+        """Add a finished or interrupted turn to the conversation. Keep the turn open if calls wait for the user."""
         turn = self._turn
         if turn is None:
             return
@@ -343,7 +339,8 @@ class Agent:
     def _resolve_call(
         self, call: ToolUseContent, catalog: Catalog
     ) -> tuple[str, dict[str, Any], CallToolResult | None]:
-        """Return the tool name and the arguments of a call. If the call is a catalog search, also return its result."""
+        """Return the tool name and arguments of a call. If the call searches the catalog, also return the search
+        result."""
         search_tool = SEARCH_TOOL_BY_NAME.get(call.name)
         if search_tool is not None and search_tool != CALL_TOOL:
             return call.name, call.input, run_search_tool(catalog, search_tool, call.input)
@@ -356,7 +353,7 @@ class Agent:
     async def _await_result(
         self, turn: Turn, call: ToolUseContent, operation: Awaitable[Any]
     ) -> ToolResultEvent | None:
-        """Wait for a call and return its event, or None if the call waits for an answer."""
+        """Wait for a tool call and return its event. Return None if the call needs an answer from the user."""
         started = time.monotonic()
         denied_reason: str | None = None
         try:

@@ -13,21 +13,21 @@ from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 
-_TOKENS_PER_IMAGE: Final = 1_600  # estimate for one image. Providers count its size in pixels, not in bytes
-_MIN_REPLY_TOKENS: Final = 16  # some providers reject a smaller limit
+_TOKENS_PER_IMAGE: Final = 1_600  # an estimate, because providers count the pixels of an image, not its bytes
+_MIN_REPLY_TOKENS: Final = 16  # some providers reject a smaller token limit
 _TOKENS_PER_PRICE: Final = 1_000_000
 
-Price: TypeAlias = tuple[float, float]  # dollars per million tokens, input and output
+Price: TypeAlias = tuple[float, float]  # dollars per million input tokens and per million output tokens
 
 
 class AgentUsage(Struct, frozen=True, kw_only=True):
     """The tokens, cost and calls of an agent since it was created."""
 
     input_tokens: int = 0  # tokens sent to the model
-    output_tokens: int = 0  # tokens of the model's replies
+    output_tokens: int = 0  # tokens in the replies of the model
     cost_usd: float | None = 0.0  # cost in dollars, or None if the price of the model is unknown
-    turns: int = 0  # number of replies of the model
-    tool_calls: Mapping[str, int] = {}  # number of calls, by the full name of the tool
+    turns: int = 0  # number of model replies
+    tool_calls: Mapping[str, int] = {}  # number of calls by full tool name
 
     @property
     def total_tokens(self) -> int:
@@ -36,7 +36,7 @@ class AgentUsage(Struct, frozen=True, kw_only=True):
 
 
 def add_reply(total: AgentUsage, usage: Usage) -> AgentUsage:
-    """Return the usage of an agent after one more reply."""
+    """Return the usage with one more reply added."""
     cost_usd = None if total.cost_usd is None or usage.cost_usd is None else total.cost_usd + usage.cost_usd
     return replace(
         total,
@@ -48,7 +48,7 @@ def add_reply(total: AgentUsage, usage: Usage) -> AgentUsage:
 
 
 class Budget:
-    """The limits of an agent in tokens and dollars, and the length limit of a reply."""
+    """The token and dollar limits of an agent, and the maximum length of a reply."""
 
     def __init__(self, model: Model, max_reply_tokens: int, max_tokens: int | None, max_cost_usd: float | None) -> None:
         self._price: Price | None = getattr(model, "price", None)
@@ -57,11 +57,11 @@ class Budget:
         self._max_cost_usd = max_cost_usd
         if max_cost_usd is not None and self._price is None:
             raise add_context(
-                ModelError("budget_usd needs a model with a known price"), hint="pass ModelInfo(name, price=(…, …))"
+                ModelError("budget_usd requires a model with a known price"), hint="pass ModelInfo(name, price=(…, …))"
             )
 
     def get_reply_limit(self, usage: AgentUsage, input_tokens: int) -> int | Literal["token_budget", "cost_budget"]:
-        """Return the token limit of the next reply, or the name of the exhausted budget."""
+        """Return the token limit for the next reply. If a budget is exhausted, return its name."""
         max_tokens = self._max_reply_tokens
         if self._max_tokens is not None:
             max_tokens = min(max_tokens, self._max_tokens - usage.total_tokens - input_tokens)
@@ -82,7 +82,7 @@ class Budget:
         return max_tokens if self._price[1] == 0 else int(remaining_usd * _TOKENS_PER_PRICE / self._price[1])
 
     def measure_usage(self, reply: ModelReply, input_tokens: int) -> Usage:
-        """Return the usage of a reply. If the provider does not report the usage, estimate it."""
+        """Return the tokens of a reply. If the provider does not report them, estimate them."""
         usage = reply.usage
         output_tokens = usage.output_tokens or estimate_message_tokens(
             (SamplingMessage(role="assistant", content=[*reply.content]),)
@@ -97,7 +97,7 @@ class Budget:
 
 
 def estimate_message_tokens(messages: Iterable[SamplingMessage], system_prompt: str | None = None) -> int:
-    """Estimate the number of tokens of a conversation."""
+    """Estimate how many tokens a conversation has."""
     return _to_token_count((system_prompt or "").encode()) + sum(
         _estimate_block(block) for message in messages for block in get_blocks(message)
     )

@@ -29,11 +29,11 @@ from dovetail.wire.codec import encode
 log = logging.getLogger("dovetail")
 
 _WELL_KNOWN_PATH: Final = "/.well-known/"
-_WARNING_INTERVAL_S: Final = 60.0  # shortest interval between two warnings
+_WARNING_INTERVAL_S: Final = 60.0  # minimum time between two warnings
 
 
 class ASGIGuard:
-    """The guard of one HTTP endpoint."""
+    """Checks the tokens of requests to one HTTP endpoint."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ASGIGuard:
         get_used_scopes: Callable[[], Sequence[str]],
     ) -> None:
         self._checker = checker
-        # Returns the scopes of the server's current tools, resources and prompts.
+        # Returns the scopes that the server's tools, resources and prompts require.
         self._get_used_scopes = get_used_scopes
         self._path = "/" + path.strip("/")
         self._location = None if public_url is None else location_from_public_url(public_url, self._path)
@@ -52,17 +52,16 @@ class ASGIGuard:
         self._warned_at = -_WARNING_INTERVAL_S
 
     def has_document(self, path: str, scope: Scope) -> bool:
-        """Return whether clients look for the metadata at this path."""
+        """Return whether clients expect the protected resource metadata at this path."""
         root_path = scope.get("root_path") or ""
         if _WELL_KNOWN_PATH not in scope["path"] and _WELL_KNOWN_PATH not in root_path:
             return False
-        location = self._location or location_from_request(
-            "http", "here", None, root_path, self._path
-        )  # the host can be any, because only the path is compared
+        # Any host works here, because only the path is compared.
+        location = self._location or location_from_request("http", "here", None, root_path, self._path)
         return location.serves_metadata_at(path) or location.serves_metadata_at("/" + scope["path"].strip("/"))
 
     def get_document(self, path: str, request: EndpointRequest) -> bytes | None:
-        """Return the metadata if clients look for it at this path, otherwise None."""
+        """Return the protected resource metadata if clients expect it at this path, otherwise None."""
         if not self.has_document(path, request.scope):
             return None
         if request.method not in ("GET", "HEAD"):
@@ -70,7 +69,7 @@ class ASGIGuard:
         return encode(self._checker.build_metadata(self._get_location(request).resource, self._get_used_scopes()))
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
-        """Return the caller. Raise AuthError if the caller is not authenticated."""
+        """Return the caller. Raise AuthError if the credentials are missing or invalid."""
         location = self._get_location(request)
         request.metadata_url = location.metadata_url if self._checker.has_authorization_servers else None
         request.guard_scopes = self._checker.scopes_for
@@ -89,7 +88,7 @@ class ASGIGuard:
             raise
 
     def _log_denial(self, denied: AuthError) -> None:
-        """Log the reason of a denial, which callers do not see, so that the operator can check the settings."""
+        """Log why a request was denied, so that the operator can fix the settings. The response does not say why."""
         cause, now = denied.__cause__, time.monotonic()
         reason = (
             f"{cause}: {cause.detail}"
@@ -127,7 +126,7 @@ def create_asgi_guard(
     """Return the guard for the value of `auth=`."""
     if public_url is None and allowed_hosts:
         raise ValueError(
-            "auth= needs the server's own URL to check the audience of tokens. Pass public_url= instead of "
+            "auth= needs the URL of this server to check the audience of tokens. Pass public_url= instead of "
             "allowed_hosts=, or both"
         )
     return ASGIGuard(get_credential_checker(auth), path, public_url, get_used_scopes)

@@ -44,7 +44,7 @@ Users = Mapping[str, str] | Callable[[str, str], str | Awaitable[str | None] | N
 
 _MAX_BODY_BYTES: Final = 64 * 1024
 _BODY_TIMEOUT_S: Final = 10.0
-_MAX_CLIENT_DOCUMENT_BYTES: Final = 32 * 1024  # larger than other documents, because keys with certificates are long
+_MAX_CLIENT_DOCUMENT_BYTES: Final = 32 * 1024  # larger than other limits, because keys with certificates are long
 _DEVELOPMENT_USER: Final = "developer"
 _PUBLIC_REGISTRATIONS_PER_HOUR: Final = 10  # limit for each address
 _LOCAL_REGISTRATIONS_PER_HOUR: Final = 100
@@ -112,11 +112,11 @@ class AuthorizationServer:
         _check_secrets("introspection_clients", "secret", introspection_clients or {})
         if users is not None and upstream is not None:
             raise ValueError(
-                "pass users= or upstream=, not both. Users log in at this server or at the upstream provider"
+                "pass users= or upstream=, not both. Users log in either at this server or at the upstream provider"
             )
         if users is None and upstream is None:
             if not is_local:
-                raise ValueError("users must log in unless the issuer is on this machine. Pass users= or upstream=")
+                raise ValueError("pass users= or upstream=. Only an issuer on this machine may skip the login")
             log.warning(
                 "authorization server %s: development mode, every user who allows access is %r",
                 issuer,
@@ -125,8 +125,8 @@ class AuthorizationServer:
         if isinstance(store, str | Path):
             if secret_key is None:
                 raise ValueError(
-                    "store= requires secret_key=, which encrypts the keys in the file. Do not keep the secret key "
-                    "next to the file"
+                    "store= requires secret_key=, which encrypts the signing keys. "
+                    "Do not store the secret key next to the file"
                 )
             store = SQLiteStore(store)
         self._store: AuthorizationStore = store or InMemoryStore()
@@ -174,7 +174,7 @@ class AuthorizationServer:
         )
 
     def verifier(self, audience: Sequence[str] = ()) -> LocalTokenVerifier:
-        """Return a verifier for `Server(auth=...)` in the same process. Revoked tokens are rejected at once.
+        """Return a verifier for `Server(auth=...)` in the same process. It rejects revoked tokens immediately.
 
         Args:
             audience: The accepted audiences. Defaults to the URL of the server.
@@ -182,26 +182,25 @@ class AuthorizationServer:
         return LocalTokenVerifier(self._token_issuer, as_tuple(audience))
 
     async def upstream_token(self, principal: Principal | None) -> str | None:
-        """Return the upstream provider's token of a caller, renewed if needed. Use it to call the provider's API for
+        """Return the caller's token for the upstream provider, renewed if needed. Use it to call the provider's API for
         the caller.
 
         Use the token only in the server. It must never reach a client.
         """
         if principal is None or principal.issuer != self._token_issuer.issuer:
-            return None  # another issuer authenticated the caller
+            return None  # a different authorization server authenticated the caller
         family = principal.claims.get("sid")
         if not isinstance(family, str):
             return None
         return await self._run_flow(self._endpoints.upstream_token(family, principal.subject))
 
     async def revoke_user(self, subject: str) -> int:
-        """End all logins of a user at once. Return the number of ended logins."""
+        """End all logins of a user immediately. Return how many logins ended."""
         return await self._run_flow(self._token_issuer.revoke_user(subject))
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
-        """Return an ASGI application that passes requests to the authorization server if they are for it, and all other
-        requests to `app`, for example `app.asgi()`.
-        """
+        """Return an ASGI application that adds the endpoints of the authorization server to `app`, for example to
+        `app.asgi()`."""
 
         async def combined_app(scope: ASGIMessage, receive: Any, send: Any) -> None:
             is_ours = (
@@ -257,9 +256,8 @@ class AuthorizationServer:
         return await self._run_flow(self._endpoints.handle(request))
 
     def _relative_path(self, scope: ASGIMessage) -> str:
-        """Return the path below the issuer. The metadata is also available at the root of the origin. RFC 8414, section
-        3.1
-        """
+        """Return the path relative to the issuer. The metadata is also available at the root of the origin. RFC 8414,
+        section 3.1"""
         path, root_path = "/" + scope["path"].strip("/"), (scope.get("root_path") or "").rstrip("/")
         if path == METADATA_PATH + self._issuer_path:
             return METADATA_PATH
@@ -269,9 +267,7 @@ class AuthorizationServer:
         return path
 
     def _is_issuer_path(self, scope: ASGIMessage) -> bool:
-        """Return whether a path belongs to the issuer, because the wrapped application may have a path with the
-        same name.
-        """
+        """Return whether a path belongs to the authorization server and not to the wrapped application."""
         path = "/" + scope["path"].strip("/")
         root_path = (scope.get("root_path") or "").rstrip("/")
         return path == METADATA_PATH + self._issuer_path or path.startswith(
@@ -287,7 +283,7 @@ class AuthorizationServer:
         return not isinstance(self._users, Mapping) or action.subject in self._users
 
     async def _check_password(self, action: VerifyPassword) -> str | None:
-        """Return the subject of a user, or None if the password is wrong."""
+        """Return the subject of the user, or None if the password is wrong."""
         users = self._users
         if isinstance(users, Mapping):
             expected_password = users.get(action.name, secrets.token_urlsafe(16))
@@ -304,14 +300,14 @@ class AuthorizationServer:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def close(self) -> None:
-        """Close the connections and the store."""
+        """Close the HTTP connections and the store."""
         await self._fetcher.close()
         if isinstance(self._store, SQLiteStore):
             self._store.close()
 
 
 def is_local_authorization_server(app: object) -> bool:
-    """Return whether an ASGI app is an authorization server that shares no store with other processes."""
+    """Return whether an ASGI app is an authorization server that keeps its data in memory."""
     return isinstance(app, AuthorizationServer) and app._token_issuer.is_local  # pyright: ignore[reportPrivateUsage]
 
 
@@ -322,7 +318,7 @@ def _create_warner(issuer: str) -> Callable[[str], None]:
 def _check_issuer(issuer: str, *, is_local: bool) -> None:
     parts = urlsplit(issuer)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_local):
-        raise ValueError("issuer must be an https URL, or http on this machine")
+        raise ValueError("issuer must be an https URL. http is only allowed on this machine")
     if not parts.hostname or parts.query or parts.fragment or "#" in issuer or parts.username is not None:
         raise ValueError("issuer must be a plain URL: no query, fragment or credentials")
 
@@ -336,30 +332,28 @@ async def _call_function(function: Callable[..., Any], *arguments: str) -> Any:
 
 def _check_users(users: Any, is_active_user: Any) -> None:
     if not (is_active_user is None or callable(is_active_user)):
-        raise TypeError("is_active_user must be a function of a subject that returns True or False")
+        raise TypeError("is_active_user must be a function that takes a subject and returns True or False")
     if not (users is None or isinstance(users, Mapping) or callable(users)):
-        raise TypeError("users must be a dict of names and passwords, or a function of both")
+        raise TypeError("users must be a dict of names and passwords, or a function that checks a name and a password")
     if isinstance(users, Mapping):
         _check_secrets("users", "password", users)
 
 
 def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None:
-    """Check that every name has a secret, because anyone could use a name without a secret."""
+    """Check that no name or secret is blank, because anyone could log in with it."""
     if not isinstance(secrets_by_name, Mapping):
-        raise TypeError(f"{option} must be a dict of names, each with its {secret_label}")
+        raise TypeError(f"{option} must be a dict that maps each name to its {secret_label}")
     for name, secret in secrets_by_name.items():
         if not (isinstance(name, str) and isinstance(secret, str) and name.strip() and secret.strip()):
-            raise ValueError(
-                f"{option}= has a blank name or {secret_label} for {clip(str(name))!r}, so anyone could log in with it"
-            )
+            raise ValueError(f"{option}= contains a blank name or a blank {secret_label} for {clip(str(name))!r}")
 
 
 def _check_resources(resources: str | Sequence[str]) -> tuple[str, ...]:
-    """Check the URLs of the servers that tokens may be for."""
+    """Check the URLs of the servers that accept the tokens."""
     urls = as_tuple(resources)
     for url in urls:
         if parse_web_url(url) is None or "#" in url:
-            raise ValueError(f"resources must be the URLs of servers, not {url!r}")
+            raise ValueError(f"resources must be a list of server URLs, not {url!r}")
     return urls
 
 
@@ -370,11 +364,11 @@ async def _read_body(receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
             while has_more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Refusal(400, "the connection closed before the body was complete")
+                    raise Refusal(400, "the connection closed before the request body was complete")
                 body += message.get("body", b"")
                 has_more = message.get("more_body", False)
                 if len(body) > _MAX_BODY_BYTES:
-                    raise Refusal(413, f"the body must be at most {_MAX_BODY_BYTES} bytes")
+                    raise Refusal(413, f"the request body must be at most {_MAX_BODY_BYTES} bytes")
     except TimeoutError:
-        raise Refusal(408, "the body did not arrive in time") from None
+        raise Refusal(408, "timeout while waiting for the request body") from None
     return body

@@ -44,19 +44,22 @@ from dovetail.wire.base import replace
 
 log = logging.getLogger("dovetail")
 
-_MAX_TRIES = 3  # how often a request is repeated with other credentials
+_MAX_TRIES = 3  # how often a request is sent again with new credentials
+# Limit the number of logins for additional scopes, because a server could ask for more scopes forever.
 _MAX_STEP_UPS, _STEP_UP_WINDOW_S = (
     5,
     600.0,
-)  # limits logins for more scopes, because a server could ask for them endlessly
+)
+# After these errors the client registers again.
+# invalid_scope is one of them, because some servers limit the scopes of a client without reporting it.
 _STALE_CLIENT_ERRORS = (
     *token_request.UNKNOWN_CLIENT_ERRORS,
     "invalid_scope",
-)  # errors after which the client registers again. Some servers limit a client's scopes but do not report the limit
+)
 
 
 class OAuthAuthorizer:
-    """The login of one client at one server."""
+    """Logs one client in at one server, and keeps its token valid."""
 
     def __init__(
         self,
@@ -72,23 +75,22 @@ class OAuthAuthorizer:
             url, settings.allow_private_network, make_fetcher, make_server_fetcher, trusted_url
         )
         self._store: TokenStore = create_token_store(getattr(settings, "token_store", "memory"))
-        self._is_stored = True  # whether the store accepted the login
+        self._is_stored = True  # True if the login was saved in the store
         self._is_loaded = False
         self._login: SavedLogin | None = None
         self._dpop_nonce: str | None = None
         self._pending_login: SharedLogin | None = None
         self._renewal_task: asyncio.Task[bool] | None = None
-        self._renewed_token: str | None = None  # newest token that a renewal returned
-        self._login_token: str | None = None  # newest token that a login returned
-        self._requested_scope_sets: set[frozenset[str]] = set()  # sets of scopes that the user was already asked for
+        self._renewed_token: str | None = None  # the newest token from a renewal
+        self._login_token: str | None = None  # the newest token from a login
+        self._requested_scope_sets: set[frozenset[str]] = set()  # scopes that the user was already asked for
         self._step_up_limiter = RateLimiter(_MAX_STEP_UPS, _STEP_UP_WINDOW_S)
 
-    # The transport calls the following methods.
+    # The HTTP transport calls the following methods.
 
     async def get_headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
-        """Return the credentials of one request, or no headers before the first login. Renew the token before it
-        expires.
-        """
+        """Return the headers with the credentials. Before the first login, there are none. Renew the token before it
+        expires."""
         login = await self._get_login()
         if login is not None and login.token is not None and not login.token.is_fresh(time.time()):
             await self._renew_early(login)
@@ -104,7 +106,8 @@ class OAuthAuthorizer:
     async def handle_challenge(
         self, status: int, header: str, nonce: str | None, sent_token: str | None, attempt: int
     ) -> bool:
-        """Handle status 401 or 403. Return whether the client should repeat the request with other credentials."""
+        """Handle a response with status 401 or 403. Return True if the client should repeat the request with new
+        credentials."""
         challenge = parse_challenge(header, nonce)
         if nonce is not None:
             self._dpop_nonce = nonce
@@ -114,7 +117,7 @@ class OAuthAuthorizer:
             return True
         login = await self._get_login()
         if login is not None and login.token is not None and login.token.access_token != sent_token:
-            return True  # another request has logged in meanwhile
+            return True  # another request has logged in in the meantime
         if self._is_login_pointless(status, challenge, sent_token, attempt):
             return False
         if (
@@ -130,7 +133,7 @@ class OAuthAuthorizer:
         return True
 
     def _is_login_pointless(self, status: int, challenge: Challenge, sent_token: str | None, attempt: int) -> bool:
-        """Return whether a login for the same scopes has already failed to help.
+        """Return whether another login would not help, because one with the same scopes was already refused.
 
         spec: authorization#step-up-authorization-flow
         """
@@ -149,13 +152,12 @@ class OAuthAuthorizer:
         )
 
     async def close(self) -> None:
-        """Wait for a running renewal, because the server no longer accepts the old token."""
+        """Wait for a running token renewal, so that the new token is saved."""
         if self._renewal_task is not None:
             await asyncio.wait([self._renewal_task])
 
     async def log_out(self) -> bool:
-        """Delete the login and revoke its token if the server supports revocation. Return whether the token was
-        revoked.
+        """Delete the login and revoke its token. Return False if the server does not support revocation.
 
         Wait for a renewal by another process first. Otherwise the renewed token would stay valid.
         """
@@ -192,7 +194,7 @@ class OAuthAuthorizer:
     async def _save_login(self, login: SavedLogin) -> None:
         self._login = login
         try:
-            await asyncio.to_thread(self._store.set, self._url, login.dump())  # the login is saved before its first use
+            await asyncio.to_thread(self._store.set, self._url, login.dump())  # save the login before its first use
             self._is_stored = True
         except Exception as exc:
             self._is_stored = False
@@ -218,7 +220,7 @@ class OAuthAuthorizer:
                 raise
 
     async def _renew(self, sent_token: str | None) -> bool:
-        """Renew the token if the server still accepts the refresh token.
+        """Renew the token with the refresh token. Return False if the server rejects the refresh token.
 
         A renewal always runs to its end, even if its callers are cancelled, because a lost refresh token means a lost
         login.
@@ -265,9 +267,8 @@ class OAuthAuthorizer:
         self._requested_scope_sets.add(frozenset(challenge.scopes))
 
     async def _mark_client_refused(self, exc: LoginFailed) -> None:
-        """Mark a registration as refused, so that the client registers again. A server that deletes a client reports
-        this only to the user.
-        """
+        """Mark the client registration as refused, so that the client registers again. The authorization server reports
+        a deleted client only to the user."""
         login = self._login
         if login is not None and (isinstance(exc, LoginTimeout) or exc.oauth_error in _STALE_CLIENT_ERRORS):
             await self._save_login(replace(login, client=replace(login.client, refused=True)))
@@ -300,9 +301,7 @@ class OAuthAuthorizer:
 
 
 class SharedLogin:
-    """A running login, shared by all requests that wait for it. The login is cancelled when no request waits any
-    more.
-    """
+    """A running login that several requests wait for. It is cancelled when no request waits for it any more."""
 
     def __init__(self, log_in: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._task = asyncio.get_running_loop().create_task(log_in())
@@ -315,7 +314,7 @@ class SharedLogin:
         return self._is_abandoned or self._task.done()
 
     async def wait(self) -> None:
-        """Wait for the end of the login."""
+        """Wait until the login has finished."""
         self._waiter_count += 1
         try:
             await asyncio.shield(self._task)
@@ -328,7 +327,7 @@ class SharedLogin:
 
 
 def _ignore_exception(task: "asyncio.Task[Any]") -> None:
-    """Mark the exception as retrieved, because the waiting callers have already received it."""
+    """Mark an exception as retrieved, because the callers have already received it."""
     if not task.cancelled():
         task.exception()
 
@@ -339,9 +338,8 @@ def create_authorizer(
     make_fetcher: Callable[..., HTTPClient],
     make_server_fetcher: Callable[..., HTTPClient] | None = None,
 ) -> OAuthAuthorizer:
-    """Return the authorizer for `auth`. `make_server_fetcher` creates the HTTP client for requests to the server's own
-    origin.
-    """
+    """Return the authorizer for the value of `auth=`. `make_server_fetcher` creates the HTTP client for requests to the
+    server's origin."""
     if auth == "oauth":
         auth = OAuth()
     if isinstance(auth, OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity):

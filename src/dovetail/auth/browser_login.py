@@ -25,11 +25,11 @@ _PASTE_REDIRECT_URI: Final = "http://127.0.0.1:8765/callback"
 
 
 class LoginTimeout(LoginFailed):
-    """The browser did not redirect back in time."""
+    """The user did not finish the login in the browser in time."""
 
 
 class UserInteraction:
-    """Performs the actions of one login flow that involve the user or a browser."""
+    """Opens the browser or asks the user during a login."""
 
     def __init__(self, settings: LoginSettings) -> None:
         self._settings = settings
@@ -41,7 +41,7 @@ class UserInteraction:
         }
 
     async def close(self) -> None:
-        """Stop listening for the browser."""
+        """Stop listening for the redirect from the browser."""
         if self._listener is not None:
             await self._listener.close()
 
@@ -57,11 +57,11 @@ class UserInteraction:
         settings = self._settings
         assert isinstance(settings, OAuth)
         if not is_safe_url(action.url):
-            raise LoginFailed("the URL of the authorization server is not safe to open")
+            raise LoginFailed("the login URL of the authorization server is not safe to open in a browser")
         if settings.paste_redirect is not None:
             try:
                 final_url = await resolve_value(settings.paste_redirect, action.url)
-            except EOFError:  # the user ended `input()`, for example with Ctrl-D
+            except EOFError:  # the user pressed Ctrl-D
                 final_url = ""
             return _parse_pasted_url(str(final_url or ""))
         assert self._listener is not None
@@ -84,20 +84,22 @@ class UserInteraction:
             action.complete_url if action.complete_url is not None and is_safe_url(action.complete_url) else action.url
         )
         if not is_safe_url(url):
-            raise LoginFailed("the URL where the user must enter the code is not safe to open")
+            raise LoginFailed("the verification URL of the authorization server is not safe to open in a browser")
         await resolve_value(settings.show_code or _log_code, url, action.code)
 
 
 def _parse_pasted_url(url: str) -> dict[str, str]:
     if not url.strip():
-        raise LoginFailed("nothing was pasted, so the login was cancelled")
+        raise LoginFailed("login cancelled: no URL was pasted")
     try:
         params = dict(parse_qsl(urlsplit(url.strip()).query, max_num_fields=32))
     except ValueError:
         params = {}
     if not params:
         raise add_context(
-            LoginFailed(f"the pasted text is not the URL of a finished login: {clip(url.strip())!r}"),
+            LoginFailed(
+                f"the pasted text must be the URL that the browser shows after the login, not {clip(url.strip())!r}"
+            ),
             hint="after the login, the browser shows a URL with code= and state=, often on a page that fails to "
             "load. Copy the whole URL",
         )
@@ -114,5 +116,5 @@ def _log_code(url: str, code: str) -> None:
 
 
 async def resolve_value(value: Any, *args: Any) -> Any:
-    """Return a value. If the value is a function, call it and return the result."""
+    """Return the value, or the result of calling it if it is a function."""
     return await run_callback(value, *args) if callable(value) else value

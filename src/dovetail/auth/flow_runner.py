@@ -13,7 +13,7 @@ ActionHandlers: TypeAlias = Mapping[type[Any], Callable[[Any], Awaitable[Any]]]
 
 
 class FlowRunner:
-    """Runs the flows of one owner: a client that logs in, a guard, or an authorization server.
+    """Runs OAuth flows for a client, a guard or an authorization server.
 
     `handlers` maps each type of action to the function that performs it. The runner itself provides the clock, pauses,
     awaitables and the lock.
@@ -26,9 +26,8 @@ class FlowRunner:
         self._thread_lock = asyncio.Lock()
 
     async def run(self, flow: Flow[T], *, in_thread: bool = False) -> T:
-        """Return the result of a flow. With `in_thread`, the steps run in a thread, because the store of the flow may
-        block.
-        """
+        """Run a flow and return its result. With `in_thread`, each step runs in a thread, because a token store may
+        block."""
         result: Any = None
         held_lock: asyncio.Lock | None = None
         try:
@@ -55,24 +54,24 @@ class FlowRunner:
             return await action.awaitable
         handler = self._handlers.get(type(action))
         if handler is None:
-            raise TypeError(f"no handler for the flow action {type(action).__name__}")
+            raise TypeError(f"no handler for the OAuth flow action {type(action).__name__}")
         return await handler(action)
 
     async def _advance_in_thread(self, flow: Flow[Any], value: Any) -> tuple[bool, Any]:
-        """Run one step in a thread. Only one flow runs at a time, because flows are not thread-safe."""
+        """Run one step of a flow in a thread. Only one flow runs at a time, because flows are not thread-safe."""
         self._renew_locks()
         async with self._thread_lock:
             return await asyncio.to_thread(_advance, flow, value)
 
     def _renew_locks(self) -> None:
-        """Create new locks if the event loop has changed, because a lock belongs to one event loop."""
+        """Create new locks if the event loop has changed. A lock only works in one event loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._flow_lock, self._thread_lock = loop, asyncio.Lock(), asyncio.Lock()
 
 
 def _advance(flow: Flow[Any], value: Any) -> tuple[bool, Any]:
-    """Run one step. Return whether the flow is done, and its result or its next action."""
+    """Run one step of a flow. Return whether the flow is done, and either its result or its next action."""
     try:
         return False, flow.send(value)
     except StopIteration as done:

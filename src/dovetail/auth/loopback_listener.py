@@ -22,13 +22,13 @@ _UNKNOWN_HTML: Final = b"<p>This does not belong to a login that is going on."
 
 
 class LoopbackListener:
-    """Listens on a redirect URI until the browser is redirected to it."""
+    """A small HTTP server that waits for the redirect at the end of a browser login."""
 
     def __init__(self, redirect_uri: str | None = None) -> None:
         parts = urlsplit(redirect_uri or DEFAULT_REDIRECT_URI)
         if parts.scheme != "http" or parts.hostname not in LOOPBACK:
             raise add_context(
-                LoginFailed("the redirect URI is not on this machine"),
+                LoginFailed("the redirect URI must be on this machine"),
                 hint="pass paste_redirect= to enter the URL of the redirect",
             )
         self._host = parts.hostname
@@ -46,17 +46,17 @@ class LoopbackListener:
                 self._handle_connection, self._host, self._port, limit=_MAX_HEAD_BYTES
             )
         except OSError as exc:
-            raise LoginFailed(f"port {self._port} for the redirect is in use: {exc.strerror}") from None
+            raise LoginFailed(f"cannot use port {self._port} for the login redirect: {exc.strerror}") from None
         port = self._server.sockets[0].getsockname()[1]
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{port}{self._path}"
 
     def expect_state(self, state: str) -> None:
-        """Accept only a redirect with this state, because any web page can redirect the browser to this address."""
+        """Accept only a redirect with this state, because any web page can open this address."""
         self._state = state
 
     async def wait_for_redirect(self) -> dict[str, str]:
-        """Wait for the redirect and return its query."""
+        """Wait for the redirect and return its query parameters."""
         return await self._redirect
 
     async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,13 +71,13 @@ class LoopbackListener:
             if query is not None and self._is_expected(query) and not self._redirect.done():
                 self._redirect.set_result(query)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError, OSError):
-            pass  # the client is not a browser
+            pass  # not a valid HTTP request, so not the browser
         finally:
             self._writers.discard(writer)
             writer.close()
 
     def _parse_query(self, head: bytes) -> dict[str, str] | None:
-        """Return the query of a request to the redirect path. Return None for another path or a repeated parameter."""
+        """Return the query parameters of a redirect. Return None for another path or a repeated parameter."""
         method, target, *_ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         parts = urlsplit(target)
         pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=32)
@@ -100,9 +100,8 @@ class LoopbackListener:
 
 
 async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None) -> tuple[LoopbackListener, str]:
-    """Open a listener and return it with its redirect URI. Use `redirect_uri` if it is set, otherwise a free registered
-    URI, otherwise any free port.
-    """
+    """Open a listener and return it with its redirect URI. Use `redirect_uri` if it is set, else a free registered URI,
+    else any free port."""
     if redirect_uri is None:
         for uri in registered_uris:
             listener = LoopbackListener(uri)

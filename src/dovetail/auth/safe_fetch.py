@@ -25,7 +25,7 @@ from dovetail.transports.http_client.http_client import HTTPClient
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
 DOCUMENT_TIMEOUT_S: Final = 5.0
-# Longer than other timeouts, because a lost response would waste a code or a refresh token.
+# Longer than other timeouts, because a code or refresh token is lost if the response is lost.
 TOKEN_TIMEOUT_S: Final = 30.0
 
 _PRIVATE_NETWORK_ERROR: Final = "it is in the local network, which a remote server may not use"
@@ -40,16 +40,16 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
 class SafeFetcher:
-    """Sends the HTTP requests of one login, only to allowed addresses."""
+    """Sends the HTTP requests of one login, but only to allowed addresses."""
 
     def __init__(
         self,
         url: str,
         allow_private_network: bool | None,
         make_fetcher: Callable[..., HTTPClient],
-        # Creates the client for requests to the server's own origin.
+        # Creates the HTTP client for requests to the server's origin.
         make_server_fetcher: Callable[..., HTTPClient] | None = None,
-        trusted_url: str | None = None,  # URL that the user passed, with any address
+        trusted_url: str | None = None,  # URL from the user. Any address is allowed
     ) -> None:
         parts = urlsplit(url)
         self._origin = get_origin(parts)
@@ -75,13 +75,14 @@ class SafeFetcher:
         )
 
     async def fetch(self, request: HTTPRequest) -> FetchResponse:
-        """Return the response. The status is 0 if there was no response or the URL is not allowed."""
+        """Send a request and return the response. The status is 0 if the URL is forbidden or there was no response."""
         parts = parse_web_url(request.url)
         if parts is None:
             return FetchResponse(0, error="it is not a valid web URL")
         if not (self._allows_http or is_secure_url(request.url)):
             return FetchResponse(0, error="it must be an https URL")
-        # Check the host name, because a proxy resolves it itself. IP addresses are checked when the client connects.
+        # A proxy resolves the host name itself, so check the name here.
+        # The client checks IP addresses when it connects.
         if (
             not self._allows_private_network
             and request.url != self._trusted_url
@@ -100,7 +101,7 @@ class SafeFetcher:
 
 
 class ServerFetcher:
-    """Sends the HTTP requests of a guard or an authorization server, with connections of the running event loop."""
+    """Sends the HTTP requests of a guard or an authorization server. Each event loop has its own connections."""
 
     def __init__(self, *, max_untrusted_bytes: int = _MAX_DOCUMENT_BYTES) -> None:
         self._max_untrusted_bytes = max_untrusted_bytes
@@ -109,17 +110,17 @@ class ServerFetcher:
         self._filtered_fetcher: HTTPClient | None = None
 
     async def fetch(self, request: HTTPRequest) -> FetchResponse:
-        """Return the response to a request of the server."""
+        """Send a request of the server and return the response."""
         self._forget_other_loop()
         if self._fetcher is None:
             self._fetcher = HTTPClient(limits=FetchLimits(max_body_bytes=_MAX_DOCUMENT_BYTES), idle_timeout=1.0)
         return await send_request(self._fetcher, request)
 
     async def fetch_untrusted(self, action: FetchUntrusted) -> FetchResponse:
-        """Fetch a document from the URL of a caller, if the URL has a public address."""
+        """Fetch a document from a URL that a caller sent. Only public addresses are allowed."""
         self._forget_other_loop()
         if self._filtered_fetcher is None:
-            # Use no proxy of the environment, because a proxy would connect to any address.
+            # Ignore the proxy of the environment, because a proxy would connect to any address.
             self._filtered_fetcher = HTTPClient(
                 limits=FetchLimits(max_body_bytes=self._max_untrusted_bytes),
                 address_filter=is_public_address,
@@ -143,7 +144,7 @@ class ServerFetcher:
 
 
 async def send_request(fetcher: HTTPClient, request: HTTPRequest) -> FetchResponse:
-    """Return the response. If there is none, return a response with status 0 and the error."""
+    """Send a request and return the response. If there is none, return status 0 and the error."""
     try:
         async with asyncio.timeout(DOCUMENT_TIMEOUT_S if request.method == "GET" else TOKEN_TIMEOUT_S):
             response = await fetcher.send(request)
@@ -157,7 +158,8 @@ async def send_request(fetcher: HTTPClient, request: HTTPRequest) -> FetchRespon
 
 
 def is_public_address(address: str) -> bool:
-    """Return whether an address is public: not on this machine, not in its network, and not in a tunnel to either."""
+    """Return whether an IP address is public. Addresses of this machine, of private networks, and tunnels to them are
+    not."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -173,7 +175,7 @@ def is_public_address(address: str) -> bool:
 
 
 def is_local_host(host: str) -> bool:
-    """Return whether a host name is local. A local server may use documents on local hosts."""
+    """Return whether a host name is local. Only local servers may use documents on local hosts."""
     name = _normalize_host(host)
     if name in _LOCAL_NAMES or name.endswith(_LOCAL_SUFFIXES):
         return True
@@ -183,7 +185,7 @@ def is_local_host(host: str) -> bool:
 
 
 def _normalize_host(host: str) -> str:
-    """Normalize a host name as resolvers do, which convert letters and digits of other scripts to ASCII."""
+    """Normalize a host name. Resolvers convert letters and digits of other scripts to ASCII."""
     if ":" in host:
         return host
     with contextlib.suppress(UnicodeError):
@@ -192,7 +194,7 @@ def _normalize_host(host: str) -> str:
 
 
 def _normalize_address(name: str) -> str:
-    """Normalize an IP address as resolvers do, which also accept short, octal and hexadecimal forms."""
+    """Normalize an IP address. Resolvers also accept short, octal and hexadecimal forms."""
     try:
         return name if ":" in name else socket.inet_ntoa(socket.inet_aton(name))
     except OSError:

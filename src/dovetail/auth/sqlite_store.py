@@ -12,9 +12,9 @@ from typing import Final
 from dovetail.oauth.authorization_server.store import REFETCHABLE_KINDS, StoreFull
 from dovetail.storage import Migrations, connect_database, open_database
 
-MAX_ENTRIES: Final = 100_000  # limit for each kind of entry
+MAX_ENTRIES: Final = 100_000  # maximum number of entries of each kind
 _OPEN_LOCK: Final = threading.Lock()
-PURGE_EVERY_WRITES: Final = 200  # number of writes between two purges of expired entries
+PURGE_EVERY_WRITES: Final = 200  # delete expired entries after this many writes
 
 _SCHEMA: Final = """
 CREATE TABLE kept (
@@ -22,7 +22,8 @@ CREATE TABLE kept (
 ) WITHOUT ROWID
 """
 
-_MIGRATIONS: Final[Migrations[sqlite3.Connection]] = (lambda database: None,)  # format 2 only added the format number
+# Version 2 of the file only added the version number.
+_MIGRATIONS: Final[Migrations[sqlite3.Connection]] = (lambda database: None,)
 
 _EVICT: Final = """
 DELETE FROM kept WHERE kind = ? AND key IN (SELECT key FROM kept WHERE kind = ? ORDER BY until LIMIT ?)
@@ -30,38 +31,35 @@ DELETE FROM kept WHERE kind = ? AND key IN (SELECT key FROM kept WHERE kind = ? 
 
 
 class SQLiteStore:
-    """A SQLite file that only its owner can read."""
+    """An authorization server's store in a SQLite file. Only the owner can read the file."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = path
-        open_database(path, _SCHEMA, _MIGRATIONS).close()  # fails at once if the file cannot be used
+        open_database(path, _SCHEMA, _MIGRATIONS).close()  # raise an error now if the file cannot be used
         self._process_id: int | None = None
         self._inherited_connections: list[sqlite3.Connection] = []
 
     def _open_in_process(self) -> None:
-        """Open the connections and locks of this process on first use. A forked process must not use those of its
-        parent.
-        """
+        """Open the database for this process once. A forked process cannot use the connections of its parent."""
         if self._process_id == os.getpid():
             return
         with _OPEN_LOCK:
             if self._process_id == os.getpid():
                 return
             if self._process_id is not None:
+                # Keep the connections of the parent process open, because closing them would release its locks.
                 self._inherited_connections += [
                     self._writer,
                     self._reader,
-                ]  # keeps the connections open, because closing them would release the locks of the parent
+                ]
             self._writer_lock, self._reader_lock = threading.Lock(), threading.Lock()
             self._writer = connect_database(self._path)
             self._writer.execute("PRAGMA synchronous = FULL")
-            # Reads have a separate connection and do not wait for writes, because every request to a protected server
-            # reads.
+            # Every request to a protected server reads, so reads use their own connection and do not wait for writes.
             self._reader = connect_database(self._path)
             self._reader.execute("PRAGMA query_only = ON")
-            weakref.finalize(
-                self, _close_connections, self._writer, self._reader, os.getpid()
-            )  # closes the connections if close() is never called
+            # Close the connections even if close() is never called.
+            weakref.finalize(self, _close_connections, self._writer, self._reader, os.getpid())
             self._write_count = 0
             self._process_id = os.getpid()
 
@@ -90,9 +88,8 @@ class SQLiteStore:
             writer.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
-        """Store a value if the key has none and return None. Otherwise return the existing value. If several processes
-        call this at once, one succeeds.
-        """
+        """Store a value if the key is new, and return None. Otherwise return the existing value. Only one of several
+        concurrent calls succeeds."""
         statement = (
             "INSERT INTO kept VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE "
             "SET value = excluded.value, until = excluded.until WHERE kept.until <= ? RETURNING value"
@@ -103,7 +100,7 @@ class SQLiteStore:
         return None if row is not None else self.get(kind, key, now)
 
     def _make_room(self, kind: str, key: str, now: float) -> None:
-        """Delete expired entries from time to time. Raise StoreFull if the store has no room for a new key."""
+        """Delete expired entries from time to time. Raise StoreFull if a new key does not fit."""
         self._write_count += 1
         if self._write_count % PURGE_EVERY_WRITES == 1:
             self._writer.execute("DELETE FROM kept WHERE until <= ?", (now,))
@@ -116,16 +113,15 @@ class SQLiteStore:
                 self._writer.execute(_EVICT, (kind, kind, count - MAX_ENTRIES + PURGE_EVERY_WRITES))
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
-        """Delete a value and return it. If several processes call this at once, one gets the value."""
+        """Delete a value and return it. Only one of several concurrent calls gets the value."""
         statement = "DELETE FROM kept WHERE kind = ? AND key = ? RETURNING value, until"
         with self._use_writer() as writer:
             row = writer.execute(statement, (kind, key)).fetchone()
         return None if row is None or row[1] <= now else row[0]
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
-        """Replace a value if it is still `old`. Return whether it was replaced. If several processes call this at once,
-        one succeeds.
-        """
+        """Replace a value if it still equals `old`. Return whether it was replaced. Only one of several concurrent
+        calls succeeds."""
         statement = (
             "UPDATE kept SET value = ?, until = ? WHERE kind = ? AND key = ? AND value = ? AND until > ? RETURNING key"
         )
@@ -133,7 +129,7 @@ class SQLiteStore:
             return writer.execute(statement, (value, until, kind, key, old, now)).fetchone() is not None
 
     def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
-        """Return every key of a kind with its value."""
+        """Return all keys and values of a kind."""
         statement = "SELECT key, value FROM kept WHERE kind = ? AND until > ?"
         with self._use_reader() as reader:
             return reader.execute(statement, (kind, now)).fetchall()
@@ -146,7 +142,7 @@ class SQLiteStore:
 
 
 def _close_connections(writer: sqlite3.Connection, reader: sqlite3.Connection, process_id: int) -> None:
-    """Close the connections of a garbage-collected store, if this process opened them."""
+    """Close the connections of a store that was garbage-collected. Skip connections of a parent process."""
     if process_id == os.getpid():
         reader.close()
         writer.close()

@@ -15,11 +15,11 @@ from dovetail.errors import LoginFailed
 from dovetail.oauth.login.login_settings import TokenStore
 from dovetail.storage import get_data_dir, lock_path_async, make_private_dir, read_private_file, replace_file
 
-LOCK_TIMEOUT_S: Final = 60.0  # long enough for another process to renew the token, which takes one or two requests
+LOCK_TIMEOUT_S: Final = 60.0  # long enough for another process to renew the token
 
 
 class MemoryTokenStore:
-    """Keeps tokens until the process ends."""
+    """Keeps tokens in memory until the process ends."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -35,7 +35,7 @@ class MemoryTokenStore:
 
 
 class FileTokenStore:
-    """Keeps one file per server in a directory, readable only by the user."""
+    """Keeps one file per server in a directory. Only the user can read the files."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self._folder = Path(folder) if folder is not None else get_data_dir() / "tokens"
@@ -64,13 +64,13 @@ class FileTokenStore:
 
     @contextlib.asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
-        """Hold the lock of a key. Only one caller at a time can hold the lock, across all processes."""
+        """Hold the lock for a key. Only one caller in all processes can hold it at a time."""
         async with contextlib.AsyncExitStack() as stack:
             try:
                 make_private_dir(self._folder)
                 await stack.enter_async_context(lock_path_async(self.get_path(key), LOCK_TIMEOUT_S))
             except TimeoutError:
-                raise LoginFailed("timeout while another process renews the token") from None
+                raise LoginFailed("timeout while waiting for another process to renew the token") from None
             except OSError as exc:
                 raise _unusable_error(self._folder, exc) from exc
             yield
@@ -84,7 +84,7 @@ def _unusable_error(path: Path, exc: OSError) -> LoginFailed:
 
 
 class KeyringTokenStore:
-    """Keeps tokens in the system's keyring, with the keyring library. The locks are files."""
+    """Keeps tokens in the keyring of the operating system, and locks in files."""
 
     def __init__(self, service: str = "dovetail-tokens") -> None:
         import keyring
@@ -115,7 +115,7 @@ class KeyringTokenStore:
 
 
 def create_token_store(setting: Any) -> TokenStore:
-    """Return the store for the value of `token_store=`."""
+    """Create the token store for the value of `token_store=`."""
     match setting:
         case "memory":
             return MemoryTokenStore()

@@ -18,17 +18,17 @@ from dovetail.wire.elicitation import ElicitRequestParams
 
 
 class AnswerProvider:
-    """Answers elicitations, and stores the questions without an answer."""
+    """Answers the elicitations of a server, and stores each question that stays unanswered."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
         self.unanswered: list[str] = []  # questions that were not answered
-        self.has_declined = False  # whether the user declined a question
-        self.usage_error: click.UsageError | None = None  # the error for an invalid --answer
+        self.has_declined = False  # True if the user declined a question
+        self.usage_error: click.UsageError | None = None  # the error to report if --answer is invalid
         self._answers = answers
-        self._clear_output = clear_output  # called before a question, to clear the progress bar
+        self._clear_output = clear_output  # clears the progress bar before a question is printed
 
     def fill_form(self, request: ElicitRequestParams) -> dict[str, Any]:
-        """Return the values of a form."""
+        """Return the values for the fields of an elicitation form."""
         try:
             return self._collect_fields(request)
         except ElicitationDeclined:
@@ -69,13 +69,13 @@ class AnswerProvider:
             raise InputRequestError(self.usage_error.message) from None
 
     def confirm_url(self, request: ElicitRequestParams) -> bool:
-        """Return whether the user has opened a URL and finished on that page."""
+        """Ask the user to open a URL. Return True if the user says that they finished there."""
         if not output.is_interactive():
             raise self._record_unanswered(request, {})
         self._clear_output()
         _print_stderr(output.style(output.escape_text(request.message), err=True, bold=True))
         _print_stderr(f"  {output.escape_full_line(request.url or '')}")
-        self.has_declined = True  # stays True unless the user confirms
+        self.has_declined = True  # True until the user confirms the URL
         try:
             with LineReader() as lines:
                 self.has_declined = not confirm(lines, "Did you finish on that page?", default=False)

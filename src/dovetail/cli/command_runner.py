@@ -29,19 +29,19 @@ from dovetail.terminal import output
 from dovetail.terminal.output import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams
 
-# Matches a URL of this machine. A remote URL on stderr does not show that the program serves HTTP.
+# Matches a URL on this machine. A program that prints a remote URL does not necessarily serve HTTP.
 _LOCAL_URL_REGEX: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"
 _URL_ANNOUNCEMENT_PATTERN: Final = re.compile(
     rf"(?:running on|listening on|listening at|is at)\W+({_LOCAL_URL_REGEX})", re.IGNORECASE
 )
 _ERROR_LINE_PATTERN: Final = re.compile(r"^error: (.+)", re.MULTILINE)
-_MAX_KEPT_LINES: Final = 5  # number of stderr lines to keep
-# Seconds to wait after the program announces a URL, because the program may also serve stdio.
+_MAX_KEPT_LINES: Final = 5  # number of stderr lines to show in an error
+# A program that prints a URL may also serve stdio, so wait this long before giving up.
 _HTTP_ONLY_TIMEOUT_S: Final = 3.0
 
 
 class CommandClient:
-    """A client of the command line, which reads the stderr of a program while it starts.
+    """A client for one command. It reads the stderr of the server while the server starts.
 
     `async with` connects and returns the client.
     """
@@ -49,7 +49,7 @@ class CommandClient:
     def __init__(self, target: Any, **options: Any) -> None:
         self.is_program = _is_program(target)
         self._runs_dovetail = isinstance(target, list) and tuple(target[: len(DOVETAIL_COMMAND)]) == DOVETAIL_COMMAND
-        self._has_user_timeout = "timeout" in options  # whether the user passed --timeout
+        self._has_user_timeout = "timeout" in options  # True if the user passed --timeout
         self._stderr_monitor = _StderrMonitor(options.pop("stderr", None))
         if self.is_program:
             target = as_command_target(target, stderr=self._stderr_monitor)
@@ -63,7 +63,7 @@ class CommandClient:
         await self.client.close()
 
     async def connect(self) -> None:
-        """Connect. Raise UsageError if the target is invalid."""
+        """Connect to the server. Raise UsageError if the target is invalid."""
         is_monitored = self.is_program and not self._has_user_timeout
         try:
             await (self._connect_monitored() if is_monitored else self.client.connect())
@@ -84,7 +84,7 @@ class CommandClient:
 
     async def _connect_monitored(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = asyncio.timeout(None)  # the deadline is set when the program announces a URL
+        deadline = asyncio.timeout(None)  # The timeout starts when the program prints a URL.
         self._stderr_monitor.on_url = lambda: deadline.reschedule(loop.time() + _HTTP_ONLY_TIMEOUT_S)
         try:
             async with deadline:
@@ -98,16 +98,16 @@ class CommandClient:
         raise add_context(
             ProcessStartError("the program serves HTTP and writes nothing to stdout"),
             server=self.client.name,
-            hint=f"run the program yourself and use its URL as the target: {self._stderr_monitor.url}, or with "
+            hint=f"start the program yourself and pass its URL instead: {self._stderr_monitor.url}, or with "
             "/mcp. If the program also serves stdio, pass --timeout SECONDS to wait longer",
         )
 
 
 class _StderrMonitor:
-    """Forwards the stderr of a program, and finds a URL that the program announces."""
+    """Forwards the stderr of a program, and detects when the program prints a local URL."""
 
     def __init__(self, sink: Callable[[str], object] | None) -> None:
-        self.on_url: Callable[[], None] = _do_nothing  # called when the program announces a URL
+        self.on_url: Callable[[], None] = _do_nothing  # called when the program prints a URL
         self.url = ""
         self.last_lines: deque[str] = deque(maxlen=_MAX_KEPT_LINES)
         self._sink = sink
@@ -135,7 +135,7 @@ CommandAction = Callable[["CommandRun"], Awaitable[int | None]]
 
 
 class CommandRun:
-    """A connected client, the remaining arguments, and the output of a command."""
+    """Everything a command needs: a connected client, the remaining arguments, and the output."""
 
     def __init__(
         self, command_client: CommandClient, args: list[str], options: TargetOptions, progress_bar: ProgressBar
@@ -161,7 +161,7 @@ class CommandRun:
 def run_command(
     target_options: TargetOptions, action: CommandAction, recorders: Sequence[Recorder] = (), **extra_options: Any
 ) -> int:
-    """Connect to the target, run the action and return the exit code. `recorders` receive every message."""
+    """Connect to the target, run the action and return the exit code. Pass every message to `recorders`."""
     target, args = target_options.split_target()
     progress_bar = ProgressBar()
     answers = AnswerProvider(parse_pairs(target_options.answers, "=", "--answer"), progress_bar.clear)
@@ -193,7 +193,7 @@ def run_command(
 def run_to_exit_code(
     run: Callable[[], Awaitable[int | None]], as_json: bool, progress_bar: ProgressBar | None = None
 ) -> int:
-    """Run a coroutine and return the exit code. Report the error if the coroutine raises one."""
+    """Run a coroutine and return the exit code. If the coroutine raises an error, print it."""
 
     async def main() -> int | None:
         return await run()
@@ -208,7 +208,7 @@ def run_to_exit_code(
 
 
 def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider | None = None) -> CommandClient:
-    """Create a client. Raise UsageError if the options do not match the target.
+    """Create a client. Raise UsageError if an option does not work with the target.
 
     The client always has elicitation handlers, because some servers offer fewer tools to clients without elicitation.
     """
@@ -224,7 +224,7 @@ def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider 
 
 
 def _translate_option(message: str) -> str:
-    """Replace the Python option at the start of a message by the option of the command line."""
+    """Rewrite an error message so that it names the command-line option instead of the Python option."""
     name, separator, rest = message.partition("= ")
     option_names = {
         "headers": "--header",
@@ -257,7 +257,7 @@ def print_log_message(params: LoggingMessageNotificationParams) -> None:
 
 
 class LogPrinter(logging.Handler):
-    """Prints log messages of dovetail, escaped, while the context is open."""
+    """Prints dovetail's own log messages while the context is open. Control characters are escaped."""
 
     def __init__(self, verbose: bool) -> None:
         super().__init__(logging.DEBUG if verbose else logging.CRITICAL)

@@ -26,20 +26,20 @@ _TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
 
 
 class Candidate(NamedTuple):
-    """A candidate and a short description."""
+    """A word that shell completion suggests, with a short description."""
 
     text: str
     description: str = ""
 
 
 def print_candidates(shell: str, commands: click.Group, descriptions: Mapping[str, str]) -> None:
-    """Print one candidate per line. `descriptions` has the summary of each command."""
+    """Print one suggestion per line for shell completion. `descriptions` contains the summary of each command."""
     line, cursor = os.environ.get("COMP_LINE", ""), int(os.environ.get("COMP_POINT") or 0)
     prefix = _split_line(line[:cursor])[-1]
     for candidate in list_candidates(line, cursor, commands, descriptions):
         text = candidate.text
         if shell == "bash":
-            # bash splits words at "=" and ":", and expects only the part after the last of these characters.
+            # bash splits words at "=" and ":", so return only the part after the last one.
             text = text[max(prefix.rfind("="), prefix.rfind(":")) + 1 :]
         suffix = f"\t{candidate.description}" if candidate.description and shell == "fish" else ""
         sys.stdout.write(f"{text}{suffix}\n")
@@ -48,7 +48,7 @@ def print_candidates(shell: str, commands: click.Group, descriptions: Mapping[st
 def list_candidates(
     line: str, cursor: int, commands: click.Group, descriptions: Mapping[str, str]
 ) -> Iterator[Candidate]:
-    """Yield the candidates for the word at the cursor."""
+    """Yield suggestions for the word at the cursor."""
     *preceding, prefix = _split_line(line[:cursor])
     following = _split_line(line[cursor:])
     target_command = following[following.index("--") + 1 :] if "--" in following else []
@@ -62,7 +62,7 @@ def list_candidates(
 
 
 def _split_line(line: str) -> list[str]:
-    """Split a line into words. The last word is incomplete and may be empty."""
+    """Split a command line into words. The last word is the one that the user is typing."""
     for closing_quote in ("", '"', "'"):
         try:
             tokens = shlex.split(line + closing_quote)
@@ -127,7 +127,7 @@ def _complete_value(option: click.Option, prefix: str) -> Iterable[Candidate]:
 
 
 def _list_files(prefix: str, *, all_files: bool = False) -> Iterator[Candidate]:
-    """Yield files that may be a target, and folders that may contain such files."""
+    """Yield Python files and folders that may contain a server."""
     folder, _, name_prefix = prefix.rpartition("/")
     folder_prefix = f"{folder}/" if "/" in prefix else ""
     try:
@@ -149,7 +149,7 @@ def _list_configured_servers() -> Iterator[Candidate]:
         yield Candidate(entry.name, entry.source)
 
 
-# The kind of items that each command completes.
+# For each command, the kind of item that it completes
 
 _ITEM_KINDS = {
     "call": "tools", "bench": "tools", "prompt": "prompts", "complete": "prompts", "read": "resources",

@@ -71,9 +71,7 @@ def get_exit_code(exc: MCPError) -> int:
 
 
 def _needs_client_capability(data: Any) -> bool:
-    """Return whether the server needs a capability of the client. Old protocol versions have no error code for a
-    missing capability.
-    """
+    """Return whether the server needs a capability of the client. Older protocol versions have no code for this."""
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
@@ -94,20 +92,20 @@ _TRANSLATIONS: Final = tuple(
         (r"pass it with issuer=", "log in with --client-id"),
         (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),
         (r".*\broots=.*", "write a program that passes roots= to Client"),
-        (r"^raise ClientLimits\(.*", ""),  # the command line has no option for limits
+        (r"^raise ClientLimits\(.*", ""),  # The command line has no option for limits, so remove this hint.
     )
 )
 
 
 def translate_options(message: str) -> str:
-    """Replace options of Python functions by options of the command line."""
+    """Replace the names of Python options in a message with command-line options."""
     for pattern, replacement in _TRANSLATIONS:
         message = pattern.sub(replacement, message)
     return message
 
 
 def translate_error(exc: MCPError) -> None:
-    """Replace the hint of an error by a hint for the command line."""
+    """Replace the hint of an error with a hint for the command line."""
     hint = exc.hint or ""
     match exc:
         case Forbidden() if "insufficient_scope" in (exc.challenge or ""):

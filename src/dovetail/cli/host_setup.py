@@ -25,7 +25,7 @@ from dovetail.terminal.line_reader import LineReader
 
 
 def prompt_for_inputs(entries: Iterable[ServerConfig]) -> dict[str, str]:
-    """Ask the user for the inputs of these servers and return the inputs by id. Stop at the end of the input."""
+    """Ask the user for the input values of these servers, and return them by ID. Stop at the end of stdin."""
     inputs: dict[str, str] = {}
     with LineReader() as lines, contextlib.suppress(EOFError):
         for entry in entries:
@@ -45,7 +45,7 @@ def _prompt_for_input(lines: LineReader, entry: ServerConfig, definition: Mappin
 
 
 def _list_options(definition: Mapping[str, Any]) -> list[str]:
-    """Return the choices, which are strings or objects with a label and a value."""
+    """Return the choices of an input. A choice is a string, or an object with a label and a value."""
     listed_options = definition.get("options")
     choices = listed_options if isinstance(listed_options, list) else []
     return [
@@ -55,7 +55,7 @@ def _list_options(definition: Mapping[str, Any]) -> list[str]:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Options of every command that creates a host.
+# Options of all commands that create a host
 _HOST_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option(
         "--policy",
@@ -84,7 +84,7 @@ def create_host(
     should_prompt: bool = True,
     **options: Any,
 ) -> Host:
-    """Create a host from these files, or from all configurations found. Print the problems of the files.
+    """Create a host from these configuration files, or from all files found. Print problems in the files.
 
     servers: use only these servers. should_prompt: ask the user for missing inputs.
     """
@@ -112,7 +112,7 @@ def create_host(
 
 
 def read_config_entries(files: Sequence[str]) -> list[ServerConfig]:
-    """Return the servers of these files, or of all configurations found."""
+    """Return the servers in these configuration files, or in all files found."""
     return (
         [entry for file in files for entry in load_config(Path(file), level="user")[0]]
         if files
@@ -121,7 +121,7 @@ def read_config_entries(files: Sequence[str]) -> list[ServerConfig]:
 
 
 def _check_files(files: Sequence[str]) -> None:
-    """Raise UsageError if a file is missing or has only errors."""
+    """Raise UsageError if a configuration file is missing or contains no valid server."""
     for file in files:
         if not Path(file).is_file():
             raise click.UsageError(f"file not found: {file!r}")
@@ -132,12 +132,13 @@ def _check_files(files: Sequence[str]) -> None:
 
 
 def create_consent() -> ConsentHandler:
-    """Return a handler that asks at the terminal. Without a terminal, return a handler that denies every request."""
+    """Return a handler that asks for consent at the terminal. Without a terminal, it denies every request."""
     return TerminalConsent() if output.is_interactive() else DenyAll()
 
 
 def _select_servers(host: Host, names: Sequence[str]) -> None:
-    """Disable all other servers, including servers added later. Raise UsageError for an unknown name."""
+    """Disable all servers except the selected ones, including servers added later. Raise UsageError for an unknown
+    name."""
     server_names = {managed_server.name for managed_server in host.servers}
     for name in names:
         if name not in server_names:
@@ -160,7 +161,7 @@ def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) ->
 
 
 def report_failures(host: Host) -> None:
-    """Print each reason why a server cannot be used. Print each reason only once."""
+    """Print why servers cannot be used, each reason once."""
     reported: set[tuple[str, str | None]] = set()
 
     def report(event: HostEvent) -> None:
@@ -173,13 +174,13 @@ def report_failures(host: Host) -> None:
 
 
 def print_start_hint(reason: object) -> None:
-    """Print how to start a server that needs consent, unless the user can be asked at a terminal."""
+    """Print how to start a server that needs consent, if no terminal is available to ask the user."""
     if isinstance(reason, PolicyError) and not output.is_interactive():
         output.print_note("try: pass the file as an argument, or allow server.start in a --policy")
 
 
 def is_gateway(entry: ServerConfig) -> bool:
-    """Return whether an entry starts a gateway. A gateway that contains itself would start itself again and again."""
+    """Return whether a configured server is a dovetail gateway. A gateway must not start itself."""
     argv = [entry.command or "", *entry.args]
     is_dovetail = any(Path(arg).name.split(".")[0] == "dovetail" for arg in argv)
     return is_dovetail and "gateway" in argv

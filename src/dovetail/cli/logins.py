@@ -19,7 +19,7 @@ from dovetail.terminal.line_reader import LineReader
 
 
 def create_auth(auth_option: str | None, url: str) -> Any:
-    """Return the auth of --auth, or the saved login for the URL, or None."""
+    """Return the credentials for a URL: the value of --auth, the saved login, or None."""
     if auth_option is not None and auth_option != "oauth":
         try:
             return BearerAuth(auth_option.removeprefix("Bearer "))
@@ -34,7 +34,7 @@ def create_auth(auth_option: str | None, url: str) -> Any:
         missing_scopes = find_missing_scopes(
             saved_login, parse_qs(urlsplit(login_url).query).get("scope", [""])[0].split()
         )
-        # Scopes of the saved login are not new.
+        # The user has already agreed to the scopes of the saved login.
         requested_before = saved_login.scopes if saved_login is not None else ()
         new_scopes = [scope for scope in missing_scopes if scope not in requested_before] or missing_scopes
         problem = (
@@ -53,19 +53,19 @@ def format_login_command(url: str, scopes: Iterable[str] = ()) -> str:
 
 
 def get_granted_scopes(saved_login: SavedLogin) -> list[str]:
-    """Return the scopes of a login. A token without a scope has all requested scopes. RFC 6749, section 5.1"""
+    """Return the scopes of a login. If the token lists no scopes, it has all requested scopes. RFC 6749, section 5.1"""
     token_scope = saved_login.token.scope if saved_login.token is not None else None
     return token_scope.split() if token_scope is not None else list(saved_login.scopes)
 
 
 def find_missing_scopes(saved_login: SavedLogin | None, scopes: Iterable[str]) -> list[str]:
-    """Return the scopes that a login lacks. offline_access is ignored, because tokens do not list it."""
+    """Return the requested scopes that a login does not have. Ignore offline_access, because tokens do not list it."""
     granted_scopes = {"offline_access", *(get_granted_scopes(saved_login) if saved_login is not None else ())}
     return [scope for scope in scopes if scope not in granted_scopes]
 
 
 def load_login(url: str) -> SavedLogin | None:
-    """Return the saved login for a server. If the login cannot be read, print the reason and return None."""
+    """Return the saved login for a server. If it cannot be read, print the reason and return None."""
     try:
         stored = FileTokenStore().get(url)
     except LoginFailed as exc:
@@ -119,7 +119,7 @@ def open_browser(url: str) -> None:
     output.print_note(f"opening a browser. If the browser does not open, visit this URL on this machine: {url}")
     if not webbrowser.open(url) and not sys.stderr.isatty():
         raise add_context(
-            LoginFailed("no browser and no terminal to log in"),
+            LoginFailed("cannot log in: no browser opened, and stderr is not a terminal"),
             hint="log in with --device, or with --paste at a terminal",
         )
 
@@ -136,9 +136,9 @@ def print_device_code(url: str, code: str) -> None:
 
 
 def create_login_auth(login_method: str, **options: Any) -> Any:
-    """Return the auth object of a login method."""
+    """Return the auth object for a login method, such as the device flow."""
     if options.get("client_id") is None:
-        options["client_secret"] = None  # DOVETAIL_CLIENT_SECRET belongs to a different client
+        options["client_secret"] = None  # DOVETAIL_CLIENT_SECRET belongs to a different client.
     if login_method == "device":
         return DeviceLogin(show_code=print_device_code, **options)
     if login_method == "paste":

@@ -12,7 +12,7 @@ import click
 
 from dovetail.version import VERSION
 
-# The help text of each command is repeated here, so that `dovetail --help` does not import the commands.
+# This table repeats the help text of each command, so that `dovetail --help` does not import all commands.
 COMMAND_GROUPS = {
     "Write a server": {
         "new": "Create a server and a test for it.",
@@ -72,7 +72,7 @@ def load_command(name: str) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """A group that imports the module of a command when the command is used."""
+    """A click group that imports a command only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of the help."""
@@ -117,7 +117,7 @@ def cli() -> None:
 
 
 def _split_target_command(args: list[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments at the first `--`, which starts the command of a target."""
+    """Split the arguments at the first `--`. The command that starts the server follows."""
     if "--" not in args:
         return args, []
     separator_index = args.index("--")
@@ -142,9 +142,8 @@ def main() -> None:
 
 
 def _restore_closed_streams() -> None:
-    """Reopen closed standard streams on the null device, so that no other file gets their descriptors. Writing to
-    stdout still fails.
-    """
+    """Reopen closed standard streams on the null device, so that no other file gets their file descriptors. Writing to
+    stdout still fails."""
     for stream_fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             opened_fd = os.open(os.devnull, os.O_RDONLY if stream_fd < 2 else os.O_WRONLY)
@@ -223,7 +222,7 @@ _WRITE_ERRNOS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT
 
 
 def _report_os_error(exc: OSError) -> int:
-    """Print an error of the operating system, for a file or for stdout."""
+    """Print an operating system error about a file or stdout."""
     from dovetail.terminal import output
 
     message = exc.strerror or str(exc)
@@ -240,6 +239,6 @@ def _report_os_error(exc: OSError) -> int:
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to the null device, because the reader of stdout is gone."""
+    """Redirect stdout to the null device, because the program that read it has exited."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())

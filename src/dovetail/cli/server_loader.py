@@ -20,13 +20,13 @@ _DEFAULT_SERVER_NAMES = ("app", "server", "mcp")
 
 
 def has_object_name(target_arg: str) -> bool:
-    """Return whether a target is `file.py:object`."""
+    """Return whether a target has the form `file.py:object`."""
     path, colon, object_name = target_arg.rpartition(":")
     return bool(colon) and path.endswith(".py") and object_name.isidentifier()
 
 
 def is_plain_program(path: str) -> bool:
-    """Return whether a file may start to serve as soon as it is imported.
+    """Return whether importing a file may start a server.
 
     Such a file neither checks `__name__` nor imports dovetail.
     """
@@ -45,13 +45,13 @@ def is_plain_program(path: str) -> bool:
 
 
 def load_server(target_arg: str | None, module: str | None) -> Any:
-    """Return the server of a file or a module, or None if the file or module contains no server."""
+    """Load a file or module and return its server, or None if it does not define one."""
     namespace, object_name = _load_namespace(target_arg, module)
     return find_server(namespace, object_name, target_arg or module)
 
 
 def find_server(namespace: Mapping[str, Any], object_name: str | None, source: str | None) -> Any:
-    """Return the server in the namespace of a module, or None."""
+    """Return the server that a module defines, or None."""
     from dovetail.server.server import Server
 
     servers = {name: value for name, value in namespace.items() if isinstance(value, Server)}
@@ -92,7 +92,7 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{file!r} is not a Python file")
     loaded_module = importlib.util.module_from_spec(spec)
-    sys.modules[stem] = loaded_module  # string annotations are resolved in this module
+    sys.modules[stem] = loaded_module  # lets Python resolve string annotations in this module
     with report_user_errors():
         spec.loader.exec_module(loaded_module)
     return vars(loaded_module), name or None
@@ -100,7 +100,7 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
 
 @contextlib.contextmanager
 def report_user_errors(module: str | None = None) -> Generator[None]:
-    """Print exceptions of user code with a traceback that has no frames of dovetail, and exit."""
+    """If user code raises an exception, print its traceback without dovetail's frames, and exit."""
     try:
         yield
     except click.ClickException:
@@ -117,7 +117,7 @@ def _is_parent_module(name: str | None, module: str) -> bool:
 
 
 def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Skip the frames of dovetail and of the import system at the start of a traceback."""
+    """Skip the first frames of a traceback that belong to dovetail or to the import system."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not (

@@ -45,7 +45,7 @@ class PositiveNumber(click.FloatRange):
 
 
 class TargetOptions(Struct, frozen=True, kw_only=True):
-    """The target of a command and the options for the client."""
+    """The target of a command, and the options for the client."""
 
     args: Sequence[str] = ()  # the positional arguments, including the target
     command: Sequence[str] = ()  # the command after `--`
@@ -76,7 +76,7 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
         return resolve_target(self.args[0], as_absolute=self.cwd is not None), list(self.args[1:])
 
 
-# Options for the connection. `_SESSION_OPTIONS` has the options for requests.
+# Options for opening the connection. `_SESSION_OPTIONS` has the options for requests.
 _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "module": click.option("-m", "--module", help="Python module that contains the server."),
     "headers": click.option(
@@ -111,8 +111,8 @@ _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 _TARGET_METAVAR = "[TARGET]"
-PROCESS_OPTIONS = ("module", "env", "cwd")  # options for a server that runs as a process
-CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # options for an entry of a configuration, which has no login
+PROCESS_OPTIONS = ("module", "env", "cwd")  # options for starting a server process
+CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # options for a server in a configuration file
 
 
 def target_options(
@@ -146,9 +146,8 @@ def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
 
 
 def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
-    """Return the target for a client. If `as_absolute` is True, use absolute paths, because the target runs in another
-    directory.
-    """
+    """Return the target for the client. If `as_absolute` is True, make paths absolute, because the server starts in
+    another directory."""
     if target_arg.startswith(_URL_PREFIXES):
         return target_arg
     prefix, _, name = target_arg.rpartition(":")
@@ -195,12 +194,12 @@ def _read_config_target(path: Path, name: str | None) -> Any:
         output.print_note(f"{problem.path}: {problem.message}")
     names = ", ".join(entry.name for entry in entries)
     raise click.UsageError(
-        f"{f'no server {name!r}' if name else 'several servers'} in {path}. Choose one with FILE:NAME: {names}"
+        f"{f'no server {name!r}' if name else 'several servers'} in {path}. Pass FILE:NAME with one of: {names}"
     )
 
 
 def find_config_entry(target_arg: str) -> Any:
-    """Return the configured server with this name. Raise UsageError if no server or several servers have the name."""
+    """Return the configured server with this name. Raise UsageError if the name is unknown or ambiguous."""
     from dovetail.host.config.config_files import discover_configs
 
     entries, problems = discover_configs()
@@ -213,7 +212,7 @@ def find_config_entry(target_arg: str) -> Any:
         raise click.UsageError(f"unknown target {target_arg!r}: not a file, a URL or a configured server.{hint}")
     if len({entry.source for entry in matches}) > 1:
         names = ", ".join(sorted({f"{entry.source}:{entry.name}" for entry in matches}))
-        raise click.UsageError(f"{target_arg!r} is in several configurations. Choose one: {names}")
+        raise click.UsageError(f"several configurations have a server named {target_arg!r}. Choose one: {names}")
     return matches[0]
 
 
@@ -225,7 +224,7 @@ def _build_target(entry: Any) -> Any:
 
 
 class ProcessSpec(Struct, frozen=True, kw_only=True):
-    """A target that runs as a process."""
+    """A server that runs as a process."""
 
     command: list[str]
     env: dict[str, str]
@@ -233,16 +232,15 @@ class ProcessSpec(Struct, frozen=True, kw_only=True):
 
 
 class EndpointSpec(Struct, frozen=True, kw_only=True):
-    """A target with an HTTP URL, and its headers."""
+    """A server with an HTTP URL, and the headers to send."""
 
     url: str
     headers: dict[str, str]
 
 
 def locate_target(options: TargetOptions, target: Any) -> ProcessSpec | EndpointSpec:
-    """Return how to reach a target without a client. Raise UsageError if the target is not a process or URL, or an
-    option does not match it.
-    """
+    """Return how to start or reach a server without a client. Raise UsageError if that is impossible, or if an option
+    does not match the target."""
     entry: Mapping[str, Any] = target if isinstance(target, Mapping) else {}
     if (url := get_target_url(target)) is not None:
         if options.env or options.cwd is not None:
@@ -280,7 +278,7 @@ def get_target_url(target: Any) -> str | None:
 
 
 def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
-    """Return the options of the client."""
+    """Return the keyword arguments for `Client`."""
     from dovetail.protocol.limits import Timeouts
 
     client_kwargs: dict[str, Any] = {"protocol_version": options.protocol_version}
@@ -307,7 +305,8 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
 def _build_auth(options: TargetOptions, target: Any) -> Any:
     url = get_target_url(target)
     has_auth_header = any(header.lower().startswith("authorization:") for header in options.headers)
-    if options.auth is None and (url is None or has_auth_header):  # an Authorization header replaces a saved login
+    # do not use a saved login if the user passed an Authorization header
+    if options.auth is None and (url is None or has_auth_header):
         return None
     from dovetail.cli.logins import create_auth
 
@@ -315,7 +314,7 @@ def _build_auth(options: TargetOptions, target: Any) -> Any:
 
 
 def parse_env(assignments: Iterable[str]) -> dict[str, str]:
-    """Return the variables of --env with their values."""
+    """Return the environment variables from --env with their values."""
     env: dict[str, str] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
@@ -326,7 +325,7 @@ def parse_env(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def parse_pairs(values: Iterable[str], separator: str, option: str) -> dict[str, str]:
-    """Parse NAME=VALUE or NAME:VALUE options."""
+    """Parse options of the form NAME=VALUE or NAME:VALUE into a dict."""
     result: dict[str, str] = {}
     for item in values:
         name, actual_separator, value = item.partition(separator)
@@ -340,7 +339,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
 def create_config_entry(options: TargetOptions, name: str | None, host: str) -> ServerConfig:
-    """Create the configuration entry of a target for a host."""
+    """Create a configuration entry for a host from the target of a command."""
     if options.command:
         entry = _create_entry(
             name or _suggest_name(options.command),
@@ -363,7 +362,7 @@ def create_config_entry(options: TargetOptions, name: str | None, host: str) -> 
     if (options.env or options.cwd is not None) and entry.url is not None:
         raise click.UsageError("--env and --cwd require a command, not a URL")
     if not _NAME_PATTERN.fullmatch(entry.name):
-        raise click.UsageError(f"invalid server name {entry.name!r}. Pass another with --name")
+        raise click.UsageError(f"invalid server name {entry.name!r}. Pass another name with --name")
     return _adapt_to_host(entry, host)
 
 
@@ -389,7 +388,7 @@ def _create_entry_for_target(target_arg: str, name: str | None, options: TargetO
 
 
 def _get_overrides(options: TargetOptions, entry: ServerConfig) -> dict[str, Any]:
-    """Return the fields that options override."""
+    """Return the fields of the entry that the options replace."""
     overrides: dict[str, Any] = {
         "env": entry.env | dict(_parse_variable(variable) for variable in options.env),
         "headers": entry.headers | parse_pairs(options.headers, ":", "--header"),
@@ -408,14 +407,12 @@ def _parse_variable(option: str) -> tuple[str, str]:
 
 
 def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
-    """Adapt an entry to a host. Replace URLs by a command if the host does not support them, and write references in
-    the host's syntax.
-    """
+    """Change an entry to the format of a host. Some hosts only start commands, or have another syntax for variables."""
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}
     if entry.url is not None and host_format.url_key is None:
         if entry.headers:
-            raise click.UsageError(f"{host_format.title} only starts commands, which cannot have a header")
+            raise click.UsageError(f"{host_format.title} only starts commands, so it cannot send headers")
         changes = {"url": None, "command": sys.executable, "args": ["-m", "dovetail", "run", entry.url]}
     env = {
         name: _convert_reference(value, host_format.reference_format, host_format.title)
@@ -429,7 +426,7 @@ def _convert_reference(value: str, reference: str | None, title: str) -> str:
     if match is None:
         return value
     if reference is None:
-        raise click.UsageError(f"{title} does not support references to variables. Pass --env {match[1]}=VALUE")
+        raise click.UsageError(f"{title} cannot read environment variables. Pass --env {match[1]}=VALUE")
     return reference % match[1]
 
 
@@ -439,7 +436,7 @@ def _find_program(program: str) -> str:
 
 
 def _suggest_name(command: Any) -> str:
-    """Return a name for a command: the package of a runner such as npx, or the program."""
+    """Suggest a server name for a command: the package for a runner such as npx, or else the program."""
     program = Path(command[0]).stem
     if program in ("uvx", "npx", "bunx", "pipx", "node", "python", "python3", "docker"):
         candidates = [arg for arg in command[1:] if not arg.startswith("-") and arg != "run"]

@@ -12,21 +12,21 @@ import click
 
 from dovetail.cli.target_argument import DOVETAIL_COMMAND, TargetOptions, get_target_url
 
-_START_TIMEOUT_S = 60.0  # seconds until the server must print its URL
+_START_TIMEOUT_S = 60.0  # seconds to wait for the URL of the server
 _STOP_TIMEOUT_S = 10.0
-_MAX_STDERR_LINES = 100  # lines of stderr that are shown if the server fails
+_MAX_STDERR_LINES = 100  # number of stderr lines to print if the server fails
 
 
 @contextlib.contextmanager
 def serve_at_url(options: TargetOptions) -> Generator[str]:
-    """Return the URL of the target. If the target has no URL, serve it over HTTP."""
+    """Return the URL of the target. If it has no URL, serve the target over HTTP and return that URL."""
     target, _ = options.split_target()
     url = get_target_url(target)
     if url is not None:
         configured_headers = target.get("headers") if isinstance(target, Mapping) else None
         if options.headers or options.auth is not None or configured_headers:
             raise click.UsageError(
-                "the suite cannot send headers. Run `dovetail tap URL` with these headers, and use its URL"
+                "the conformance suite cannot send headers. Run `dovetail tap URL` with the headers and pass its URL"
             )
         yield url
         return
@@ -45,7 +45,7 @@ def serve_at_url(options: TargetOptions) -> Generator[str]:
 
 
 def _build_run_args(options: TargetOptions) -> list[str]:
-    """Return the arguments of `dovetail run` that serve the target."""
+    """Return the arguments for `dovetail run` that serve the target."""
     option_pairs = [("--env", value) for value in options.env] + [("--header", value) for value in options.headers]
     option_pairs += [
         (name, value) for name, value in (("--auth", options.auth), ("--cwd", options.cwd)) if value is not None

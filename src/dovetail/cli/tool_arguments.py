@@ -15,7 +15,7 @@ from dovetail.wire.codec import encode
 
 
 def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: str | None = None) -> dict[str, Any]:
-    """Return the arguments. Raise UsageError if an argument is invalid."""
+    """Return the arguments for a tool call. Raise UsageError if one is invalid."""
     arguments = _read_input_object(input_json)
     root, schema = schema, resolve_schema(schema, schema)
     properties = get_mapping(schema)
@@ -23,7 +23,9 @@ def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: s
     for arg in args:
         name, value, is_json = _split_argument(arg)
         if name in seen_names:
-            raise click.UsageError(f"argument {name!r} passed twice. For a list, write {name}=a,b or {name}:='[…]'")
+            raise click.UsageError(
+                f"the argument {name!r} is passed twice. For a list, write {name}=a,b or {name}:='[…]'"
+            )
         seen_names.add(name)
         if name not in properties and properties and schema.get("additionalProperties") is not True:
             raise click.UsageError(f"unknown argument {name!r}.{suggest_names(name, properties)}")
@@ -36,7 +38,7 @@ def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: s
 
 
 def suggest_names(name: str, candidates: Iterable[str]) -> str:
-    """Return a sentence with the closest name. If no name is close, the sentence lists the available names."""
+    """Return a hint with the closest name, or with all available names if none is close."""
     names = [*candidates]
     matches = difflib.get_close_matches(name, names, n=1)
     if matches:

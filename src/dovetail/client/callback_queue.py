@@ -14,18 +14,18 @@ from typing import Any
 
 log = logging.getLogger("dovetail")
 
-# An object that identifies the running handler. Tasks that the handler starts see the same object.
+# Identifies the handler that is running. Tasks that the handler starts inherit the value.
 _current_callback: ContextVar[object] = ContextVar("dovetail_within", default=None)
 
 
 class CallbackQueue:
-    """Runs handlers. If the handlers are too slow, the queue drops the oldest calls."""
+    """Runs the user's handlers one after the other. If they are too slow, the oldest waiting calls are dropped."""
 
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
         self._pending: deque[Coroutine[Any, Any, Any]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._running_mark: object = None  # the value of `_current_callback` in the running handler
+        self._running_mark: object = None  # value of `_current_callback` in the running handler
         self._has_logged_failure = False
         self._posted_count = self._finished_count = 0
         self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -33,16 +33,16 @@ class CallbackQueue:
 
     @property
     def queued(self) -> int:
-        """Return the number of calls that have not started."""
+        """Return how many handler calls have not started yet."""
         return len(self._pending)
 
     @property
     def is_running(self) -> bool:
-        """Return whether a handler runs or waits to run."""
+        """Return whether a handler is running or waiting to run."""
         return self._task is not None and not self._task.done()
 
     def call(self, handler: Callable[..., Any], *args: Any) -> None:
-        """Call a handler. Only the first exception is logged."""
+        """Queue a call of a handler. If handlers raise, only the first exception is logged."""
         try:
             result = handler(*args)
         except Exception as exc:
@@ -74,7 +74,8 @@ class CallbackQueue:
                 self._count_finished()
 
     def _count_finished(self) -> None:
-        """Count a call that is finished or dropped. Calls end in order, so the count shows which waiters to wake."""
+        """Count a call as finished or dropped. Calls end in order, so the count decides which waiting
+        tasks continue."""
         self._finished_count += 1
         while self._flush_waiters and self._flush_waiters[0][0] <= self._finished_count:
             _resolve(self._flush_waiters.pop(0)[1])
@@ -85,7 +86,7 @@ class CallbackQueue:
             log.error("a handler of the client failed. Later failures are not logged", exc_info=exc)
 
     async def flush(self, seconds: float) -> None:
-        """Wait until all calls so far are finished, at most this many seconds.
+        """Wait until all queued calls have finished, but at most this many seconds.
 
         Inside a handler, return immediately, because the handler would wait for itself.
         """
@@ -115,7 +116,7 @@ class CallbackQueue:
             self._count_finished()
 
     def abandon(self) -> None:
-        """Drop all calls and waiters, because their event loop is closed."""
+        """Drop all calls and waiting tasks, because their event loop is closed."""
         self._task = self._running_mark = None
         self._flush_waiters.clear()
         while self._pending:

@@ -54,7 +54,7 @@ from dovetail.wire.resources import (
 from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
-if TYPE_CHECKING:  # for type checkers only, because few clients are mounted
+if TYPE_CHECKING:  # Only type checkers import this, because few clients are mounted.
     from dovetail.client.mounted_client import InputFilter, MountedClient
 
 T = TypeVar("T")
@@ -62,9 +62,7 @@ ResumedResult: TypeAlias = CallToolResult | GetPromptResult | ReadResourceResult
 
 
 class ManagedClientOptions(TypedDict, total=False):
-    """The options of `Client` that `Host.add` accepts. `name` and `log_handler` are missing, because the host sets
-    them.
-    """
+    """The options of `Client` that `Host.add` accepts. The host itself sets `name` and `log_handler`."""
 
     headers: Mapping[str, str] | None
     auth: ClientAuth | None
@@ -178,11 +176,11 @@ class Client:
 
             session.recorders.append(RecordingWriter(recording_path, session.name).record)
         self._sender = session.sender
-        # Every request runs on the event loop of the session.
+        # Every request runs on the session's event loop.
         self._run = session.run_on_loop
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Add middleware that wraps every request: an `async def function(exchange, call_next)` that awaits
+        """Add middleware: an `async def function(exchange, call_next)` that wraps every request and awaits
         `call_next(exchange)`.
 
         `call_next` returns the typed result, or a `RequestAwaitingInput`. Middleware does not see the requests that
@@ -204,7 +202,7 @@ class Client:
         await self.close()
 
     async def connect(self) -> None:
-        """Open the connection now. Without this call, the first request opens the connection."""
+        """Open the connection now. Otherwise the first request opens it."""
         await self._session.connect()
 
     async def close(self) -> None:
@@ -221,9 +219,7 @@ class Client:
         return self._session.name
 
     def stats(self) -> ClientStats:
-        """Return the numbers of open connections, requests and other resources. All counts are 0 if nothing is open or
-        running. Any thread may call this method.
-        """
+        """Return how many connections, requests and other resources are open. Any thread may call this method."""
         return self._session.stats()
 
     @property
@@ -238,7 +234,7 @@ class Client:
 
     @property
     def server_info(self) -> Implementation | None:
-        """Return the name and version of the server, or None if the server sent neither."""
+        """Return the name and version of the server, or None if the server did not send them."""
         current = self._session.current
         return None if current is None else current.server_info
 
@@ -262,7 +258,7 @@ class Client:
 
     @property
     def skipped_items(self) -> list[str]:
-        """Return the malformed items that were left out of lists so far, with the reasons."""
+        """Return the malformed items that were left out of lists, each with the reason."""
         return self._sender.skipped_items.list_reasons()
 
     async def discover(self) -> DiscoverResult:
@@ -371,7 +367,7 @@ class Client:
         retry: bool | None = None,
         allow_input_required: bool = False,
     ) -> CallToolResult | RequestAwaitingInput:
-        """Call a tool and return its whole result, even if the tool failed.
+        """Call a tool and return its full result, even if the tool failed.
 
         Args:
             arguments: The arguments of the tool.
@@ -408,7 +404,7 @@ class Client:
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> ResumedResult:
-        """Answer a request that waits for input. Return the result of its method, or another `RequestAwaitingInput`.
+        """Answer a request that is waiting for input. Return its result, or another `RequestAwaitingInput`.
 
         Args:
             timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
@@ -425,13 +421,13 @@ class Client:
         return await self._run(self._sender.send, row, params, options, pending.round)
 
     async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
-        """Call the handlers for the input requests of a `RequestAwaitingInput`. Return the responses for `resume`."""
+        """Answer the questions of a `RequestAwaitingInput` with the client's handlers. Return the responses for
+        `resume`."""
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the `_meta` of a request that returns its input requests. If the client has no handlers, declare all
-        capabilities.
-        """
+        """Return the `_meta` for a request whose input requests the caller answers. Without handlers, declare all
+        capabilities."""
         await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless or self._session.handlers.capabilities() != ClientCapabilities():
             return meta
@@ -477,7 +473,7 @@ class Client:
     async def read_resource(
         self, uri: str, *, timeout: float | None = None, meta: Mapping[str, JSONValue] | None = None
     ) -> ReadResourceResult:
-        """Read a resource and return the whole result.
+        """Read a resource and return the full result.
 
         Args:
             timeout: Seconds to wait for the result. Defaults to `Timeouts.request`.
@@ -531,7 +527,8 @@ class Client:
         template: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Return suggestions for an argument of a prompt or a resource template. `value` is the text typed so far.
+        """Return suggestions for an argument of a prompt or a resource template. `value` is what the user has typed so
+        far.
 
         Args:
             prompt: The name of the prompt. Pass this or `template`.
@@ -557,7 +554,7 @@ class Client:
         resources: bool | None = None,
         uris: Iterable[str] = (),
     ) -> Subscription:
-        """Receive changes of lists and of resources: `async for change in client.listen(...)`.
+        """Watch lists and resources for changes: `async for change in client.listen(...)`.
 
         If no list is True and no URIs are passed, the subscription includes all lists except those that are False. Use
         `async with` to wait until the subscription is active.
@@ -569,7 +566,7 @@ class Client:
             uris: The URIs of resources whose changes to report.
         """
         uri_list = [uris] if isinstance(uris, str) else [*uris]
-        default = not (tools or prompts or resources or uri_list)  # the value for lists that are None
+        default = not (tools or prompts or resources or uri_list)  # used for each list that is None
         subscription_filter = SubscriptionFilter(
             tools_list_changed=default if tools is None else tools,
             prompts_list_changed=default if prompts is None else prompts,
@@ -612,7 +609,7 @@ class Client:
             await self._send_handshake_request("resources/unsubscribe", {"uri": uri})
 
     async def set_logging_level(self, level: LoggingLevel) -> None:
-        """Set the lowest level of the log messages that the server sends."""
+        """Set the minimum level of the log messages that the server sends."""
         check_log_level("level", level)
         connection = await self._run(self._session.reconnector.get_connection)
         identity = self._session.connector.identity = replace(self._session.connector.identity, log_level=level)
@@ -622,9 +619,8 @@ class Client:
             await self._send_handshake_request("logging/setLevel", {"level": level})
 
     async def send_roots_list_changed(self) -> None:
-        """Notify the server that the roots have changed. Stateless servers get no notification, because they request
-        the roots each time.
-        """
+        """Tell the server that the roots have changed. Stateless servers need no notification, because they request the
+        roots each time."""
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
             await self._run(connection.notify, "notifications/roots/list_changed")
@@ -651,7 +647,8 @@ class Client:
     async def request(
         self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None
     ) -> Any:
-        """Send any request, for extensions. Return the result as plain JSON. The request is never sent twice.
+        """Send a request with any method, for protocol extensions. Return the result as plain JSON. The client never
+        retries it.
 
         Args:
             params: The parameters of the request.
@@ -660,7 +657,7 @@ class Client:
         return await self._run(self._sender.send_raw, method, dict(params or {}), timeout)
 
     async def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:
-        """Send any notification, for extensions.
+        """Send a notification with any method, for protocol extensions.
 
         Args:
             params: The parameters of the notification.

@@ -47,7 +47,7 @@ _TIMEOUT_HINTS = {
     "tools/call": "pass call_tool(..., timeout=seconds) to wait longer, or Timeouts(call=...) for all calls"
 }
 _DEFAULT_TIMEOUT_HINT = "pass Timeouts(request=...) to wait longer"
-# Limits the responses that the server has not read, in addition to its open requests.
+# Limits how many responses may wait until the server reads them.
 _MAX_PENDING_REPLIES = 256
 
 
@@ -75,27 +75,27 @@ class Connection:
         self.server_capabilities = ServerCapabilities()
         self.instructions: str | None = None
         self.lost_error: TransportError | None = None
-        self.lost_event = asyncio.Event()  # set together with `lost_error`
+        self.lost_event = asyncio.Event()  # set when the connection is lost
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
-        self.subscriber_counts: Counter[str] = Counter()  # number of listeners by resource
+        self.subscriber_counts: Counter[str] = Counter()  # by resource URI, the number of listeners
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests
         self._on_notification = on_notification
         self._on_lost = on_lost
-        self.record_gap = on_gap  # called when notifications may be lost
-        self._open_deadlines = open_deadlines  # deadlines of callers that wait for this connection
+        self.record_gap = on_gap  # called if notifications may have been lost
+        self._open_deadlines = open_deadlines  # deadlines of requests that wait until this connection is open
         self._recorders: list[Recorder] = [] if recorders is None else recorders
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
-        self._pause_count = 0  # number of questions that the user has not answered
+        self._pause_count = 0  # number of questions that the user is answering
         self._deadlines = DeadlineTimer()
         self._reply_tasks: dict[Any, asyncio.Task[None]] = {}
 
     @property
     def running(self) -> int:
-        """Return the number of requests without a response."""
+        """Return how many requests have no response yet."""
         return self._deadlines.running
 
     # Methods that send requests to the server
@@ -109,7 +109,7 @@ class Connection:
         meta: Mapping[str, Any] | None = None,
         headers: Headers = (),
     ) -> Awaitable[Any]:
-        """Send a request. Return an awaitable of its raw result."""
+        """Send a request. Return an awaitable for the raw result."""
         encoder = self.encoder
         if encoder is None:
             raise add_context(ConnectionLost("the connection is not open"), server=self.name, step=method)
@@ -127,12 +127,12 @@ class Connection:
         return self.exchange(request, deadline)
 
     def next_id(self) -> int:
-        """Return the id for a request that the caller encodes."""
+        """Return the ID for the next request. The caller encodes the request."""
         self._last_id += 1
         return self._last_id
 
     async def exchange(self, request: EncodedRequest, deadline: RequestDeadline) -> Any:
-        """Send a request and return its raw result. Raise an error response as an exception."""
+        """Send a request and return its raw result. Raise an exception if the response is an error."""
         if self.lost_error is not None:
             raise self._add_context(ConnectionLost("the connection is lost"), request.step, sent=False)
         if self._recorders:
@@ -154,7 +154,7 @@ class Connection:
             )
             raise self._add_context(error, request.step, since=deadline.started_at) from None
         except MCPError as exc:
-            # Over HTTP, an error response may arrive as a status code. Record such a response as a message.
+            # Over HTTP, an error may be only a status code. Record it as a JSON-RPC message.
             if self._recorders and isinstance(exc, RemoteError):
                 self._record("client", jsonrpc.encode_error(request.id, exc.code, exc.message, exc.data))
             raise self._add_context(exc, request.step) from exc.__cause__
@@ -163,7 +163,7 @@ class Connection:
         if self._recorders:
             self._record("client", message.encode())
         if deadline.progress_handler is not None and deadline.progress_count:
-            # If the callbacks take too long, continue with the response.
+            # Do not wait longer for slow callbacks than the request may take.
             await self._callbacks.flush(deadline.due_at - self._loop.time())
         if message.error is not None:
             raise self._add_context(create_error(self.revision, request.method, message.error), request.step)
@@ -173,7 +173,7 @@ class Connection:
 
     @property
     def revision(self) -> str | None:
-        """Return the protocol version, or None before the version is negotiated."""
+        """Return the protocol version, or None if it is not negotiated yet."""
         return None if self.encoder is None else self.encoder.revision
 
     def _add_context(
@@ -182,7 +182,7 @@ class Connection:
         if sent is not None and isinstance(exc, ConnectionLost):
             exc.maybe_sent = sent
         if self.encoder is None:
-            # While the connection opens, include all output of the server, because the output may explain the error.
+            # If the connection fails while it opens, show all output of the server, because it may explain why.
             since = None
         diagnostics = self.transport.get_diagnostics(since) if isinstance(exc, TransportError) else {}
         return add_context(exc, server=self.name, step=step, protocol_version=self.revision, **diagnostics)
@@ -216,14 +216,13 @@ class Connection:
     # Methods that handle messages of the server
 
     def receive(self, message: RawMessage, parent_id: RequestId | None = None) -> None:
-        """Handle a notification or a request of the server. `parent_id` is the id of the client's request that caused
-        the message, if known.
-        """
+        """Handle a notification or a request from the server. `parent_id` is the client's request that caused it, if
+        known."""
         if self._recorders:
             self._record("client", message.encode())
         method = message.method
         if method is None:
-            return  # the message is a response to an unknown request
+            return  # a response to a request that is no longer open
         if message.id is not None:
             self._handle_request(message.id, method, message.params, parent_id)
         elif method == "notifications/progress":
@@ -234,13 +233,13 @@ class Connection:
             self._on_notification(method, message.params)
 
     def record_activity(self, id: RequestId) -> None:
-        """Record that a message for a request arrived."""
+        """Restart the idle timeout of a request, because a message for it arrived."""
         deadline = self._deadlines.get(id)
         if deadline is not None:
             deadline.record_activity()
 
     def record_invalid_message(self, text: str) -> None:
-        """Count an invalid message, and log the first few."""
+        """Count an invalid message from the server, and log the first few."""
         if self._recorders:
             self._record("client", text.encode("utf-8", "replace"))
         self.invalid_message_count += 1
@@ -254,7 +253,7 @@ class Connection:
             log.warning("%s sent an invalid message%s: %s", self.name, suffix, clip(text, 200))
 
     def handle_connection_lost(self, error: TransportError) -> None:
-        """Store the reason, cancel unsent responses and notify the owner of the connection."""
+        """Store the error, cancel responses that were not sent, and notify the session."""
         if self.lost_error is None:
             self.lost_error = error
             self.lost_event.set()
@@ -283,14 +282,14 @@ class Connection:
         if task is not None:
             task.cancel()
 
-    # Methods that handle requests of the server, which exist only in handshake versions
+    # Methods that handle requests from the server. Only handshake servers send requests
 
     def _handle_request(self, id: RequestId, method: str, params: Any, parent_id: RequestId | None) -> None:
         if self.lost_error is not None:
-            return  # a response could not be sent
+            return  # no response can be sent on a lost connection
         if self.encoder is not None and self.encoder.is_stateless:
-            # A stateless server asks for input in its result. Clients must not send responses. spec:
-            # streamable-http#sending-messages
+            # A stateless server asks for input in its result. Clients must not send responses.
+            # spec: streamable-http#sending-messages
             self.record_invalid_message(f"the request {method}, which servers cannot send in this protocol version")
         elif len(self._reply_tasks) >= self._max_input_requests + _MAX_PENDING_REPLIES:
             self.record_invalid_message(
@@ -312,7 +311,7 @@ class Connection:
         task.add_done_callback(lambda _: self._reply_tasks.pop(key, None))
 
     def pause_timeouts(self) -> None:
-        """Stop all timeouts while a user answers a question."""
+        """Pause all timeouts while the user answers a question."""
         self._pause_count += 1
         self._deadlines.pause()
         if self._open_deadlines is not None:
@@ -344,9 +343,7 @@ class Connection:
         await self._send_reply(reply)
 
     def _report_failure(self, parent_id: RequestId | None, method: str, exc: InputRequestError) -> None:
-        """Fail the client's request that caused the server's request. If the client's request is unknown, log the
-        error.
-        """
+        """Fail the request that made the server ask. If that request is unknown, log the error."""
         deadline = self._deadlines.find_for(parent_id)
         if deadline is not None:
             deadline.fail(exc)
@@ -360,7 +357,7 @@ class Connection:
             log.warning("could not send a response to %s: %s", self.name, exc)
 
     async def close(self) -> None:
-        """Close the transport and cancel unsent responses."""
+        """Close the transport and cancel responses that were not sent."""
         if self.lost_error is None:
             self.lost_error = ConnectionLost("the client was closed")
             self.lost_event.set()

@@ -47,27 +47,24 @@ from dovetail.wire.revisions import is_stateless
 
 log = logging.getLogger("dovetail")
 
-# Status codes with which servers of the older transport respond to an unexpected POST. spec:
-# streamable-http#backward-compatibility
+# Servers with the older HTTP+SSE transport answer a POST with one of these status codes.
+# spec: streamable-http#backward-compatibility
 _FALLBACK_STATUS_CODES = frozenset({400, 404, 405})
-# Status codes of proxies and rate limits. These codes do not show which versions the server supports.
+# These status codes come from proxies and rate limits. They do not show which versions the server supports.
 _INTERMEDIARY_STATUS_CODES = frozenset({407, 408, 429, 502, 503, 504})
 
 
 class ClientIdentity(Struct, frozen=True, kw_only=True):
-    """The identity and capabilities that this client sends to servers."""
+    """The name, version and capabilities that this client sends to servers."""
 
     client_info: Implementation
     capabilities: ClientCapabilities
-    # Declared in `initialize`. These capabilities can include those of other clients whose requests this client
-    # forwards.
+    # The capabilities for `initialize`. They also include those of other clients whose requests are forwarded.
     handshake_capabilities: ClientCapabilities | None = None
     log_level: LoggingLevel | None = None
 
     def create_encoder(self, revision: str) -> RequestEncoder:
-        """Return the encoder for a version. Stateless servers get no `listChanged` for roots, because they request the
-        roots each time.
-        """
+        """Return the encoder for a protocol version. Stateless servers do not need `listChanged` for roots."""
         capabilities = self.capabilities
         if is_stateless(revision) and capabilities.roots is not None:
             capabilities = replace(capabilities, roots=RootsCapability())
@@ -95,15 +92,13 @@ class ConnectionAttempt:
         self._negotiation = VersionNegotiation(protocol_version)
         self._loop = asyncio.get_running_loop()
         self._connection = create_connection(create_transport())
-        self._discover_error: ConnectionLost | None = None  # the connection error during `server/discover`
-        # True after `initialize` was sent. A connection over standard streams then stays in the handshake era.
+        self._discover_error: ConnectionLost | None = None  # connection error of `server/discover`
+        # True after `initialize` was sent. Over stdio, the connection then stays in the handshake era.
         self._has_sent_initialize = False
-        self.is_certain = True  # True if the server supports no other era
+        self.is_certain = True  # True if the server only supports one era
 
     async def run(self) -> Connection:
-        """Return an open connection. If an attempt fails, close all resources and raise one exception with the
-        reason.
-        """
+        """Open a connection and return it. If that fails, close everything and raise one exception with the reason."""
         try:
             await self._connection.transport.open(self._connection)
             while self._negotiation.next_method is not None:
@@ -119,28 +114,28 @@ class ConnectionAttempt:
             exc = self._convert_timeout(caught)
             await asyncio.shield(self._close_quietly())
             if isinstance(exc, ConnectionLost):
-                exc.maybe_sent = False  # the request of the caller was not sent
+                exc.maybe_sent = False  # the caller's request was not sent
             if isinstance(exc, MCPError):
                 error = add_context(exc, server=self._connection.name, step=self._negotiation.next_method)
                 raise _explain_error(error, self._connection) from exc.__cause__
             raise
 
     def _convert_timeout(self, exc: BaseException) -> BaseException:
-        """Return RequestTimeout if the deadline cancelled the attempt, else the exception itself."""
+        """Return RequestTimeout if the deadline cancelled the attempt. Otherwise return the exception."""
         if not isinstance(exc, asyncio.CancelledError) or not self._deadline.is_cancel_cause():
             return exc
         error = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} seconds")
         return add_context(error, **self._connection.transport.get_diagnostics())
 
     async def _restart(self, transport: ClientTransport) -> None:
-        """Close the connection and open a new connection with this transport."""
+        """Close the connection and open a new one with another transport."""
         await self._close_quietly()
         self._connection = self._create_connection(transport)
         self._has_sent_initialize = False
         await self._connection.transport.open(self._connection)
 
     async def _close_quietly(self) -> None:
-        with contextlib.suppress(MCPError):  # an error of `close` would hide the earlier error
+        with contextlib.suppress(MCPError):  # an error of `close` would hide the first error
             await self._connection.close()
 
     # Methods for the stateless era
@@ -158,7 +153,7 @@ class ConnectionAttempt:
             if not self._negotiation.can_fall_back:
                 raise
             self._discover_error = exc
-            # The server may have exited because of `server/discover`.
+            # Some servers exit when they receive `server/discover`.
             self._negotiation.fall_back()
             await self._restart(self._create_transport())
         finally:
@@ -173,7 +168,7 @@ class ConnectionAttempt:
         except RemoteError as exc:
             if not self._negotiation.handle_discovery_error(exc.code, exc.data):
                 raise
-            # Some servers respond with an internal error to unknown methods.
+            # Some servers answer unknown methods with an internal error.
             if exc.code == InternalError.code:
                 message = "%s failed to handle server/discover (%s), trying an older protocol version"
                 log.warning(message, self._connection.name, clip(exc.message, 200))
@@ -183,9 +178,8 @@ class ConnectionAttempt:
             self._negotiation.fall_back()
 
     async def _race(self, discover_task: "asyncio.Future[Any]") -> None:
-        """Wait for `server/discover` and `initialize` at the same time. If `initialize` opens a session, use the
-        handshake era. If not, open a new connection for the stateless era.
-        """
+        """Send `server/discover` and `initialize` at the same time. If the server answers `initialize`, use its
+        session. Otherwise open a new connection without a session."""
         self._negotiation.fall_back()
         initialize_task = self._loop.create_task(self._initialize())
         try:
@@ -218,7 +212,7 @@ class ConnectionAttempt:
             if isinstance(exc, RemoteError) and self._negotiation.handle_initialize_error(exc.data):
                 return
             if isinstance(exc, RemoteError) and self._discover_error is not None:
-                # The server does not support `initialize` either, so report the error of `server/discover`.
+                # `initialize` failed, too, so report the error of `server/discover`.
                 raise self._discover_error from None
             fallback = (
                 self._connection.transport.create_fallback() if exc.status_code in _FALLBACK_STATUS_CODES else None
@@ -281,7 +275,7 @@ _STDOUT_HINT: Final = (
 
 
 def _invalid_message_hint(connection: Connection) -> str:
-    """Return a hint for a server that sends invalid messages."""
+    """Return a hint that explains why the server sends invalid messages."""
     if (connection.first_invalid_message or "").startswith("HTTP/"):
         return "the server uses HTTP. Connect with an http:// URL"
     return _STDOUT_HINT if "exit_code" in connection.transport.get_diagnostics() else "is it an MCP server?"
@@ -312,7 +306,7 @@ def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
     return add_context(exc, hint=connection.transport.suggest_fix()) if isinstance(exc, ProcessStartError) else exc
 
 
-# The eras of known servers, by target. A server with a known era does not get `server/discover` again.
+# The protocol era of each known target. The client does not need to send `server/discover` to these again.
 _KNOWN_ERAS: dict[str, Era] = {}
 _MAX_KNOWN_ERAS = 1024
 
@@ -320,7 +314,8 @@ CreateConnection = Callable[[ClientTransport], Connection]
 
 
 class Connector:
-    """Opens connections to one server, and restores the log level and the subscriptions on each connection."""
+    """Opens connections to one server. Each new connection gets the log level and the subscriptions of the previous
+    one."""
 
     def __init__(
         self,
@@ -334,7 +329,7 @@ class Connector:
     ) -> None:
         check_protocol_version(protocol_version)
         self.identity = identity
-        self.resource_subscriptions: set[str] = set()  # subscriptions from `subscribe_resource`
+        self.resource_subscriptions: set[str] = set()  # URIs passed to `subscribe_resource`
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts
@@ -342,7 +337,7 @@ class Connector:
         self._protocol_version = protocol_version
 
     async def open(self, deadlines: DeadlineTimer) -> Connection:
-        """Return a connection that is ready for requests. One timeout covers all steps."""
+        """Open a connection that is ready for requests. One timeout covers all steps."""
         timeout = self._timeouts.initialize
         deadline = RequestDeadline(timeout, timeout)
         deadlines.start(deadline, deadline)
@@ -366,7 +361,7 @@ class Connector:
         except MCPError as exc:
             if known_era is None or isinstance(exc, ConnectError | AuthError):
                 raise
-            _KNOWN_ERAS.pop(key or "", None)  # the target may be a different server now
+            _KNOWN_ERAS.pop(key or "", None)  # a different server may run at this target now
             if isinstance(exc, RequestTimeout):
                 raise
             attempt = self._create_attempt(None, deadline)
@@ -387,7 +382,8 @@ class Connector:
         )
 
     async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:
-        """Set the log level and the subscriptions of a handshake session. Stateless requests contain both."""
+        """Set the log level and the subscriptions again for a handshake session. Stateless requests always contain
+        both."""
         if connection.encoder is None or connection.encoder.is_stateless:
             return
         if self.identity.log_level is not None and connection.server_capabilities.logging is not None:
@@ -402,5 +398,5 @@ class Connector:
                 log.warning("%s no longer sends updates of %s: %s", connection.name, clip(uri), clip(exc.message))
 
     async def _request_logs(self, connection: Connection, level: LoggingLevel, deadline: RequestDeadline) -> None:
-        with contextlib.suppress(RemoteError):  # the server is still usable without log messages
+        with contextlib.suppress(RemoteError):  # the connection works without log messages, too
             await connection.request("logging/setLevel", {"level": level}, deadline)

@@ -13,11 +13,10 @@ from dovetail.errors import MCPError
 from dovetail.wire.base import Struct, field
 from dovetail.wire.jsonrpc import RequestId
 
-# A handler that receives the progress, the total and the message of each progress notification. The handler may be
-# async.
+# An optional async function that gets the progress, the total and the message of each progress notification.
 ProgressHandler: TypeAlias = Callable[[float, float | None, str | None], object]
 
-# One year. Some event loops count nanoseconds and cannot wait for an infinite time.
+# One year, because some event loops cannot wait forever.
 MAX_TIMEOUT_S: Final = 365 * 86400.0
 
 
@@ -33,10 +32,10 @@ class RequestDeadline(Struct, eq=False):
     ends_at: float = 0.0
     paused_at: float | None = None
     is_expired: bool = False
-    task: asyncio.Task[Any] | None = None  # the waiting task, which is cancelled at the deadline
-    cancel_count: int = 0  # cancellations of `task` before it began to wait
-    failure: MCPError | None = None  # the error that ended the request before its deadline
-    progress_count: int = 0  # number of progress messages so far
+    task: asyncio.Task[Any] | None = None  # the task to cancel at the deadline
+    cancel_count: int = 0  # how often `task` was cancelled before it began to wait
+    failure: MCPError | None = None  # error that ended the request before the deadline
+    progress_count: int = 0  # number of progress notifications so far
 
     def __post_init__(self) -> None:
         if self.idle_timeout > MAX_TIMEOUT_S:
@@ -54,12 +53,12 @@ class RequestDeadline(Struct, eq=False):
             self.task.cancel()
 
     def fail(self, failure: MCPError) -> None:
-        """Cancel the waiting task, because the request has failed."""
+        """Cancel the task that waits for the response, because the request has failed."""
         self.failure = failure
         self.expire()
 
     def is_cancel_cause(self) -> bool:
-        """Return whether only this deadline cancelled the waiting task."""
+        """Return whether the task was cancelled only by this deadline."""
         return self.is_expired and self.task is not None and self.task.uncancel() <= self.cancel_count
 
     def record_activity(self) -> None:
@@ -69,13 +68,13 @@ class RequestDeadline(Struct, eq=False):
             self.due_at = min(self.loop.time() + self.idle_timeout, self.ends_at)
 
     def pause(self) -> None:
-        """Stop the clock while a user answers a question."""
+        """Pause the timeout while the user answers a question."""
         if self.paused_at is None:
             self.paused_at = self.loop.time()
             self.due_at = inf
 
     def resume(self) -> None:
-        """Continue after the user has answered."""
+        """Resume the timeout after the user has answered."""
         if self.paused_at is not None:
             now = self.loop.time()
             self.ends_at += now - self.paused_at
@@ -83,11 +82,11 @@ class RequestDeadline(Struct, eq=False):
             self.due_at = min(now + self.idle_timeout, self.ends_at)
 
     def is_due_within(self, seconds: float) -> bool:
-        """Return whether the deadline is within this many seconds."""
+        """Return whether the request times out within this many seconds."""
         return self.loop.time() + seconds >= self.due_at
 
     def describe_timeout(self) -> str:
-        """Return a message about the timeout that has passed."""
+        """Return an error message that says which timeout has passed."""
         if self.due_at >= self.ends_at:
             progress_note = ", although the server reported progress" if self.progress_count else ""
             return f"no response within the total limit of {self.total_timeout:g} s{progress_note}"
@@ -100,7 +99,7 @@ class RequestDeadline(Struct, eq=False):
 
 
 class DeadlineTimer:
-    """Checks the deadlines of open requests, by request id, and of other waiting tasks, by any key."""
+    """Cancels tasks at their deadlines. A request is found by its ID, any other task by a key."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -111,7 +110,7 @@ class DeadlineTimer:
 
     @property
     def running(self) -> int:
-        """Return the number of deadlines."""
+        """Return how many deadlines are active."""
         return len(self._deadlines)
 
     def start(self, id: Any, deadline: RequestDeadline) -> None:
@@ -125,7 +124,7 @@ class DeadlineTimer:
             self._schedule_check(deadline.due_at)
 
     def stop(self, id: Any) -> None:
-        """Remove a deadline. Another timer may use the deadline again."""
+        """Remove a deadline. The same deadline may start again in another timer."""
         deadline = self._deadlines.pop(id)
         if self._is_paused:
             deadline.resume()
@@ -135,21 +134,19 @@ class DeadlineTimer:
         return self._deadlines.get(id)
 
     def find_for(self, id: RequestId | None) -> RequestDeadline | None:
-        """Return the deadline of this request. If the id is unknown and only one deadline exists, return that
-        deadline.
-        """
+        """Return the deadline of a request. If the ID is unknown and only one deadline is active, return that one."""
         if id is not None:
             return self._deadlines.get(id)
         return next(iter(self._deadlines.values())) if len(self._deadlines) == 1 else None
 
     def pause(self) -> None:
-        """Pause all deadlines while a user answers a question."""
+        """Pause all deadlines while the user answers a question."""
         self._is_paused = True
         for deadline in self._deadlines.values():
             deadline.pause()
 
     def resume(self) -> None:
-        """Continue all deadlines after the user has answered."""
+        """Resume all deadlines after the user has answered."""
         self._is_paused = False
         for deadline in self._deadlines.values():
             deadline.resume()

@@ -35,18 +35,17 @@ from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResu
 
 _MAX_ERROR_CHARS: Final = 300
 
-# A handler that answers a form or a URL request with an ElicitResult or the fields of the form. None declines. The
-# handler may be async.
+# Answers a form or a URL request with an ElicitResult or a dict of the fields. None declines. May be async.
 ElicitationHandler: TypeAlias = Callable[[ElicitRequestParams], object]
-# A handler that answers a sampling request with a CreateMessageResult or text. The handler may be async.
+# Answers a sampling request with a CreateMessageResult or text. May be async.
 SamplingHandler: TypeAlias = Callable[
     [CreateMessageRequestParams], CreateMessageResult | str | Awaitable[CreateMessageResult | str]
 ]
-# The roots, or a function that returns the roots. The function may be async.
+# The roots, or a sync or async function that returns them.
 RootsProvider: TypeAlias = (
     Sequence[str | Path | Root] | Callable[[], Iterable[str | Path | Root] | Awaitable[Iterable[str | Path | Root]]]
 )
-# A handler that receives log messages of the server. The handler may be async.
+# Receives the log messages of the server. May be async.
 LogHandler: TypeAlias = Callable[[LoggingMessageNotificationParams], object]
 
 InputRelay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
@@ -59,7 +58,7 @@ ALL_CAPABILITIES: Final = ClientCapabilities(
 
 
 class InputHandlers:
-    """Answers input requests of the server with the user's handlers."""
+    """Answers the server's requests for input with the user's handlers."""
 
     def __init__(
         self,
@@ -73,12 +72,13 @@ class InputHandlers:
         self._url_elicitation_handler = url_elicitation_handler
         self._sampling_handler = sampling_handler
         self._roots_provider = roots
-        self.relay: InputRelay | None = None  # answers input requests that have no handler
-        self.is_own_request: Callable[[], bool] | None = None  # whether a handler answers before the relay
-        self.open = 0  # number of unanswered input requests
+        self.relay: InputRelay | None = None  # answers requests for input that have no handler
+        # returns True if a handler should answer instead of the relay
+        self.is_own_request: Callable[[], bool] | None = None
+        self.open = 0  # number of open requests for input
 
     def capabilities(self) -> ClientCapabilities:
-        """Return the capabilities of the handlers."""
+        """Return the client capabilities that the handlers provide."""
         if (
             self.relay is not None
             and self.is_own_request is None
@@ -100,7 +100,7 @@ class InputHandlers:
         )
 
     async def answer(self, method: str, params: Any) -> Any:
-        """Answer one input request with raw params. Raise ProtocolError if the client does not accept the request."""
+        """Answer one request for input. Raise ProtocolError if the client does not accept it."""
         relay = self.relay if self.relay is not None and self._should_relay() else None
         return await self._answer(method, params, relay)
 
@@ -131,7 +131,7 @@ class InputHandlers:
                 raise MethodNotFound(method)
 
     async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
-        """Answer the input requests of one round, one after the other, because the same user answers all of them."""
+        """Answer all questions of one input round, one after the other, because one user answers all of them."""
         responses: dict[str, Any] = {}
         respond = self.answer if self.is_own_request is None else partial(self._answer, relay=None)
         for key, request in requests.items():
@@ -149,12 +149,12 @@ class InputHandlers:
     # Methods for elicitation
 
     async def elicit(self, request: ElicitRequestParams) -> ElicitResult:
-        """Return the user's answer to a form or a URL request."""
+        """Call the elicitation handler and return the user's answer."""
         handler = self._elicitation_handler if request.mode == "form" else self._url_elicitation_handler
         if handler is None:
             raise MethodNotFound(f"elicitation/create in {request.mode} mode")
         if request.mode == "url" and not is_safe_url(request.url or ""):
-            raise InvalidParams("Invalid params: url must use https, or http on this machine")
+            raise InvalidParams("Invalid params: url must use https. http is only allowed on this machine")
         try:
             answer = await _call_handler(
                 "elicitation_handler" if request.mode == "form" else "url_elicitation_handler", handler, request
@@ -182,7 +182,9 @@ class InputHandlers:
         if isinstance(roots, str | Path | Root):
             roots = [roots]  # the handler returned a single root
         if not isinstance(roots, Iterable):
-            raise InputRequestError(f"roots must return a list of paths, URIs or Root, not {type_name(roots)}")
+            raise InputRequestError(
+                f"the roots function must return a list of paths, URIs or Root objects, not {type_name(roots)}"
+            )
         try:
             return ListRootsResult(roots=[_parse_root(root) for root in roots])
         except InputRequestError:
@@ -222,13 +224,13 @@ def _validate_content(schema: dict[str, Any], content: dict[str, Any]) -> None:
     try:
         problem = compile_schema(schema).find_error(content)
     except UnusableSchema:
-        return  # the schema cannot be used, so the answer is not checked
+        return  # the answer is not checked, because the schema is invalid
     if problem is not None:
         raise InputRequestError(f"the answer does not match the form: {problem}")
 
 
 async def _call_handler(name: str, handler: Callable[..., Any], *args: Any) -> Any:
-    """Call a handler and return its result. Convert any exception to InputRequestError with the name of the handler."""
+    """Call a handler and return its result. An exception becomes an InputRequestError with the handler's name."""
     try:
         return await run_callback(handler, *args)
     except (ElicitationDeclined, ElicitationCancelled) as exc:
@@ -247,7 +249,7 @@ def _handler_error(name: str, exc: Exception) -> InputRequestError:
 
 
 def _check_encodable(name: str, answer: Any) -> Any:
-    """Return the answer. Raise InputRequestError with the name of the handler if the answer has no JSON form."""
+    """Return the answer of a handler. Raise InputRequestError if it cannot be encoded as JSON."""
     try:
         encode(answer)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:

@@ -36,16 +36,16 @@ INPUT_REQUIRED = "input_required"
 
 
 class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
-    """A request that waits for input. Answer each of `input_requests` under its key with `Client.resume`."""
+    """A request that needs input before it can continue. Answer each of `input_requests` with `Client.resume`."""
 
     method: str  # the method of the request
     params: dict[str, Any]  # the parameters of the request
     input_requests: dict[str, InputRequest]  # the questions of the server, by key
-    request_state: str | None = None  # opaque state of the server. The client returns it unchanged
-    round: int = 1  # the number of this round, starting with 1
+    request_state: str | None = None  # opaque state of the server, which the client sends back
+    round: int = 1  # the number of this round. The first round is 1
 
     def dump(self) -> bytes:
-        """Return the request as JSON. The JSON may contain secrets of the server, so store it like a token."""
+        """Return the request as JSON. It may contain secrets of the server, so store it as safely as a token."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -65,7 +65,7 @@ def build_resume_params(pending: RequestAwaitingInput, responses: Mapping[str, A
 
 
 def decode_result(raw: Any, row: Method, params: dict[str, Any], rounds: int = 0) -> Any:
-    """Return the typed result of a request, or a RequestAwaitingInput."""
+    """Return the typed result of a request. If the server needs input, return a RequestAwaitingInput."""
     assert row.result is not None
     try:
         result: Result = decode_body(raw, row.result, f"the result of {row.name}")
@@ -103,7 +103,7 @@ _MISSING_HANDLER_HINT: Final = "pass url_elicitation_handler= to the client, bec
 
 
 class URLElicitations:
-    """Runs URL elicitations that a handshake server requires before a request."""
+    """Runs the URL elicitations that a handshake server demands before it accepts a request."""
 
     def __init__(self, name: str, handlers: InputHandlers, limits: ClientLimits, completion_timeout: float) -> None:
         self._name = name
@@ -113,15 +113,13 @@ class URLElicitations:
         self._pending_events: dict[str, asyncio.Event] = {}
 
     def mark_complete(self, id: str) -> None:
-        """Record that an elicitation is complete."""
+        """Record that the user has completed an elicitation."""
         event = self._pending_events.get(id)
         if event is not None:
             event.set()
 
     async def elicit_and_retry(self, error: RemoteError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
-        """Run the elicitations of an error and send the request again, until the server accepts the request. Return the
-        result.
-        """
+        """Run the elicitations that an error demands, and send the request again until the server accepts it."""
         accepted_ids: set[str] = set()
         for _ in range(self._limits.max_input_rounds):
             try:
@@ -135,7 +133,9 @@ class URLElicitations:
                     raise
                 error = again
         raise add_context(
-            InputRequestError(f"the server asked for URLs in more than {self._limits.max_input_rounds} rounds"),
+            InputRequestError(
+                f"the server asked the user to open URLs in more than {self._limits.max_input_rounds} rounds"
+            ),
             server=self._name,
             step=step,
         )
@@ -147,7 +147,7 @@ class URLElicitations:
                 f"the server sent {len(elicitations)} input requests at once, more than the "
                 f"limit of {self._limits.max_input_requests}"
             )
-        # Create the events before the handlers run, because an elicitation may be complete before its handler returns.
+        # An elicitation may complete before its handler returns, so create the events first.
         events = {
             elicitation.elicitation_id: asyncio.Event()
             for elicitation in elicitations
@@ -159,7 +159,7 @@ class URLElicitations:
                 if elicitation.elicitation_id not in accepted_ids:
                     await self._elicit(elicitation, error)
             accepted_ids.update(events)
-            with contextlib.suppress(TimeoutError):  # some servers never report completion
+            with contextlib.suppress(TimeoutError):  # some servers never report that an elicitation is complete
                 async with asyncio.timeout(self._completion_timeout):
                     for event in events.values():
                         await event.wait()
@@ -179,7 +179,7 @@ class URLElicitations:
 
 
 def _read_elicitations(error: RemoteError) -> list[ElicitRequestParams]:
-    """Return the elicitations in an error. Raise the error if it contains no elicitations."""
+    """Return the elicitations that an error demands. Raise the error if it has none."""
     try:
         items: Any = error.data["elicitations"]
         elicitations = [convert(item, ElicitRequestParams) for item in items]

@@ -62,13 +62,13 @@ from dovetail.wire.raw_message import decode_body
 
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
-ANSWER_TIMEOUT_S: Final = 600.0  # seconds in which a caller must answer
+ANSWER_TIMEOUT_S: Final = 600.0  # seconds a caller has to answer
 _MAX_PARKED_CALLS: Final = 256
 _REQUEST_KEY: Final = "q"
 
 
 class ParkedCall:
-    """A call that continues on the server while its caller answers an input request."""
+    """A call that stays open on the server while its caller answers a question."""
 
     def __init__(self, exchange: IncomingExchange, send: Send) -> None:
         self.exchange = exchange
@@ -82,7 +82,7 @@ class ParkedCall:
         self.task.add_done_callback(lambda _: self._wakeup.set())
 
     async def ask(self, method: str, params: dict[str, Any]) -> Any:
-        """Send an input request to the caller and return the response. Only one request is open at a time."""
+        """Send a question to the caller and return the answer. Only one question is open at a time."""
         async with self._ask_lock:
             self._response = asyncio.get_running_loop().create_future()
             self.input_request = InputRequest(method=method, params=params or None)
@@ -93,13 +93,13 @@ class ParkedCall:
                 self.input_request = None
 
     def set_response(self, response: Any) -> None:
-        """Set the caller's response to the open input request."""
+        """Pass the caller's answer to the waiting call."""
         if self._response is not None and not self._response.done():
             self.input_request = None
             self._response.set_result(response)
 
     async def wait_next(self) -> Any:
-        """Wait for the result or the next input request."""
+        """Wait until the call has a result or asks the next question."""
         while not self.task.done():
             if self.input_request is not None:
                 return self.input_request
@@ -112,34 +112,34 @@ _ROUND_PARAMS: Final = frozenset({"_meta", "inputResponses", "requestState"})
 
 
 class ParkedCalls:
-    """The parked calls of one client."""
+    """The calls of one client that wait for answers."""
 
     def __init__(self) -> None:
         self._tickets: dict[str, ParkedCall] = {}
         self._calls_by_exchange: dict[int, ParkedCall] = {}
 
     def find(self, exchange: IncomingExchange) -> ParkedCall | None:
-        """Return the parked call of an exchange."""
+        """Return the waiting call for a request."""
         return self._calls_by_exchange.get(id(exchange))
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a call waits for its caller."""
+        """Return whether a call is waiting for its caller."""
         return bool(self._tickets)
 
     @property
     def exchanges(self) -> list[IncomingExchange]:
-        """Return the exchanges of the waiting calls."""
+        """Return the requests of the waiting calls."""
         return [call.exchange for call in self._tickets.values()]
 
     async def run(self, exchange: IncomingExchange, send: Send) -> Any:
-        """Start or resume a call. Return its raw result, or a result that asks for input."""
+        """Start or continue a call. Return its raw result, or a result that asks for input."""
         if "requestState" in exchange.params:
             call = self._resume(exchange)
         elif len(self._tickets) < _MAX_PARKED_CALLS:
             call = ParkedCall(exchange, send)
         else:
-            raise ServerBusy("Too many calls wait for input")
+            raise ServerBusy("Too many calls are waiting for input")
         self._calls_by_exchange[id(exchange)] = self._calls_by_exchange[id(call.exchange)] = call
         try:
             outcome = await call.wait_next()
@@ -173,7 +173,7 @@ class ParkedCalls:
         responses: Any = exchange.params.get("inputResponses")
         if type(responses) is dict and _REQUEST_KEY in responses:
             call.set_response(to_plain(responses[_REQUEST_KEY]))
-        # The call now belongs to the new request, so notifications go to its stream.
+        # The call continues in a new request, so notifications go to the stream of that request.
         call.exchange.emit, call.exchange.meta = exchange.emit, exchange.meta
         return call
 
@@ -203,7 +203,7 @@ _NOTICE_METHODS: Final = {
 }
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 
-# The capabilities to assume before the first connection, when those of the server are unknown.
+# Used before the first connection, when the server's capabilities are not known yet.
 _ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -211,15 +211,15 @@ _ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     completions={},
 )
 
-# A function that checks an input request before a caller gets it. It returns a response to use instead, or None to ask
-# the caller. It raises ProtocolError to reject the request.
+# Checks a question from a server before the caller sees it.
+# Returns an answer to use instead, or None to ask the caller. Raises ProtocolError to reject the question.
 InputFilter: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
 
 _current_exchange: ContextVar[IncomingExchange | None] = ContextVar("dovetail_forwarded", default=None)
 
 
 class MountedClient:
-    """A client as a mount target."""
+    """Makes the server of a client mountable in another server."""
 
     is_remote = True
 
@@ -244,7 +244,7 @@ class MountedClient:
         self._input_filter = input_filter
         self._change_listeners: list[ChangeCallback] = []
         self._listen_task: asyncio.Task[None] | None = None
-        self._has_no_changes = False  # True if the server does not support change notifications
+        self._has_no_changes = False  # True if the server does not send change notifications
         self._listen_again_at = 0.0  # earliest time to listen again
         session.sender.tracks_own_requests = is_shared
         is_own_request = self._is_own_request if is_shared else None
@@ -261,9 +261,8 @@ class MountedClient:
             self._start_listening()
 
     def _start_listening(self) -> None:
-        """Start to listen for changes, unless a task already listens. A repeated attempt waits for `_listen_again_at`,
-        and then reports all lists as changed.
-        """
+        """Listen for changes unless a task already does. A new attempt waits until `_listen_again_at` and then reports
+        all lists as changed."""
         loop, previous_task = asyncio.get_running_loop(), self._listen_task
         if previous_task is None or (previous_task.done() and loop.time() >= self._listen_again_at):
             self._listen_task = loop.create_task(self._watch_lists(is_repeated=previous_task is not None))
@@ -284,7 +283,7 @@ class MountedClient:
     # Methods that list items
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
-        """Return the items of the server."""
+        """Return the tools, resources, templates or prompts of the server."""
         client, capabilities = self._client, self.capabilities()
         match kind:
             case "tool":
@@ -306,9 +305,7 @@ class MountedClient:
                 return {template.uri_template: template for template in templates}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server has the item. If the server has templates, return True for any URI, because only
-        the server can match it.
-        """
+        """Return whether the server has the item. With resource templates, any URI may exist, so return True."""
         if name in await self.list_items(kind, exchange):
             return True
         return kind == "resource" and bool(await self.list_items("resource template", exchange))
@@ -316,7 +313,7 @@ class MountedClient:
     # Methods for changes
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change while the client is connected. Call the returned function to stop."""
+        """Call a function for each change while the client is connected. The returned function stops this."""
         self._change_listeners.append(callback)
 
         def stop() -> None:
@@ -326,11 +323,11 @@ class MountedClient:
         return stop
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return True, because only the server knows whether a caller may receive updates."""
+        """Return True. Only the server knows whether a caller may receive updates."""
         return True
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Listen for updates of these resources, too. Call the returned function to stop."""
+        """Also listen for updates of these resources. The returned function stops this."""
         await self.start()
         subscription = self._client.listen(tools=False, prompts=False, resources=False, uris=uris)
         with contextlib.suppress(MCPError):
@@ -346,7 +343,8 @@ class MountedClient:
         self._listen_again_at = asyncio.get_running_loop().time() + self._limits.max_reconnect_delay
 
     async def _forward_changes(self, changes: Any, missed: Sequence[str] = ()) -> bool:
-        """Forward changes until the subscription ends. Return False if the server does not support subscriptions."""
+        """Forward changes until the subscription ends. Return False if the server does not support change
+        notifications."""
         try:
             async with changes:
                 for notice in missed:
@@ -366,8 +364,7 @@ class MountedClient:
     # Methods that forward requests
 
     async def handle(self, exchange: IncomingExchange, timeout: float | None = None) -> Result | bytes:
-        """Forward a request. Return the bytes of the result if both sides use the same protocol version, else the
-        decoded result.
+        """Forward a request. Return the result as bytes if both sides use the same protocol version, else as an object.
 
         `timeout` is in seconds for each round. Time that users need to answer the server does not count.
         """
@@ -413,9 +410,8 @@ class MountedClient:
     async def _send_until_complete(
         self, exchange: IncomingExchange, params: dict[str, Any], raw: ForwardedResult, timeout: float
     ) -> ForwardedResult:
-        """Return the raw result. If a stateless server asks for input, get the answers from the filter or from a
-        handshake caller.
-        """
+        """Send a request and return the raw result. If a stateless server asks for input, get the answers from the
+        filter or the caller."""
         rounds = 0
         while self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
             input_required = decode_body(raw, InputRequiredResult, f"the result of {exchange.method}")
@@ -443,19 +439,21 @@ class MountedClient:
         }
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
-        """Return the responses of the filter, or None if the caller must answer. Raise InvalidParams if the filter
-        answers only some of the requests.
-        """
+        """Return the answers of the filter, or None if the caller must answer. Raise InvalidParams if the filter
+        answers only some questions."""
         if self._input_filter is None:
             return None
         outcomes = {key: self._input_filter(request.method, request.params or {}) for key, request in requests.items()}
         responses = {key: outcome for key, outcome in outcomes.items() if outcome is not None}
         if responses and len(responses) < len(requests):
-            raise InvalidParams(f"Not allowed: some of the input requests that {self.name} sent together")
+            raise InvalidParams(
+                f"Not allowed: {self.name} asked several questions together, and the policy allows only some"
+            )
         return responses or None
 
     def _build_options(self, exchange: IncomingExchange, timeout: float, *, wants_progress: bool) -> RequestOptions:
-        """Return the options of a request: the caller's `_meta`, and the caller's identity for a stateless server."""
+        """Return the options for the forwarded request. They contain the caller's `_meta` and, for a stateless server,
+        the caller's identity."""
         meta = {
             name: value for name, value in exchange.meta.items() if name not in _REPLACED_META and not is_reserved(name)
         }
@@ -484,9 +482,7 @@ class MountedClient:
         return decode_body(raw, row.result or Result, f"the result of {row.name}")
 
     def _convert_error(self, exc: MCPError, exchange: IncomingExchange) -> MCPError:
-        """Convert an error of the server to an error for the caller. Internal errors are logged, and the caller gets no
-        details.
-        """
+        """Convert an error of the server for the caller. Internal errors are logged, and the caller sees no details."""
         if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _is_resource_not_found(exc)):
             return ResourceNotFound(str(exchange.params.get("uri")))
         if isinstance(exc, RemoteError) and not isinstance(exc, RateLimited):
@@ -521,9 +517,7 @@ class MountedClient:
             self._callbacks.call(exchange.notify, "notifications/message", params)
 
     def _find_exchange(self) -> IncomingExchange | None:
-        """Return the exchange that a message belongs to. That is the exchange of its stream, or the only open
-        exchange.
-        """
+        """Return the request that a message belongs to: the one on its stream, or the only open one."""
         if (current := self._get_active_exchange()) is not None:
             return current
         exchanges = [*self._parked_calls.exchanges, *self._active_exchanges]
@@ -533,25 +527,24 @@ class MountedClient:
         return last if all(exchange is last or _is_same_caller(exchange, last) for exchange in exchanges) else None
 
     def _get_active_exchange(self) -> IncomingExchange | None:
-        """Return the exchange of the current context, unless it has ended."""
+        """Return the request that is being handled, unless it has ended."""
         current = _current_exchange.get()
         if current is None or current in self._active_exchanges or self._parked_calls.find(current) is not None:
             return current
         return None
 
     def _is_own_request(self) -> bool:
-        """Return whether an input request belongs to a request of the client itself."""
+        """Return whether the server asks because of a request that the client itself sent."""
         if self._get_active_exchange() is not None:
             return False
         return self._request_sender.is_own_request() or not (self._active_exchanges or self._parked_calls.is_busy)
 
     async def _handle_input_request(self, method: str, params: dict[str, Any]) -> Any:
-        """Answer an input request of a handshake server. Ask the caller directly, or with a result that requires
-        input.
-        """
+        """Answer a question from a handshake server. Ask the caller directly, or return a result that
+        requires input."""
         exchange = self._find_exchange()
         if exchange is None:
-            raise InvalidParams("Invalid params: cannot determine which request this input request belongs to")
+            raise InvalidParams("Invalid params: cannot find the request that this question belongs to")
         call: ParkedCall | None = self._parked_calls.find(exchange)
         if call is None:
             return await self._ask_caller(exchange, method, params)
@@ -576,21 +569,18 @@ class MountedClient:
             exchange.resume(asked_at, loop.time())
 
 
-_MAX_CALL_TIMEOUT_S: Final = 86400.0  # an upper limit. The timeout of the caller is shorter
+_MAX_CALL_TIMEOUT_S: Final = 86400.0  # an upper limit. Callers usually have a shorter timeout
 _REPLACED_META: Final = frozenset({PROGRESS_TOKEN, PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
 
 
 def _is_resource_not_found(exc: MCPError) -> bool:
-    """Return whether the error means an unknown resource. The stateless era has no error code for an unknown resource,
-    but the error contains the URI.
-    """
+    """Return whether an error means that a resource does not exist. The stateless era has no code for this, but the
+    error contains the URI."""
     return isinstance(exc, RemoteError) and exc.code == InvalidParams.code and "uri" in (exc.data or ())
 
 
 def _is_same_caller(first: IncomingExchange, second: IncomingExchange) -> bool:
-    """Return whether two requests certainly have the same caller. The address is not enough, because many callers may
-    share an address.
-    """
+    """Return whether two requests have the same authenticated caller. The same address is not enough."""
     first_caller, second_caller = first.caller, second.caller
     if first_caller.principal is not None or second_caller.principal is not None:
         return first_caller.principal == second_caller.principal

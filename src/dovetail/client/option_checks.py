@@ -33,7 +33,7 @@ def check_string_mapping(option: str, value: Any) -> None:
 
 
 def check_roots(roots: Any) -> None:
-    """Raise TypeError unless the roots are a list of paths or URIs, or a function that returns such a list."""
+    """Raise TypeError unless the roots are a list of paths or URIs, or a function that returns one."""
     if roots is None or callable(roots) or isinstance(roots, str | Path | Root):
         return
     check_type("roots", roots, Sequence, "a list of paths, URIs or Root, or a function that returns one")
@@ -69,13 +69,13 @@ def check_log_level(option: str, level: Any) -> None:
 
 
 def suggest_match(name: str, candidates: Iterable[str]) -> str:
-    """Return a sentence to append that suggests the closest candidate, or an empty string."""
+    """Return a sentence that suggests the closest match, or an empty string."""
     matches = get_close_matches(name, list(candidates), n=1)
     return f". Did you mean {clip(matches[0])!r}?" if matches else ""
 
 
 def describe_value(value: Any, *, is_secret: bool = False) -> str:
-    """Describe a value for an error message, without its content if it is secret."""
+    """Describe a value for an error message. The content of secret values is not shown."""
     type_name = type(value).__name__
     return (
         type_name

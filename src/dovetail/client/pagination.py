@@ -19,7 +19,7 @@ log = logging.getLogger("dovetail")
 
 
 class ListMethod(Struct, frozen=True):
-    """A method that lists items page by page, and the field of its result that holds the items."""
+    """A list method of the protocol, and the field of its result that contains the items."""
 
     method: Method
     field: str
@@ -33,7 +33,7 @@ PROMPTS: Final = ListMethod(METHODS["prompts/list"], "prompts", Prompt)
 
 
 class PageCollector:
-    """The items of a list, collected page by page within the limits of a client."""
+    """Collects the items of a list page by page, up to the client's limits."""
 
     def __init__(self, field: str, limits: ClientLimits) -> None:
         self.items: list[Any] = []
@@ -42,9 +42,8 @@ class PageCollector:
         self._seen_cursors: set[str] = set()
 
     def add(self, page: Any) -> str | None:
-        """Add a page. Return the cursor of the next page, or None after the last page. Raise InvalidResult if the list
-        exceeds a limit.
-        """
+        """Add a page. Return the next cursor, or None after the last page. Raise InvalidResult if the
+        list is too long."""
         limits = self._limits
         self.items += getattr(page, self._field)
         if len(self.items) > limits.max_items:
@@ -66,11 +65,11 @@ class PageCollector:
         return cursor
 
 
-_MAX_SKIPPED_REASONS: Final = 100  # limits the memory for stored reasons
+_MAX_SKIPPED_REASONS: Final = 100  # limits the memory for these reasons
 
 
 class SkippedItems:
-    """The reasons why items were left out of lists. Each reason is stored once."""
+    """The reasons why items were left out of lists, each stored once."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, None] = {}
@@ -87,9 +86,7 @@ class SkippedItems:
 
 
 def skip_malformed_items(raw: Any, listing: ListMethod, server: str, exc: InvalidResult, skipped: SkippedItems) -> Any:
-    """Return a page without its malformed items, and report each malformed item. Raise `exc` if no item is
-    malformed.
-    """
+    """Return a page without its malformed items, and report each of them. Raise `exc` if no item is malformed."""
     page = to_plain(raw)
     result_type: Any = listing.method.result
     struct_fields = msgspec.structs.fields(result_type)

@@ -31,12 +31,12 @@ from dovetail.protocol.client_transport import Headers, describe_request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.base import Struct
 
-# Status codes of a proxy or a busy server. The same request may succeed later.
+# A proxy or a busy server sends these status codes. The same request may succeed later.
 TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_RETRY_DELAY_S: Final = 0.2
 _MAX_RETRY_DELAY_S: Final = 5.0
-_CLEANUP_TIMEOUT_S: Final = 10.0  # seconds, enough to kill a child process
+_CLEANUP_TIMEOUT_S: Final = 10.0  # long enough to kill a child process
 
 OpenConnection = Callable[[], Any]
 
@@ -48,11 +48,11 @@ class SendOptions(Struct, frozen=True, kw_only=True):
     total_timeout: float
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
-    can_repeat: bool = False  # whether the request may run twice
+    can_repeat: bool = False  # True if the server may run the request twice
 
 
 class Reconnector:
-    """Holds the connection of a client and opens it when needed."""
+    """Keeps the connection of a client, and opens a new one when needed."""
 
     def __init__(self, name: str, open_connection: OpenConnection, limits: ClientLimits) -> None:
         self._name = name
@@ -60,14 +60,13 @@ class Reconnector:
         self._limits = limits
         self._connection: Connection | None = None
         self._open_task: asyncio.Task[Connection] | None = None
-        # Cancelled attempts that may still have to stop a process.
+        # Cancelled attempts that may still have a process to stop
         self._abandoned_tasks: set[asyncio.Task[Connection]] = set()
         self._waiter_count = 0
         self._failure_count = 0
         self._retry_at = 0.0
         self._is_closed = False
-        # A connection belongs to the client, not to the request that opens it. Therefore its messages do not run in the
-        # context of that request.
+        # The connection outlives the request that opens it, so its messages must not run in that request's context.
         self._context = contextvars.copy_context()
         self._deadlines: DeadlineTimer | None = None
         self.open_count = 0  # number of connections opened so far
@@ -80,21 +79,19 @@ class Reconnector:
 
     @property
     def encoder(self) -> RequestEncoder | None:
-        """Return the encoder of the open connection, or None. The encoder has the protocol version."""
+        """Return the encoder of the open connection, or None. The encoder knows the protocol version."""
         connection = self._connection
         return connection.encoder if connection is not None and connection.lost_error is None else None
 
     @property
     def deadlines(self) -> DeadlineTimer:
-        """Return the timer for callers that wait for a connection, and for opening the connection."""
+        """Return the timer that limits how long callers wait for a connection."""
         if self._deadlines is None or self._deadlines.loop is not asyncio.get_running_loop():
             self._deadlines = DeadlineTimer()
         return self._deadlines
 
     async def get_connection(self, deadline: RequestDeadline | None = None) -> Connection:
-        """Return an open connection. All waiting callers share one attempt, and each caller waits until its own
-        deadline.
-        """
+        """Return an open connection. Callers share one attempt to connect, and each waits until its own deadline."""
         connection = self._connection
         if connection is not None and connection.lost_error is None:
             return connection
@@ -109,7 +106,7 @@ class Reconnector:
         try:
             return await self._wait_for_open(open_task, deadline)
         except asyncio.CancelledError:
-            # The event loop may close after the cancellation, so wait until the attempt has stopped its child process.
+            # The event loop may close soon, so wait until the cancelled attempt has stopped its process.
             if open_task in self._abandoned_tasks:
                 await asyncio.wait([open_task], timeout=_CLEANUP_TIMEOUT_S)
             raise
@@ -121,17 +118,17 @@ class Reconnector:
         try:
             return await asyncio.shield(open_task)
         except asyncio.CancelledError:
-            # This caller timed out. The attempt continues for other callers.
+            # Only this caller timed out. The attempt to connect continues for other callers.
             if deadline is not None and deadline.is_cancel_cause():
                 raise RequestTimeout(
-                    f"{deadline.describe_timeout()}, because the connection was not open yet"
+                    f"{deadline.describe_timeout()} while waiting for the connection to open"
                 ) from None
             task = asyncio.current_task()
             if open_task.cancelled() and task is not None and not task.cancelling():
-                # Another caller closed the client, and this task was not cancelled.
+                # Another caller closed the client.
                 raise self._closed_error() from None
             if self._waiter_count == 1 and self._open_task is open_task:
-                self._abandon_open(open_task)  # this was the only caller that waited
+                self._abandon_open(open_task)  # no other caller waits for this attempt
             raise
         finally:
             self._waiter_count -= 1
@@ -173,10 +170,9 @@ class Reconnector:
         return connection
 
     async def request(self, method: str, params: Any, options: SendOptions, headers: Headers = ()) -> Any:
-        """Send a request and return its raw result. After a lost connection or a busy server, repeat the request if
-        that is safe.
-        """
-        # One deadline covers all attempts and the delays between them.
+        """Send a request and return its raw result. If the connection is lost or the server is busy, send it again if
+        that is safe."""
+        # One deadline covers all attempts and delays.
         deadline = RequestDeadline(options.idle_timeout, options.total_timeout, options.progress_handler)
         attempt = 0
         while True:
@@ -195,13 +191,13 @@ class Reconnector:
             await asyncio.sleep(delay)
 
     def _get_retry_delay(self, exc: MCPError, attempt: int, can_repeat: bool) -> float | None:
-        """Return the delay before the request is sent again, or None if the request must not be repeated."""
+        """Return how long to wait before the request is sent again. Return None if it must not be sent again."""
         if attempt > self._limits.max_retries or isinstance(exc, RequestTimeout) or self._is_closed:
             return None
         if isinstance(exc, ConnectionLost):
             return _compute_backoff(attempt) if can_repeat or not exc.maybe_sent else None
         if isinstance(exc, ConnectError):
-            # If an earlier connection worked, the server may be restarting.
+            # The server worked before, so it may be restarting.
             return _compute_backoff(attempt) if self.open_count else None
         if can_repeat and (isinstance(exc, RateLimited) or exc.status_code in TRANSIENT_STATUS_CODES):
             retry_after = exc.retry_after if isinstance(exc, RateLimited | HTTPStatusError) else None
@@ -209,10 +205,10 @@ class Reconnector:
         return None
 
     async def close(self) -> None:
-        """Close the connection. The client opens no new connection until `allow_reopen`."""
+        """Close the connection. The client does not connect again until `allow_reopen` is called."""
         self._is_closed = True
         if not self._failure_count:
-            self._retry_at = 0.0  # no delay after an intentional close
+            self._retry_at = 0.0  # after an intentional close, connect again without a delay
         if self._open_task is not None:
             self._abandon_open(self._open_task)
         try:
@@ -226,7 +222,7 @@ class Reconnector:
                 await current.close()
 
     def allow_reopen(self) -> None:
-        """Allow a closed client to connect again, without a delay."""
+        """Let a closed client connect again, without a delay."""
         if self._is_closed:
             self._is_closed = False
             self._retry_at = 0.0
@@ -239,12 +235,12 @@ class Reconnector:
 
 
 def _compute_backoff(attempt: int) -> float:
-    # Add jitter, because many callers may lose the connection to the same server at once.
+    # Use a random delay, because many clients may lose their connections at once.
     return compute_backoff(_FIRST_RETRY_DELAY_S, attempt - 1, _MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.0)
 
 
 def _to_outcome_unknown(exc: MCPError, can_repeat: bool) -> MCPError:
-    """Convert a lost connection to OutcomeUnknown if the request may have run."""
+    """Convert ConnectionLost to OutcomeUnknown if the server may have run the request."""
     if can_repeat or not isinstance(exc, ConnectionLost) or not exc.maybe_sent or isinstance(exc, OutcomeUnknown):
         return exc
     return add_context(

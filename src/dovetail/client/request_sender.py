@@ -54,9 +54,9 @@ _current_sender: ContextVar["RequestSender | None"] = ContextVar("dovetail_own",
 
 
 class RequestOptions(Struct, frozen=True, kw_only=True):
-    """The caller's options for one request."""
+    """Options that the caller passed for one request."""
 
-    timeout: float | None = None  # seconds without activity after which the request fails
+    timeout: float | None = None  # maximum seconds without a message from the server
     total_timeout: float | None = None
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
@@ -67,7 +67,7 @@ DEFAULT_OPTIONS = RequestOptions()
 
 
 class OutgoingExchange(Exchange):
-    """A request of this client, as middleware sees it. The request gets its id when it is sent."""
+    """A request of this client, as middleware sees it. It has no ID until it is sent."""
 
     is_outgoing: ClassVar[bool] = True
 
@@ -93,20 +93,20 @@ class RequestSender:
         self._reconnector = reconnector
         self._handlers = handlers
         self._timeouts = timeouts
-        self._default_call_options: dict[bool, SendOptions] = {}  # options by whether the call can be repeated
+        self._default_call_options: dict[bool, SendOptions] = {}  # by whether the call may be sent again
         self._limits = limits
         self._cache = ResultCache(limits.max_cached_results, is_enabled=cache)
         self._validate_results = validate_results
         self._middleware_chain: Callable[[OutgoingExchange], Awaitable[Any]] | None = None
         self.create_caller: Callable[[], Caller] | None = None
         self.tool_index = ToolIndex()
-        self.tracks_own_requests = False  # whether to distinguish own requests from forwarded requests
-        self.own_request_count = 0  # number of open requests of this client
+        self.tracks_own_requests = False  # True if this client also forwards requests of other clients
+        self.own_request_count = 0  # number of open requests that this client sent itself
         self.url_elicitations = URLElicitations(name, handlers, limits, timeouts.request)
         self._name_index = NameIndex()
 
     def set_middleware(self, middleware: Sequence[Middleware], create_caller: Callable[[], Caller]) -> None:
-        """Wrap every request in middleware. `create_caller` describes this client to the middleware."""
+        """Wrap every request in middleware. `create_caller` returns this client's identity for the middleware."""
         self._middleware_chain = compose_middleware(middleware, _send_exchange) if middleware else None
         self.create_caller = create_caller
 
@@ -117,7 +117,7 @@ class RequestSender:
         options: RequestOptions,
         send: Callable[[dict[str, Any], RequestOptions], Any],
     ) -> Awaitable[Any]:
-        """Call `send` through the middleware and return its result. Without middleware, call `send` directly."""
+        """Send a request through the middleware, if there is any."""
         if self._middleware_chain is None or self.create_caller is None:
             return send(params, options)
         meta = dict(options.meta or {})
@@ -127,17 +127,18 @@ class RequestSender:
         return self._middleware_chain(exchange)
 
     def invalidate(self, method: str) -> None:
-        """Remove the cached results that a change notification affects."""
+        """Remove cached results that are outdated after a change notification."""
         self._cache.invalidate(method)
 
     def mark_stale(self) -> None:
-        """Mark tools as stale and clear the caches, because the server may have changed before this new connection."""
+        """Clear the caches and mark all tools as outdated, because the server may have changed before
+        this connection."""
         self.tool_index.mark_stale()
         self._name_index.clear()
         self._cache.clear()
 
     def clear(self) -> None:
-        """Clear all information about the server."""
+        """Forget everything about the server."""
         self.tool_index.clear()
         self._name_index.clear()
         self._cache.clear()
@@ -147,7 +148,7 @@ class RequestSender:
     def send(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS, rounds: int = 0
     ) -> Awaitable[Any]:
-        """Send a request. Return an awaitable of the result, or of a `RequestAwaitingInput`.
+        """Send a request. Return an awaitable for the result or a `RequestAwaitingInput`.
 
         This is not a coroutine function, because that would add a frame to every request.
         """
@@ -157,11 +158,11 @@ class RequestSender:
         return self._run_middleware(row.name, params, options, lambda params, options: request(params, options, rounds))
 
     def is_own_request(self) -> bool:
-        """Return whether the current message came on the stream of a request of this client."""
+        """Return whether the current message belongs to a request that this client sent itself."""
         return _current_sender.get() is self
 
     def _start_tracking(self) -> Token["RequestSender | None"]:
-        """Count a request of this client until `_stop_tracking`."""
+        """Count a request that this client sent itself, until `_stop_tracking`."""
         self.own_request_count += 1
         return _current_sender.set(self)
 
@@ -170,7 +171,7 @@ class RequestSender:
         self.own_request_count -= 1
 
     async def _request(self, row: Method, params: dict[str, Any], options: RequestOptions, rounds: int) -> Any:
-        """Send a request other than a tool call."""
+        """Send any request except a tool call."""
         send_options = self._build_send_options(row, options, can_repeat=True)
         token = self._start_tracking() if self.tracks_own_requests else None
         try:
@@ -194,13 +195,13 @@ class RequestSender:
     async def send_until_complete(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS
     ) -> Any:
-        """Send a request, and answer input requests until the result is complete."""
+        """Send a request and answer the server's questions until the result is complete."""
         started_at = time.monotonic()
         result = await self.send(row, params, options)
         return await self.complete(result, options, started_at) if isinstance(result, RequestAwaitingInput) else result
 
     async def complete(self, pending: RequestAwaitingInput, options: RequestOptions, started_at: float) -> Any:
-        """Answer input requests until the result is complete. `started_at` is the time of the first round.
+        """Answer the server's questions until the result is complete. `started_at` is the time of the first round.
 
         The time that answers take does not count toward the total timeout.
         """
@@ -223,7 +224,7 @@ class RequestSender:
         return result
 
     async def send_cached(self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS) -> Any:
-        """Return a cached result, the result of the same open request, or the result of `send_until_complete`."""
+        """Return a cached result if possible. If the same request is already open, share its result."""
         if options is not DEFAULT_OPTIONS:
             return await self.send_until_complete(row, params, options)
         return await self._cache.get(row.name, params, lambda: self.send_until_complete(row, params))
@@ -247,7 +248,7 @@ class RequestSender:
         return send_options
 
     async def send_raw(self, method: str, params: dict[str, Any], timeout: float | None) -> Any:
-        """Send a request with any method and return the result as plain JSON."""
+        """Send a request with any method and return its result as plain JSON."""
 
         async def send(params: dict[str, Any], options: RequestOptions) -> Any:
             idle_timeout = self._timeouts.call if timeout is None else timeout
@@ -259,13 +260,13 @@ class RequestSender:
         return await self._run_middleware(method, params, DEFAULT_OPTIONS, send)
 
     def add_request_context(self, exc: MCPError, method: str, params: Any = None) -> MCPError:
-        """Add the server, the request and the protocol version to an error, and return the error."""
+        """Add the server, method and protocol version to an error."""
         current = self._reconnector.current
         revision = None if current is None else current.revision
         return add_context(exc, server=self._name, step=describe_request(method, params), protocol_version=revision)
 
     def add_name_hint(self, exc: NotFound, method: str, params: dict[str, Any]) -> MCPError:
-        """Add a hint with similar names to an error, and return the error."""
+        """Add a hint with similar names to an error."""
         name = str(params.get("name") or params.get("uri") or "")
         return self.add_request_context(add_context(exc, hint=self._name_index.suggest(method, name)), method, params)
 
@@ -281,7 +282,7 @@ class RequestSender:
                     f"than the limit of {self._limits.max_input_requests}"
                 )
             if not pending.input_requests:
-                # The server asked no question. It only wants to get the request again later.
+                # The server asked no question. It only wants the request again later.
                 await asyncio.sleep(self._limits.reconnect_delay)
             return await self._handlers.answer_all(pending.input_requests)
         except InputRequestError as exc:
@@ -290,7 +291,7 @@ class RequestSender:
     def forward(
         self, row: Method, params: dict[str, Any], options: RequestOptions, *, skip_middleware: bool = False
     ) -> Awaitable[Any]:
-        """Send the request of another client. Return an awaitable of the raw result, which is not validated here.
+        """Forward a request of another client. Return an awaitable for the raw result, which is not validated.
 
         This is not a coroutine function, because that would add a frame to most requests.
         """
@@ -308,7 +309,7 @@ class RequestSender:
         return self._reconnector.request(row.name, params, send_options)
 
     async def _forward_call(self, name: str, params: dict[str, Any], options: RequestOptions) -> Any:
-        """Forward a call of a tool that has headers, is unknown or is stale."""
+        """Forward a tool call whose definition is unknown or outdated, or that needs headers."""
         if name in self.tool_index.stale_names:
             await self._list_stale_tools(options)
         tool = self.tool_index.entries.get(name)
@@ -345,8 +346,9 @@ class RequestSender:
             elif exc.code != HeaderMismatch.code or not self.sends_headers:
                 raise
             else:
-                # The server rejected the headers before it read the call. Therefore it is safe to send the call again
-                # with new headers. spec: streamable-http#client-behavior
+                # The server rejected the headers before it ran the tool, so the call is safe to send again with new
+                # headers.
+                # spec: streamable-http#client-behavior
                 tool = await self._refresh_tool(name)
                 raw = await self._reconnector.request(
                     CALL_TOOL.name, params, send_options, _build_headers(tool, params)
@@ -356,7 +358,7 @@ class RequestSender:
                 self._stop_tracking(token)
         try:
             result = decode_result(raw, CALL_TOOL, params, rounds)
-            # The call opened a new connection, so the definition may be outdated.
+            # The call opened a new connection, so the tool definition may be outdated.
             if name in self.tool_index.stale_names:
                 tool = await self._lookup_tool_after_call(name, options)
             if tool is not None and self._validate_results and isinstance(result, CallToolResult):
@@ -369,7 +371,7 @@ class RequestSender:
         return exc.code == URL_ELICITATION_REQUIRED and not self.is_stateless
 
     async def _list_stale_tools(self, options: RequestOptions) -> None:
-        """List the tools again, because the known tools are from a lost connection."""
+        """List the tools again, because the known definitions come from a lost connection."""
         idle_timeout = self._build_send_options(CALL_TOOL, options, can_repeat=True).idle_timeout
         try:
             async with asyncio.timeout(min(idle_timeout, MAX_TIMEOUT_S)):
@@ -383,9 +385,8 @@ class RequestSender:
             self.tool_index.clear()
 
     async def _lookup_tool_after_call(self, name: str, options: RequestOptions) -> ToolEntry | None:
-        """Return the definition of a tool that has already run. Return None if the tool cannot be listed, so that the
-        result is not checked.
-        """
+        """Return the definition of a tool that was just called, to check its result. Return None if it cannot be
+        listed."""
         try:
             await self._list_stale_tools(options)
             return self.tool_index.entries.get(name)
@@ -400,7 +401,7 @@ class RequestSender:
 
     @property
     def sends_headers(self) -> bool:
-        """Return whether tool calls have headers for their arguments."""
+        """Return whether the server expects tool arguments in HTTP headers."""
         current = self._reconnector.current
         encoder = None if current is None or not current.transport.has_headers else current.encoder
         return encoder is not None and encoder.is_stateless
@@ -414,7 +415,7 @@ class RequestSender:
     # Methods that list items
 
     async def list_all(self, listing: ListMethod) -> list[Any]:
-        """Return all items of a list, without tools that must not be used."""
+        """Return all items of a list, except tools that must not be used."""
         pages, cursor = PageCollector(listing.field, self._limits), None
         try:
             while True:
@@ -424,7 +425,7 @@ class RequestSender:
         except RemoteError as exc:
             if exc.code != MethodNotFound.code:
                 raise
-            pages.items.clear()  # a server without this method has no items of this kind
+            pages.items.clear()  # a server without this list method has no such items
         except InvalidResult as exc:
             raise self.add_request_context(exc, listing.method.name) from None
         if listing is not TOOLS:
@@ -432,7 +433,7 @@ class RequestSender:
         return self.tool_index.add_listed(pages.items, self._name, sends_headers=self.sends_headers, is_complete=True)
 
     async def list_page(self, listing: ListMethod, cursor: str | None) -> Any:
-        """Return one page of a list without its malformed items."""
+        """Return one page of a list, without malformed items."""
         row = listing.method
         params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
         page, fetch = await self._cache.find_or_start(row.name, params)

@@ -18,7 +18,7 @@ Key = tuple[str, bytes]
 
 _MAX_TTL_MS: Final = 365 * 86_400_000  # maximum lifetime of a cached result in milliseconds
 
-# For each change notification, the methods whose results become invalid.
+# For each change notification, the methods whose cached results become outdated.
 _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
@@ -28,20 +28,20 @@ _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
 
 
 class _FetchAbandoned(Exception):
-    """Raised if the caller that sent the request was cancelled. Other callers may still wait for the result."""
+    """Raised in callers that wait for a result whose request was cancelled."""
 
 
 class Fetch(Struct, eq=False):
-    """An open request whose result other callers may wait for."""
+    """An open request. Several callers can wait for its result."""
 
     key: Key
     future: asyncio.Future[Any]
     generation: int
-    is_shared: bool = False  # whether other callers wait for the result
+    is_shared: bool = False  # True if other callers wait for the result
 
 
 class ResultCache:
-    """A cache of at most `max_entries` results. The least recently used results are removed first.
+    """A cache of at most `max_entries` results. If it is full, the least recently used result is removed.
 
     A disabled cache stores no results and shares no requests.
     """
@@ -55,9 +55,7 @@ class ResultCache:
         self._generation = 0
 
     async def get(self, method: str, params: Any, request: Callable[[], Awaitable[Any]]) -> Any:
-        """Return a fresh result from the cache, or the result of `request`. All waiting callers share one call of
-        `request`.
-        """
+        """Return a fresh result from the cache, or call `request`. Concurrent callers share one call."""
         cached, fetch = await self.find_or_start(method, params)
         if fetch is None:
             return cached
@@ -70,7 +68,7 @@ class ResultCache:
         return result
 
     async def find_or_start(self, method: str, params: Any) -> tuple[Any, Fetch | None]:
-        """Return a fresh result, or a `Fetch` that the caller must end with `complete` or `fail`.
+        """Return a fresh result, or a `Fetch`. The caller must end the `Fetch` with `complete` or `fail`.
 
         If the same request is open, wait for its result. If the caller that sent the request is cancelled, the next
         caller sends it again.
@@ -97,7 +95,7 @@ class ResultCache:
         return None, fetch
 
     def complete(self, fetch: Fetch, result: Any) -> None:
-        """Give the result to the waiting callers, and store the result as long as the server allows."""
+        """Pass the result to the waiting callers, and cache it as long as the server allows."""
         if self._fetches.get(fetch.key) is fetch:
             del self._fetches[fetch.key]
         if fetch.is_shared:
@@ -109,18 +107,16 @@ class ResultCache:
                 self._entries.popitem(last=False)
 
     def fail(self, fetch: Fetch, exc: BaseException) -> None:
-        """Give the error to the waiting callers. If the caller was cancelled, one of the waiting callers sends the
-        request again.
-        """
+        """Pass the error to the waiting callers. If the sender was cancelled, one of them sends the request again."""
         if self._fetches.get(fetch.key) is fetch:
             del self._fetches[fetch.key]
         if fetch.is_shared:
             fetch.future.set_exception(_FetchAbandoned() if isinstance(exc, asyncio.CancelledError) else exc)
-            # Retrieve the exception here, because asyncio warns if no caller retrieves it.
+            # Retrieve the exception, because asyncio warns about exceptions that are never retrieved.
             fetch.future.exception()
 
     def invalidate(self, method: str) -> None:
-        """Remove the results that a change notification affects."""
+        """Remove cached results that are outdated after a change notification."""
         stale_methods = _INVALIDATED_METHODS.get(method)
         if stale_methods is not None:
             self._generation += 1

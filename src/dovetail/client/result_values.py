@@ -17,7 +17,7 @@ from dovetail.wire.tools import CallToolResult
 
 
 def extract_value(result: CallToolResult, *, is_wrapped: bool | None) -> Any:
-    """Return the value of a result. Raise ToolError if the tool failed.
+    """Return the value of a tool result. Raise ToolError if the tool failed.
 
     If `is_wrapped` is True, an object with only the field `result` is replaced by that field. If `is_wrapped` is None,
     the object is replaced only if the text of the result matches the field.
@@ -46,7 +46,7 @@ def _is_result_object(value: Any) -> bool:
 
 
 def _match_value(texts: list[str], value: Any) -> bool:
-    """Return whether the texts contain the value, in one text or with one text per item."""
+    """Return whether the text blocks contain the same value as the structured content."""
     if type(value) is list and len(texts) == len(value) and all(map(_matches_value, texts, value)):
         return True
     return len(texts) == 1 and _matches_value(texts[0], value)
@@ -62,8 +62,8 @@ def _matches_value(text: str, value: Any) -> bool:
 
 
 def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool | None) -> Any:
-    """Return the value as the target type. Raise InvalidResult if the value does not match the type. Text is parsed as
-    JSON if necessary.
+    """Convert a value to the target type, and parse text as JSON if needed. Raise InvalidResult if the value does not
+    match.
 
     If the type may have a field `result`, the whole object is tried first.
     """
@@ -98,12 +98,13 @@ def _has_result_field(target_type: Any) -> bool:
 
 
 def _convert(value: Any, target_type: Any) -> Any:
-    validate = getattr(target_type, "model_validate", None)  # set for pydantic models, without importing pydantic
+    # Pydantic models have this method, so pydantic is not imported.
+    validate = getattr(target_type, "model_validate", None)
     return validate(value) if validate is not None else msgspec.convert(value, target_type)
 
 
 def build_tool_error(result: CallToolResult) -> ToolError:
-    """Return the exception for an error result, with the text of the tool."""
+    """Return the exception for an error result. Its message is the text of the tool."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     error = ToolError("\n".join(texts) or "the tool failed without a message")
     error.result = result
@@ -111,7 +112,7 @@ def build_tool_error(result: CallToolResult) -> ToolError:
 
 
 def find_unknown_tool_error(result: CallToolResult, tool: str) -> NotFound | None:
-    """Return the exception if an error result reports an unknown tool, as some servers do. Otherwise return None."""
+    """Return an exception if an error result means that the tool is unknown. Otherwise return None."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     if len(texts) == 1 and is_not_found_message("tools/call", texts[0]) and tool in texts[0]:
         return NotFound(InvalidParams.code, texts[0])

@@ -47,7 +47,7 @@ ELICITATION_COMPLETE = "notifications/elicitation/complete"
 
 
 class Session:
-    """The state of a client. `Client` and a mounted client share its parts."""
+    """The state that `Client` and `MountedClient` share."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Session:
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.recorders: list[Recorder] = []  # called with every message
-        # Called with the reason when a connection is lost, and with None when a connection is open.
+        # Called with None when a connection is open, and with the error when it is lost.
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
         self.handlers = InputHandlers(
@@ -120,9 +120,9 @@ class Session:
         self.subscriptions: set[ReconnectingSubscription] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close_task: asyncio.Task[None] | None = None
-        self._loop_pid = 0  # id of the process in which the loop runs
+        self._loop_pid = 0  # ID of the process that runs the loop
         self.reconnector = Reconnector(name, self._open_connection, self.limits)
-        self._last_connection: Connection | None = None  # the newest connection, which may be lost
+        self._last_connection: Connection | None = None  # the newest connection, open or lost
         self.sender = RequestSender(
             name,
             self.reconnector,
@@ -137,7 +137,7 @@ class Session:
             self.add_middleware(function)
 
     def add_middleware(self, function: Middleware) -> None:
-        """Add middleware around every request."""
+        """Add middleware that wraps every request."""
         self._middleware.append(validate_middleware(function))
         self.sender.set_middleware(self._middleware, self._create_caller)
 
@@ -149,7 +149,7 @@ class Session:
         *,
         declare_all: bool,
     ) -> None:
-        """Send input requests and log messages of the server to the callers of the mounting server.
+        """Forward the server's questions and log messages to the callers of the mounting server.
 
         Args:
             is_own_request: Returns whether a message belongs to a request of this client. The client's handlers answer
@@ -190,8 +190,8 @@ class Session:
     # Methods that open and close the session
 
     async def connect(self) -> None:
-        """Open a connection unless one is open. This also opens a closed session again."""
-        # Wait in a loop, because the session may use another event loop after the close.
+        """Open a connection unless one is open. A closed session can be opened again."""
+        # Wait in a loop, because another task may close the session again.
         while self._close_task is not None:
             await self.run_on_loop(self._wait_closed)
         self.reconnector.allow_reopen()
@@ -206,15 +206,13 @@ class Session:
             await asyncio.wait([self._close_task])
 
     async def _close_once(self) -> None:
-        """Close the session once for all callers. If a caller is cancelled, cancel the close, so that it ends
-        sooner.
-        """
+        """Close the session once for all callers. Cancelling a caller makes the close end sooner."""
         close_task = self._close_task
         if close_task is None:
             close_task = self._close_task = asyncio.get_running_loop().create_task(self._close())
             close_task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            # Let the task start. A task that has started runs its cleanup even if it is cancelled.
+            # Let the task start, because a task that never started skips its cleanup.
             await asyncio.sleep(0)
             await asyncio.wait([close_task])
         except asyncio.CancelledError:
@@ -243,8 +241,7 @@ class Session:
                 self._loop = self._close_task = None
 
     def run_on_loop(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
-        """Call a function on the session's event loop, which is the loop of its first use. Return an awaitable of the
-        result.
+        """Call a function on the event loop where the session was first used. Return an awaitable for the result.
 
         This is not a coroutine function, because that would add a frame to every request.
         """
@@ -259,12 +256,12 @@ class Session:
             return function(*args)
         if not self._loop.is_running():
             raise RuntimeError(
-                "this client was opened on another event loop that is not running. Close it on that loop"
+                "this client was opened on another event loop, which is not running. Close the client on that loop"
             )
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await_call(function, args), self._loop))
 
     def _abandon(self) -> None:
-        """Drop all objects that belong to a closed event loop."""
+        """Drop everything that belongs to a closed event loop."""
         self.reconnector.abandon()
         self.callbacks.abandon()
         for subscription in self.subscriptions:
@@ -320,7 +317,7 @@ class Session:
                     )
 
     def _handle_gap(self) -> None:
-        """Invalidate cached results and inform the subscriptions, because notifications may have been lost."""
+        """Clear the caches and inform the subscriptions, because notifications may have been lost."""
         for method in CHANGE_KINDS:
             self.sender.invalidate(method)
         for subscription in tuple(self.subscriptions):
@@ -329,9 +326,7 @@ class Session:
     # Methods that return the state of the session
 
     def stats(self) -> ClientStats:
-        """Return the numbers of open connections, requests and other resources. All counts are 0 if nothing is open or
-        running. Any thread may call this method.
-        """
+        """Return how many connections, requests and other resources are open. Any thread may call this method."""
         current = self.reconnector.current
         return ClientStats(
             connections=0 if current is None else 1,

@@ -55,16 +55,17 @@ CHANGE_KINDS: dict[str, ChangeKind] = {
 }
 SUBSCRIPTION_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
-# Errors after which a new attempt may succeed.
+# After one of these errors, another attempt may succeed.
 _TRANSIENT_ERRORS = (ConnectionLost, ConnectError, ProcessStartError, HTTPStatusError, RequestTimeout, NotMCPServer)
 
 
 class ChangeEvent(Struct, frozen=True):
-    """A change of a list, or of the resource at `uri`."""
+    """A list has changed, or the resource at `uri` has changed."""
 
-    kind: ChangeKind  # "tools", "prompts" or "resources" for a list, "resource" for one resource
+    kind: ChangeKind  # "tools", "prompts", "resources", or "resource" for one resource
     uri: str | None = None  # the URI of the resource, or None for a list
-    maybe_missed: bool = False  # True if a change may have been missed, because the connection was lost
+    # True if the change was not reported but may have happened while the connection was lost
+    maybe_missed: bool = False
 
 
 class ChangeNotice(Params):
@@ -74,14 +75,14 @@ class ChangeNotice(Params):
 
 
 class Subscription(Protocol):
-    """Changes as they happen: `async for change in client.listen(...)`.
+    """An async iterator of changes: `async for change in client.listen(...)`.
 
     Use `async with` to wait until the subscription is active. The subscription starts again after a reconnect.
     """
 
     @property
     def acknowledged_filter(self) -> SubscriptionFilter | None:
-        """Return the changes that the server agreed to report, or None before the subscription is active."""
+        """Return the kinds of changes that the server will report, or None if the subscription is not active yet."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -94,7 +95,7 @@ class Subscription(Protocol):
 
 
 class ReconnectingSubscription:
-    """A subscription that starts again after a reconnect."""
+    """A subscription that continues after a reconnect."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class ReconnectingSubscription:
         self._timeout = timeout
         self._subscriptions = subscriptions
         self._run_on_loop = run_on_loop  # runs a function on the client's event loop
-        # Called with each notification that may have been missed.
+        # called for each change that may have been missed
         self._invalidate = invalidate
         self._matches_filter = create_matcher(subscription_filter)
         self._changes: dict[tuple[ChangeKind, str | None], ChangeEvent] = {}
@@ -121,7 +122,7 @@ class ReconnectingSubscription:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._subscription_id: RequestId | None = None
-        self._acknowledge_timeout: asyncio.Timeout | None = None  # limits the time until the server acknowledges
+        self._acknowledge_timeout: asyncio.Timeout | None = None  # timeout for the server's acknowledgment
         self._acknowledged_at = inf  # time when the server acknowledged the subscription
         self._is_entered = False
         self._is_closed = False
@@ -167,7 +168,7 @@ class ReconnectingSubscription:
             await asyncio.wait([task], timeout=self._timeout)
 
     def close_for_client(self) -> asyncio.Task[None] | None:
-        """Stop because the client closes. Do not unsubscribe from the server. Return the running task, or None."""
+        """Stop because the client is closing. The server needs no unsubscribe. Return the running task, or None."""
         self._is_client_closing = True
         return self._stop()
 
@@ -215,11 +216,10 @@ class ReconnectingSubscription:
             except MCPError as exc:
                 self._fail(_to_not_supported(exc) if isinstance(exc, RemoteError) else exc)
                 return
-            except Exception as exc:  # the caller that waits for a change gets the error
+            except Exception as exc:  # the task that waits for a change raises this error
                 self._fail(exc)
                 return
-            # Proxies close idle streams after some minutes, so a stream that lasted a while does not count as a failed
-            # attempt.
+            # Proxies close idle streams, so a stream that lasted several minutes does not count as a failed attempt.
             was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
             if failed_attempts > self._limits.max_reconnects:
@@ -259,7 +259,7 @@ class ReconnectingSubscription:
             self._add_change(ChangeEvent(CHANGE_KINDS[method], notice.uri))
 
     def handle_gap(self) -> None:
-        """Report all subscribed items as changed, because notifications may have been lost."""
+        """Report all subscribed lists and resources as changed, because notifications may have been lost."""
         if self.acknowledged_filter is not None:
             self._add_missed_changes()
 
@@ -282,9 +282,9 @@ class ReconnectingSubscription:
             self._add_change(ChangeEvent("resource", uri, maybe_missed=True))
 
     def _add_change(self, change: ChangeEvent) -> None:
-        """Queue a change once. If the queue is full, drop the oldest change."""
+        """Add a change to the queue unless it is already there. If the queue is full, drop the oldest change."""
         if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
-            # A received change replaces a change that may have been missed.
+            # A reported change replaces a change that may have been missed.
             self._changes[change.kind, change.uri] = change
         if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]
@@ -315,9 +315,8 @@ class ReconnectingSubscription:
             self._acknowledge_timeout = None
 
     async def _listen_handshake(self, connection: Connection) -> None:
-        """Listen to a handshake server. The server reports changes of lists without a subscription, and changes of
-        subscribed resources.
-        """
+        """Listen to a handshake server. It reports list changes without a subscription, and resource changes only with
+        one."""
         accepted_filter = restrict_filter(self._filter, connection.server_capabilities)
         uris = accepted_filter.resource_subscriptions or []
         if self._filter.resource_subscriptions and not uris:

@@ -35,7 +35,7 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 T = TypeVar("T")
 
 _THREAD_NAME = "dovetail-clients"
-_SHUTDOWN_TIMEOUT_S = 0.5  # seconds to close open clients when the program ends
+_SHUTDOWN_TIMEOUT_S = 0.5  # maximum time to close clients when the program ends
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -43,22 +43,20 @@ _is_shutting_down = False
 
 
 class InterpreterShutdown(RuntimeError):
-    """Raised if a SyncClient is used while the program ends."""
+    """A SyncClient was used while the program was ending."""
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the shared event loop and wait for its result. If the wait is interrupted, cancel the
-    coroutine.
-    """
+    """Run a coroutine on the shared event loop and wait for its result. An interrupt cancels the coroutine."""
     if _is_shutting_down:
         coroutine.close()
-        raise InterpreterShutdown("a SyncClient cannot be used while the program ends")
+        raise InterpreterShutdown("a SyncClient cannot be used while the program is ending")
     loop = get_shared_loop()
     if threading.current_thread().name == _THREAD_NAME:
         coroutine.close()
         raise RuntimeError(
             "a SyncClient cannot be called from progress_handler=, log_handler= or a coroutine handler, "
-            "because these run on its event loop. Call it from a plain function"
+            "because they run on its event loop. Call it from a plain function"
         )
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:
@@ -69,9 +67,8 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def get_shared_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of all sync clients. The first call starts the loop in a daemon thread, which does not keep
-    the program alive.
-    """
+    """Return the event loop that all sync clients share. It runs in a daemon thread, which does not keep the program
+    alive."""
     global _loop
     with _lock:
         if _loop is None or _loop.is_closed():
@@ -81,7 +78,7 @@ def get_shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _reset_after_fork() -> None:
-    """Drop the event loop in a forked process, because a fork does not copy its thread."""
+    """Drop the event loop in a forked process, because its thread was not copied."""
     global _loop, _lock
     _loop, _lock = None, threading.Lock()
 
@@ -101,7 +98,7 @@ def _stop() -> None:
 
 
 async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks of open clients, because asyncio warns about pending tasks."""
+    """Cancel the tasks of clients that are still open, because asyncio warns about pending tasks."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -111,9 +108,8 @@ async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class SyncSubscription:
-    """Changes as they happen: `for change in client.listen(...)`. Use `with` to wait until the subscription is
-    active.
-    """
+    """An iterator of changes: `for change in client.listen(...)`. Use `with` to wait until the
+    subscription is active."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
@@ -129,7 +125,7 @@ class SyncSubscription:
         changes = aiter(self._subscription)
         while True:
             try:
-                change = run_blocking(_next_change(changes))  # an interruption ends the subscription
+                change = run_blocking(_next_change(changes))  # an interrupt ends the subscription
             except StopAsyncIteration:
                 return
             try:
@@ -141,7 +137,7 @@ class SyncSubscription:
 
     @property
     def acknowledged_filter(self) -> SubscriptionFilter | None:
-        """Return the changes that the server agreed to report, or None before the subscription is active."""
+        """Return the kinds of changes that the server will report, or None if the subscription is not active yet."""
         return self._subscription.acknowledged_filter
 
     def close(self) -> None:
@@ -154,7 +150,7 @@ async def _next_change(changes: Any) -> ChangeEvent:
 
 
 class SyncClient:
-    """A client of one server for code that does not await. The options are those of `Client`."""
+    """A client of one server, for code without async and await. It has the options of `Client`."""
 
     def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
         self._client = Client(target, **options)
@@ -167,11 +163,11 @@ class SyncClient:
         self.close()
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Add an async middleware function, like `Client.middleware`. The function runs in another thread."""
+        """Add an async middleware function, like `Client.middleware`. It runs in another thread."""
         return self._client.middleware(function)
 
     def connect(self) -> None:
-        """Open the connection now. Without this call, the first request opens the connection."""
+        """Open the connection now. Otherwise the first request opens it."""
         run_blocking(self._client.connect())
 
     def close(self) -> None:
@@ -184,9 +180,7 @@ class SyncClient:
         return self._client.name
 
     def stats(self) -> ClientStats:
-        """Return the numbers of open connections, requests and other resources. All counts are 0 if nothing is open or
-        running.
-        """
+        """Return how many connections, requests and other resources are open."""
         return self._client.stats()
 
     @property
@@ -201,7 +195,7 @@ class SyncClient:
 
     @property
     def server_info(self) -> Implementation | None:
-        """Return the name and version of the server, or None if the server sent neither."""
+        """Return the name and version of the server, or None if the server did not send them."""
         return self._client.server_info
 
     @property
@@ -221,7 +215,7 @@ class SyncClient:
 
     @property
     def skipped_items(self) -> list[str]:
-        """Return the malformed items that were left out of lists so far, with the reasons."""
+        """Return the malformed items that were left out of lists, each with the reason."""
         return self._client.skipped_items
 
     def discover(self) -> DiscoverResult:
@@ -291,7 +285,7 @@ class SyncClient:
         retry: bool | None = None,
         allow_input_required: bool = False,
     ) -> CallToolResult | RequestAwaitingInput:
-        """Call a tool and return its whole result. The options are those of `Client.call_tool`."""
+        """Call a tool and return its full result. The options are those of `Client.call_tool`."""
         return run_blocking(
             self._client.call_tool(
                 name,
@@ -315,7 +309,7 @@ class SyncClient:
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> ResumedResult:
-        """Answer a request that waits for input. Return the result of its method, or another `RequestAwaitingInput`."""
+        """Answer a request that is waiting for input. Return its result, or another `RequestAwaitingInput`."""
         return run_blocking(
             self._client.resume(
                 pending,
@@ -328,7 +322,8 @@ class SyncClient:
         )
 
     def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
-        """Call the handlers for the input requests of a `RequestAwaitingInput`. Return the responses for `resume`."""
+        """Answer the questions of a `RequestAwaitingInput` with the client's handlers. Return the responses for
+        `resume`."""
         return run_blocking(self._client.answer_input_requests(requests))
 
     # Methods for resources
@@ -356,7 +351,7 @@ class SyncClient:
     def read_resource(
         self, uri: str, *, timeout: float | None = None, meta: Mapping[str, JSONValue] | None = None
     ) -> ReadResourceResult:
-        """Read a resource and return the whole result."""
+        """Read a resource and return the full result."""
         return run_blocking(self._client.read_resource(uri, timeout=timeout, meta=meta))
 
     # Methods for prompts and completion
@@ -389,7 +384,8 @@ class SyncClient:
         template: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Return suggestions for an argument of a prompt or a resource template. `value` is the text typed so far."""
+        """Return suggestions for an argument of a prompt or a resource template. `value` is what the user has typed so
+        far."""
         return run_blocking(self._client.complete(argument, value, prompt=prompt, template=template, context=context))
 
     # Methods for changes, settings and other requests
@@ -402,11 +398,12 @@ class SyncClient:
         resources: bool | None = None,
         uris: Iterable[str] = (),
     ) -> SyncSubscription:
-        """Receive changes, with the options of `Client.listen`: `for change in client.listen(...)`."""
+        """Watch lists and resources for changes: `for change in client.listen(...)`. The options are those of
+        `Client.listen`."""
         return SyncSubscription(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe_resource(self, uri: str) -> None:
-        """Subscribe to a resource of a handshake server. `listen` works with every protocol version."""
+        """Subscribe to a resource of a handshake server. For other servers, use `listen`."""
         run_blocking(self._client.subscribe_resource(uri))
 
     def unsubscribe_resource(self, uri: str) -> None:
@@ -414,11 +411,11 @@ class SyncClient:
         run_blocking(self._client.unsubscribe_resource(uri))
 
     def set_logging_level(self, level: LoggingLevel) -> None:
-        """Set the lowest level of the log messages that the server sends."""
+        """Set the minimum level of the log messages that the server sends."""
         run_blocking(self._client.set_logging_level(level))
 
     def send_roots_list_changed(self) -> None:
-        """Notify the server that the roots have changed."""
+        """Tell the server that the roots have changed."""
         run_blocking(self._client.send_roots_list_changed())
 
     def shutdown(self) -> None:
@@ -426,11 +423,12 @@ class SyncClient:
         run_blocking(self._client.shutdown())
 
     def request(self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None) -> Any:
-        """Send any request, for extensions. Return the result as plain JSON. The request is never sent twice."""
+        """Send a request with any method, for protocol extensions. Return the result as plain JSON. The client never
+        retries it."""
         return run_blocking(self._client.request(method, params, timeout=timeout))
 
     def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:
-        """Send any notification, for extensions."""
+        """Send a notification with any method, for protocol extensions."""
         run_blocking(self._client.notify(method, params))
 
 

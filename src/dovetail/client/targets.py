@@ -40,7 +40,7 @@ _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"
 
 
 class HTTPTarget:
-    """A server at a URL, with all options of its connection.
+    """An HTTP server at a URL, with options for the connection.
 
     Args:
         url: The URL of the server.
@@ -67,7 +67,7 @@ class HTTPTarget:
         try:
             parse_url(url)
         except ValueError as exc:
-            # `from None` hides the original URL, which may contain a password.
+            # `from None` hides the original error, because the URL may contain a password.
             raise ValueError(f"invalid URL: {exc}") from None
         _check_headers(headers)
         _check_certificates(verify, cert)
@@ -81,7 +81,7 @@ class HTTPTarget:
 
 
 class CommandTarget:
-    """A server that the client starts as a process, with all options of the process.
+    """A server that the client starts as a process, with options for the process.
 
     Args:
         command: A list of arguments, a script, or a command line as text.
@@ -130,9 +130,7 @@ Target: TypeAlias = (
 
 
 class ResolvedTarget:
-    """A server that a client can connect to: its name, a key that identifies it, and a function that creates a
-    transport.
-    """
+    """A server to connect to: its name, a key that identifies it, and a function that creates a transport."""
 
     def __init__(self, name: str, key: str | None, create_transport: Callable[[], ClientTransport]) -> None:
         self.name = name
@@ -195,7 +193,8 @@ def _is_command(target: object) -> TypeGuard[str | Path | Sequence[str]]:
 
 
 def as_command_target(target: Target, *, stderr: Callable[[str], None] | None = None) -> Target:
-    """Return a script, a command or an entry with a command as a `CommandTarget`, and any other target unchanged.
+    """Convert a script, a command or an mcp.json entry to a `CommandTarget` if it starts a process. Return other
+    targets unchanged.
 
     `stderr` is set unless the target already has a `stderr` function.
     """
@@ -266,7 +265,7 @@ def _check_headers(headers: Mapping[str, str] | None) -> None:
                 f"headers= contains {clip(name)!r}, which cannot be sent. A header must be one line of text"
             )
         if name.lower().encode() in RESERVED_HEADERS:
-            raise ValueError(f"headers= contains {name!r}, which the client sets itself")
+            raise ValueError(f"headers= contains {name!r}, but the client sets this header itself")
 
 
 def _check_certificates(verify: object, cert: object) -> None:
@@ -283,13 +282,13 @@ def _check_certificates(verify: object, cert: object) -> None:
 
 
 def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any]:
-    """Return the options of the transport. Several transports share one login."""
+    """Return the options for the HTTP transport. All transports of a client share one login."""
     options: dict[str, Any] = {"verify": target.verify, "cert": target.cert, "proxy": target.proxy}
     headers, auth = target.headers, target.auth
     if auth is None:
         return options | {"headers": headers or None}
     if any(name.lower() == "authorization" for name in headers):
-        raise ValueError("headers= contains Authorization, and auth= is set too. Pass only one of them")
+        raise ValueError("pass either auth= or an Authorization header, not both")
     parts = urlsplit(target.url)
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         log.warning("the credentials for %s are sent unencrypted. Use https", parts.netloc)
@@ -301,8 +300,7 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
     from dovetail.transports.http_client.remote_server import create_http_client
 
     create_client = functools.partial(create_http_client, **options, connect_timeout=timeouts.connect)
-    # Connections to other hosts, such as an authorization server, use neither the client's certificate nor its `verify`
-    # setting.
+    # The certificate and `verify` apply to this server only, not to other hosts such as an authorization server.
     verifies_others = target.verify if isinstance(target.verify, str | Path) else True
     other_options = options | {"verify": verifies_others, "cert": None}
     if other_options == options:
@@ -325,7 +323,7 @@ def _resolve_socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Re
         return ResolvedTarget(path, target, lambda: create_client(path=path))
     parts = urlsplit(target)
     if parts.port is None:
-        raise ValueError(f"invalid target {target!r}. Use tcp://host:port")
+        raise ValueError(f"invalid target {target!r}. It must be tcp://host:port")
     host, port = parts.hostname or "127.0.0.1", parts.port
     return ResolvedTarget(target, target, lambda: create_client(host=host, port=port))
 
@@ -354,7 +352,7 @@ def _check_inherit_env(inherit: object) -> None:
 
 
 def _shorten_command(argv: Sequence[str]) -> str:
-    """Return a short form of a command, without folders and without the interpreter of a script."""
+    """Return a short form of a command for messages. Leave out folders and the interpreter."""
     parts = [Path(part).name if index == 0 or _is_path(part) else part for index, part in enumerate(argv)]
     for index, part in enumerate(parts[1:], 1):
         if Path(part).suffix in _INTERPRETERS:
@@ -365,7 +363,7 @@ def _shorten_command(argv: Sequence[str]) -> str:
 
 
 def _get_script_name(argument: str) -> str:
-    """Return the file name of a script. If the name is common, add the name of its package."""
+    """Return the file name of a script. If the name is common, such as server.py, add the name of its package."""
     path = Path(argument)
     if path.stem not in _GENERIC_SCRIPT_NAMES:
         return path.name
@@ -402,7 +400,7 @@ def _build_script_command(target: str | Path) -> list[str]:
         siblings = [sibling.name for sibling in path.parent.glob("*" + path.suffix)] if path.parent.is_dir() else []
         raise add_context(
             ScriptNotFound(f"script {text!r} not found"),
-            hint=f"check the path. The client searched in {path.parent.absolute()}{suggest_match(path.name, siblings)}",
+            hint=f"check the path. The client looked in {path.parent.absolute()}{suggest_match(path.name, siblings)}",
         )
     return [*interpreter, str(path)]
 
@@ -415,16 +413,16 @@ def _guess_url(text: str) -> str:
 def _split_command(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # shlex reports a missing quote
+    except ValueError:  # a quotation mark is missing
         return text.split()
 
 
 def _parse_entry(entry: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | CommandTarget]:
-    """Return the name and the target of an entry of an mcp.json, or of an mcp.json with a single entry."""
+    """Return the name and target of a server from an mcp.json entry, or from an mcp.json with one entry."""
     servers = entry.get("mcpServers") or entry.get("servers")
     if isinstance(servers, Mapping):
         if len(servers) != 1:
-            raise ValueError(f"the configuration has {len(servers)} servers. Pass one of its entries")
+            raise ValueError(f"the configuration contains {len(servers)} servers. Pass only one of its entries")
         ((name, server_entry),) = servers.items()
         if not isinstance(server_entry, Mapping):
             raise ValueError(
@@ -439,4 +437,4 @@ def _parse_entry(entry: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | Com
         command = [entry["command"], *map(str, entry.get("args") or ())]
         return None, CommandTarget(command, env=entry.get("env"), cwd=entry.get("cwd"))
     keys = ", ".join(clip(str(key)) for key in entry) or "nothing"
-    raise ValueError(f"an entry of an mcp.json must have a command or a url. The entry has {keys}")
+    raise ValueError(f"an mcp.json entry must have a command or a url, but this one has {keys}")

@@ -22,28 +22,28 @@ log = logging.getLogger("dovetail")
 
 
 class ToolEntry:
-    """The information that is needed to call one tool."""
+    """What the client needs to know to call a tool."""
 
     __slots__ = ("_is_compiled", "_validator", "can_repeat", "header_paths", "sends_headers", "tool")
 
     def __init__(self, tool: Tool, paths: tuple[HeaderPath, ...], *, sends_headers: bool) -> None:
         self.tool = tool
         self.header_paths = paths
-        self.sends_headers = sends_headers  # whether the header paths are compiled
+        self.sends_headers = sends_headers  # True if arguments are also sent as headers
         hints = tool.annotations
         self.can_repeat = hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
         self._is_compiled = False
         self._validator: SchemaValidator | None = None
 
     def build_headers(self, arguments: dict[str, Any]) -> Headers:
-        """Return the headers of a call."""
+        """Return the HTTP headers for a tool call."""
         try:
             return build_param_headers(self.header_paths, arguments) if self.header_paths else ()
         except ValueError:
-            return ()  # the server will report the invalid argument
+            return ()  # the server reports the invalid argument
 
     def validate_result(self, result: CallToolResult, server: str) -> None:
-        """Check a result against the output schema of the tool. Raise InvalidResult if the result does not match."""
+        """Check a tool result against the tool's output schema. Raise InvalidResult if it does not match."""
         if self.tool.output_schema is None or result.is_error:
             return
         if result.structured_content is UNSET:
@@ -57,7 +57,9 @@ class ToolEntry:
             log.warning("%s: a result of %s is not checked: %s", server, clip(self.tool.name), exc)
             return
         if problem is not None:
-            raise InvalidResult(f"the result of {clip(self.tool.name)} does not match its output schema: {problem}")
+            raise InvalidResult(
+                f"the result of the tool {clip(self.tool.name)} does not match its output schema: {problem}"
+            )
 
     def _compile_validator(self, server: str) -> SchemaValidator | None:
         self._is_compiled = True
@@ -68,7 +70,8 @@ class ToolEntry:
         return self._validator
 
     def is_wrapped(self, *, is_stateless: bool) -> bool | None:
-        """Return whether the value of a result is wrapped in `result`. Return None if the schema does not show it.
+        """Return whether the server wraps the value of a result in `{"result": ...}`. Return None if the schema does
+        not say.
 
         Only handshake versions wrap values, and only values that are not objects. The output schema of a wrapped value
         has `result` as its only field.
@@ -82,7 +85,7 @@ class ToolEntry:
 
 
 def _has_only_result(schema: dict[str, Any]) -> bool:
-    """Return whether `result` is the only field of this schema and is not an object."""
+    """Return whether `result` is the only field of a schema, and is not an object."""
     properties: Any = schema.get("properties")
     if type(properties) is not dict or properties.keys() != {"result"}:
         return False
@@ -91,16 +94,16 @@ def _has_only_result(schema: dict[str, Any]) -> bool:
 
 
 class ToolIndex:
-    """The tools in the last list, by name."""
+    """The tools from the last list of the server, by name."""
 
     def __init__(self) -> None:
         self.entries: dict[str, ToolEntry] = {}
-        self.stale_names: frozenset[str] = frozenset()  # names of tools whose definitions may be outdated
+        self.stale_names: frozenset[str] = frozenset()  # tools whose definitions may be outdated
 
     def add_listed(
         self, tools: Iterable[Tool], server: str, *, sends_headers: bool, is_complete: bool = False
     ) -> list[Tool]:
-        """Store listed tools. Return the tools that may be used. `is_complete` means that the list contains all tools.
+        """Store listed tools, and return those that may be used. `is_complete` means that the list has all tools.
 
         If headers are sent, a tool with an invalid header annotation is left out. spec:
         streamable-http#schema-extension
@@ -127,7 +130,7 @@ class ToolIndex:
         return usable_tools
 
     def mark_stale(self) -> None:
-        """Mark all definitions as outdated."""
+        """Mark all definitions as possibly outdated."""
         self.stale_names = self.stale_names.union(self.entries)
         self.entries.clear()
 
@@ -147,7 +150,7 @@ _MAX_SHOWN_NAMES = 10
 
 
 class NameIndex:
-    """The names in the last lists, for hints about unknown names."""
+    """The names from the last lists of the server, for hints about unknown names."""
 
     def __init__(self) -> None:
         self._names_by_method: dict[str, list[str]] = {}

@@ -17,11 +17,11 @@ __all__ = ["SchemaLimits", "SchemaValidator", "UnusableSchema", "apply_defaults"
 
 _DEFAULT_LIMITS: Final = SchemaLimits()
 _MAX_MESSAGE_CHARS: Final = 512
-_MAX_PATTERN_BYTES: Final = 128 * KiB  # maximum size of one compiled pattern
+_MAX_PATTERN_BYTES: Final = 128 * KiB  # maximum memory of one compiled regular expression
 
 
 class SchemaValidator:
-    """A compiled schema that checks values."""
+    """A compiled JSON schema."""
 
     def __init__(self, plan: SchemaPlan, validator: Any, limits: SchemaLimits) -> None:
         self._validator = validator
@@ -29,9 +29,8 @@ class SchemaValidator:
         self._max_cost = limits.max_cost
 
     def find_error(self, value: Any) -> str | None:
-        """Return None if the value matches, else the location and the reason in one short line. Raise UnusableSchema if
-        the check would take too long.
-        """
+        """Return None if the value matches the schema, else one line about the first error. Raise UnusableSchema if the
+        check takes too long."""
         _, explain_cost = self._cost_estimator.estimate(value)
         try:
             if self._validator.is_valid(value):
@@ -45,8 +44,8 @@ class SchemaValidator:
 
 
 def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> SchemaValidator:
-    """Compile an untrusted schema. Raise UnusableSchema if values cannot be checked safely against the schema."""
-    import jsonschema_rs  # imported only by clients that check values
+    """Compile an untrusted JSON schema. Raise UnusableSchema if it is not safe to use."""
+    import jsonschema_rs  # few clients need this import
 
     plan = read_schema(schema, limits)
     validator_types = {DRAFT_7: jsonschema_rs.Draft7Validator, DRAFT_2019: jsonschema_rs.Draft201909Validator}
@@ -57,7 +56,7 @@ def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> Sc
             validate_formats=False,
             mask="the value",
             retriever=_reject_reference,
-            # This regex engine runs in linear time. It rejects lookaround and back references.
+            # This regex engine runs in linear time. It does not support lookaround and back references.
             pattern_options=jsonschema_rs.RegexOptions(
                 size_limit=_MAX_PATTERN_BYTES, dfa_size_limit=_MAX_PATTERN_BYTES
             ),
@@ -72,7 +71,7 @@ def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> Sc
 
 
 def apply_defaults(schema: Any, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a form, with defaults in place of omitted fields. spec: elicitation#requested-schema"""
+    """Return the answer to a form with default values for missing fields. spec: elicitation#requested-schema"""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return dict(content)
@@ -85,7 +84,7 @@ def apply_defaults(schema: Any, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reject_reference(uri: str) -> Any:
-    raise ValueError(f"reference to another document: {clip(uri)}")
+    raise ValueError(f"the schema refers to another document: {clip(uri)}")
 
 
 def _first_line(error: Exception) -> str:

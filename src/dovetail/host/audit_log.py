@@ -36,18 +36,18 @@ from dovetail.wire.codec import encode, to_plain
 
 log = logging.getLogger("dovetail")
 
-# All times are relative to this date, so that the entries of all processes and runs are in one order.
+# Count time from this date, so that the entries of all processes are in one order.
 _EPOCH: Final = "1970-01-01T00:00:00Z"
 _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
-_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # maximum size of the arguments of one call
+_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # larger arguments are shortened in the log
 _MAX_TEXT_CHARS: Final = 1000
 
 _TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
 
 
 class AuditLog:
-    """An append-only file of JSON lines. `dropped_count` is the number of entries that could not be written.
+    """A log file of JSON lines. Entries are only appended. `dropped_count` counts entries that could not be written.
 
     Args:
         path: The file.
@@ -77,10 +77,10 @@ class AuditLog:
         self._backup_count = backup_count
         self._lock = threading.Lock()
         self._file_descriptor = -1
-        read_version(read_first_line(self.path), self.path)  # raises immediately if the file is not usable
+        read_version(read_first_line(self.path), self.path)  # raise an error now if the file cannot be used
 
     def write(self, event: str, server: str = "", **fields: object) -> None:
-        """Add an entry. Fields that are None are left out.
+        """Add an entry. Fields with the value None are left out.
 
         Args:
             server: The name of the server.
@@ -91,14 +91,14 @@ class AuditLog:
         if self._may_mask(masked_fields):
             for resolver in self._resolvers:
                 masked_fields = resolver.mask(masked_fields)
-        # Truncate after masking, because a truncated secret would not be recognized.
+        # Shorten values after masking, because half a secret would not be recognized.
         bounded_fields = {
             name: _truncate(value) if isinstance(value, str) else value for name, value in masked_fields.items()
         }
         self._write_line(_encode_ascii_line(Event(event=event, at=_now(), server=server, data=bounded_fields)))
 
     def _may_mask(self, fields: dict[str, Any]) -> bool:
-        """Return whether the fields may contain a secret. Masking is slow, and most entries contain no secrets."""
+        """Return whether the fields may contain a secret. Masking is slow, and most entries contain none."""
         try:
             encoded_fields = encode(fields)
         except (TypeError, ValueError):
@@ -108,7 +108,7 @@ class AuditLog:
         )
 
     def close(self) -> None:
-        """Close the file. The next entry opens the file again."""
+        """Close the file. The next entry opens it again."""
         with self._lock:
             self._close_file()
 
@@ -135,7 +135,7 @@ class AuditLog:
                 self._close_file()
 
     def _ensure_open(self, next_bytes: int) -> None:
-        """Open the current file with room for the next line. Rotate the files if necessary."""
+        """Open the log file if needed. If the next line does not fit, start a new file."""
         file_stat = self._stat_current_file()
         if file_stat is None:
             self._close_file()
@@ -144,14 +144,14 @@ class AuditLog:
             file_stat = os.fstat(self._file_descriptor)
         if file_stat.st_size + next_bytes > self._max_bytes:
             with lock_path(self.path):
-                if self._stat_current_file() is not None:  # skip if another process has rotated the files
+                if self._stat_current_file() is not None:  # another process may have started a new file already
                     _rotate_files(self.path, self._backup_count)
             self._close_file()
-            # Open the file after releasing the lock, because opening may need the lock.
+            # Open the file after the lock is released, because opening may need the same lock.
             self._file_descriptor = _open_log(self.path)
 
     def _stat_current_file(self) -> os.stat_result | None:
-        """Return the status of the open file. Return None if no file is open or the file was renamed."""
+        """Return the status of the open file. Return None if no file is open, or if it was renamed."""
         if self._file_descriptor < 0:
             return None
         file_stat = os.fstat(self._file_descriptor)
@@ -167,7 +167,7 @@ class AuditLog:
 
 
 def read_audit_log(path: str | Path) -> Iterator[RecordingHeader | Frame | Event]:
-    """Yield the entries of an audit log and its older files, oldest first.
+    """Yield the entries of an audit log, oldest first. Older log files are included.
 
     Args:
         path: The newest file of the audit log.
@@ -180,7 +180,7 @@ def read_audit_log(path: str | Path) -> Iterator[RecordingHeader | Frame | Event
 
 
 def describe_shape(value: Any, depth: int = 0) -> Any:
-    """Describe a value without its content: names, types and lengths."""
+    """Describe a value by its names, types and lengths, without its content."""
     if isinstance(value, str):
         return f"string({len(value)})"
     if (type_name := _TYPE_NAMES.get(type(value))) is not None:
@@ -216,7 +216,7 @@ def _truncate(text: str) -> str:
 def _encode_ascii_line(part: Event | Frame | RecordingHeader) -> bytes:
     try:
         encoded_part = encode(part)
-    except (TypeError, ValueError):  # only the `json` module can encode a lone surrogate
+    except (TypeError, ValueError):  # only the `json` module can encode half a surrogate pair
         encoded_part = b"\x7f"
     if encoded_part.isascii() and b"\x7f" not in encoded_part:
         return encoded_part + b"\n"
@@ -229,11 +229,11 @@ _HEADER: Final = RecordingHeader(recording=FORMAT_VERSION, started_at=_EPOCH)
 def _open_log(path: Path) -> int:
     if read_version(read_first_line(path), path) < FORMAT_VERSION:
         with lock_path(path):
-            # Skip if another process has migrated the file.
+            # Another process may have converted the file already.
             if read_version(read_first_line(path), path) < FORMAT_VERSION:
                 _migrate_log(path)
     file_descriptor = open_for_append(path)
-    # Two processes may both write a header, which is harmless.
+    # If two processes both write a header, the second one does no harm.
     if os.fstat(file_descriptor).st_size == 0:
         append(file_descriptor, _encode_ascii_line(_HEADER))
     return file_descriptor
@@ -265,14 +265,14 @@ class CallOutcome(Struct, frozen=True, kw_only=True):
 
 
 def build_call_event(request: PolicyRequest) -> HostEvent:
-    """Return the event for the start of a call."""
+    """Return the event that a call has started."""
     return HostEvent(kind="tool.call", server=request.server, message=request.tool, details=request)
 
 
 def build_outcome_event(
     request: PolicyRequest, started_at: float, result: Any, error: BaseException | None
 ) -> HostEvent:
-    """Return the event for the end of a call that started at a `perf_counter` time."""
+    """Return the event that a call has ended. `started_at` is a `perf_counter` time."""
     outcome = type(error).__name__ if error is not None else "error" if getattr(result, "is_error", False) else "ok"
     details = CallOutcome(
         request=request,
@@ -285,9 +285,7 @@ def build_outcome_event(
 
 
 def create_audit_listener(audit_log: AuditLog, secrets: SecretResolver) -> Callable[[HostEvent], None]:
-    """Return a listener that writes the events of a host to an audit log. The audit log masks the secrets of the
-    host.
-    """
+    """Return a listener that writes the host's events to an audit log, with secrets masked."""
     audit_log._resolvers.append(secrets)  # pyright: ignore[reportPrivateUsage]
     write = audit_log.write
 

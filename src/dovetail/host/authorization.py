@@ -38,7 +38,7 @@ AskUser = Callable[[ConsentRequest], Any]
 
 
 class ConsentDeferred(PolicyError):
-    """Raised if the question was deferred. The inbox has the question under a ticket."""
+    """The user has not answered yet. The question is stored under a ticket."""
 
     def __init__(self, ticket: str) -> None:
         super().__init__(f"the call waits for an answer to ticket {ticket}", action="ask")
@@ -46,35 +46,35 @@ class ConsentDeferred(PolicyError):
 
 
 class ToolRecord(Struct, frozen=True, kw_only=True):
-    """A tool of a server with the values that all calls of the tool share. A record is computed once per definition."""
+    """A tool of a server, with everything that is computed only once per definition."""
 
     definition: Any
     fingerprint: str
-    request: PolicyRequest  # the request for the tool itself, without arguments
-    result_request: PolicyRequest  # the request for the results of the tool
+    request: PolicyRequest  # asks the policy about the tool, without arguments
+    result_request: PolicyRequest  # asks the policy about results of the tool
     limits: ToolLimits
 
 
 class Authorization(Struct, frozen=True, kw_only=True):
-    """The permission for one request. The execution and the check of the result use it, too."""
+    """The permission to send one request."""
 
     reason: str
-    request: PolicyRequest  # the request that the policy checked, with the arguments to send
+    request: PolicyRequest  # the request that the policy allowed. Send its arguments
     limits: ToolLimits = ToolLimits()
-    record: ToolRecord | None = None  # the record of the tool. None for other requests
-    is_immediate: bool = False  # True if no wait was necessary, so the definition is current
-    edited_value: Any = None  # arguments or result that the user entered instead
+    record: ToolRecord | None = None  # the tool, or None for other requests
+    is_immediate: bool = False  # True if nothing was awaited, so the tool definition is still current
+    edited_value: Any = None  # the arguments or result that the user entered instead
 
 
 class DecisionDetails(Struct, frozen=True):
-    """The details of a "decision" event."""
+    """The data of a "decision" event."""
 
     request: PolicyRequest
     decision: Decision
 
 
 class RequestAuthorizer:
-    """Authorizes requests with the policy, consent, grants, pins and limits of one host."""
+    """Decides whether a host may send a request, with its policy, consent, grants, pins and limits."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class RequestAuthorizer:
         arguments: Mapping[str, Any] | None,
         definition: Any = None,
     ) -> PolicyRequest:
-        """Return the policy request for one item of one server."""
+        """Return the question for the policy about one item of one server."""
         request = PolicyRequest(
             server=supervisor.name,
             tool=name,
@@ -129,11 +129,11 @@ class RequestAuthorizer:
         )
 
     def get_limits(self, supervisor: ServerSupervisor, name: str) -> ToolLimits:
-        """Return the limits of one item, from the policy and from the settings of its server."""
+        """Return the limits of one item. They come from the policy and the settings of its server."""
         return combine_limits(find_limits(self.policy, supervisor.name, name), supervisor.settings.limits)
 
     async def check_rate(self, server_name: str, operation: str) -> None:
-        """Count a request of a server. Raise PolicyError if the rate is exceeded."""
+        """Count a request to a server. Raise PolicyError if its rate limit is exceeded."""
         rate = find_limits(self.policy, server_name, operation).rate
         if rate is not None:
             self.meter.record_call(server_name, operation, rate)
@@ -141,7 +141,7 @@ class RequestAuthorizer:
     # Methods that decide
 
     def check(self, request: PolicyRequest) -> Decision:
-        """Return the decision of the policy. Raise PolicyError if the policy denies the request."""
+        """Return the policy's decision. Raise PolicyError if the request is denied."""
         return self._check_decision(request, self.policy.decide(request))
 
     async def authorize_call(
@@ -153,7 +153,7 @@ class RequestAuthorizer:
         wait: bool = True,
         ask: AskUser | None = None,
     ) -> Authorization:
-        """Authorize one call of a tool. Raise PolicyError if the call is denied."""
+        """Authorize one tool call. Raise PolicyError if the call is denied."""
         request = replace(record.request, arguments=normalize(record.request.schema, arguments), caller=caller)
         decision = self.policy.decide(request)
         if decision.action == "ask":
@@ -195,7 +195,7 @@ class RequestAuthorizer:
             ask: Asks a different user than the user of the host.
         """
         if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
-            request = replace(request, arguments={})  # None would ask about the tool, not about a call
+            request = replace(request, arguments={})  # None would ask about the tool instead of a call
         decision = self._decide(request, decision or self.policy.decide(request), ask)
         current_fingerprint = "" if definition is None else fingerprint(definition)
         authorization = await self._authorize_definition(
@@ -248,9 +248,8 @@ class RequestAuthorizer:
     async def apply_answer(
         self, request: PolicyRequest, current_fingerprint: str, answer: ConsentAnswer, decision: Decision
     ) -> Authorization:
-        """Return the authorization after an answer of the user. Raise PolicyError if the user did not allow the
-        request.
-        """
+        """Apply the user's answer and return the authorization. Raise PolicyError if the user did not allow the
+        request."""
         match answer:
             case Allow():
                 await self._store_grant(request, current_fingerprint, answer)
@@ -264,13 +263,13 @@ class RequestAuthorizer:
                 raise self._refusal_error(request, decision, answer.reason or "the user declined")
 
     def check_edited_arguments(self, request: PolicyRequest, value: Any) -> PolicyRequest:
-        """Return the request with the arguments that the user entered. Raise PolicyError if the policy denies the
-        arguments.
-        """
+        """Return the request with the arguments that the user entered. Raise PolicyError if the policy denies them."""
         if request.kind not in _KINDS_WITH_ARGUMENTS:
             return request
         if not isinstance(value, dict):
-            raise PolicyError(f"{request.full_name}: edited arguments must be an object, not {type(value).__name__}")
+            raise PolicyError(
+                f"the edited arguments for {request.full_name} must be an object, not {type(value).__name__}"
+            )
         edited_request = request.with_arguments(value)
         self.check(edited_request)
         return edited_request
@@ -278,9 +277,7 @@ class RequestAuthorizer:
     # Methods that emit events for decisions
 
     def _decide(self, request: PolicyRequest, decision: Decision, ask: AskUser | None) -> Decision:
-        """Return the decision. If the decision is "ask" and no user can be asked, return the decision that
-        replaces it.
-        """
+        """Return the policy's decision. Replace "ask" if there is no user to ask."""
         if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
         decision = apply_non_interactive(self.policy, decision)
@@ -296,7 +293,7 @@ class RequestAuthorizer:
         return decision
 
     def allow(self, request: PolicyRequest, decision: Decision, reason: str = "") -> Authorization:
-        """Emit the event of an allowed request and return its authorization."""
+        """Emit an event that the request is allowed, and return its authorization."""
         reason = reason or decision.reason
         if self._events.has_listeners("decision"):
             self._emit_decision(request, replace(decision, action="allow", reason=reason))
@@ -323,7 +320,7 @@ class RequestAuthorizer:
         )
 
     def emit_answer(self, request: PolicyRequest, answer: ConsentAnswer, reason: str) -> None:
-        """Emit the event of an answer."""
+        """Emit an event with the user's answer."""
         message = type(answer).__name__.lower()
         self._events.emit(
             HostEvent(kind="consent", server=request.server, message=message, reason=reason, details=request)
@@ -332,7 +329,7 @@ class RequestAuthorizer:
     # Methods for grants and pins
 
     async def _store_grant(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
-        """Store a grant, unless the user allowed the request only once."""
+        """Store the user's answer as a grant, unless it was for one request only."""
         if answer.scope != "once" and request.server_identity:
             new_grant = Grant.from_request(
                 request,
@@ -344,24 +341,24 @@ class RequestAuthorizer:
             await _store(request, self.grants.add, new_grant)
 
     def _is_pinned(self, request: PolicyRequest, current_fingerprint: str) -> bool:
-        """Return whether the caller, or the user of the host, used this definition last."""
+        """Return whether this tool definition is the one that the caller used last."""
         identity = request.server_identity
         if not identity:
-            return True  # a server without an identity cannot have pins
+            return True  # pins need a server identity
         if request.caller:
             return self._caller_pins.get(request.caller, identity, request.tool) == current_fingerprint
         pin = self.pins.get(identity, request.tool)
         return pin is not None and pin.fingerprint == current_fingerprint
 
     async def pin_definition(self, request: PolicyRequest, definition: Any, current_fingerprint: str) -> None:
-        """Store that the caller of the request, or the user of the host, uses this definition."""
+        """Remember that the caller uses this tool definition."""
         if definition is None or not request.server_identity:
             return
         if request.caller:
             self._caller_pins.put(
                 request.caller, request.server_identity, request.tool, current_fingerprint, definition
             )
-            # A caller never changes the pins of the host's user.
+            # A gateway caller never changes the pins of the host's user.
             return
         pin = self.pins.get(request.server_identity, request.tool)
         if pin is None or pin.fingerprint != current_fingerprint:
@@ -372,9 +369,7 @@ class RequestAuthorizer:
     def find_definition_changes(
         self, request: PolicyRequest, definition: Any, current_fingerprint: str
     ) -> list[DefinitionChange] | None:
-        """Return the changes since the definition was used last. Return None if the changes are only cosmetic or
-        narrowing.
-        """
+        """Return how a definition changed since its last use. Return None if the changes are harmless."""
         if definition is None or not request.server_identity:
             return None
         definition_changes = self._compare_with_pin(request, definition, current_fingerprint)
@@ -383,7 +378,7 @@ class RequestAuthorizer:
     def _compare_with_pin(
         self, request: PolicyRequest, definition: Any, current_fingerprint: str
     ) -> list[DefinitionChange]:
-        """Return the changes since the caller used the definition.
+        """Return how a definition changed since the caller last used it.
 
         If the caller has not used the definition, compare with the pin of the host's user. An anonymous caller gets no
         changes if the host's user has pinned the current definition.
@@ -421,7 +416,7 @@ class RequestAuthorizer:
 
 
 async def _store(request: PolicyRequest, save: Callable[..., Any], *args: Any) -> None:
-    """Save in a thread, because another process may have locked the file. Raise PolicyError if saving fails."""
+    """Save a file in a thread, because another process may have locked it. Raise PolicyError if this fails."""
     try:
         await asyncio.to_thread(save, *args)
     except OSError as exc:
@@ -445,7 +440,7 @@ def _suggest_rule(request: PolicyRequest) -> str:
 def build_consent_request(
     request: PolicyRequest, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
 ) -> ConsentRequest:
-    """Return the question to the user for a policy request."""
+    """Return the question for the user about a policy request."""
     kind: ConsentKind = request.kind  # pyright: ignore[reportAssignmentType]
     return ConsentRequest(
         kind=kind,

@@ -12,16 +12,16 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import replace
 
-_IDLE_TIMEOUT_S: Final = 900.0  # seconds until an unused client is closed
+_IDLE_TIMEOUT_S: Final = 900.0  # close a client that was unused for this long
 _MAX_CALLERS: Final = 256
 
-# A function that returns the client options of a caller, such as headers, auth or env. None means that the caller has
-# no credentials.
+# Returns the client options for a caller, such as headers, auth or env.
+# Returns None if the caller has no credentials.
 CredentialsProvider = Callable[[Principal], Mapping[str, Any] | None]
 
 
 class CallerClients:
-    """The supervisors of one server, by caller."""
+    """The clients of one server, one for each gateway caller."""
 
     def __init__(
         self, shared_server: ServerSupervisor, create_client: Callable[..., Any], credentials: CredentialsProvider
@@ -33,18 +33,19 @@ class CallerClients:
 
     @property
     def servers(self) -> tuple[ServerSupervisor, ...]:
-        """Return the supervisors of all callers."""
+        """Return the server supervisors of all callers."""
         return tuple(self._servers_by_caller.values())
 
     def get_server(self, principal: Any) -> ServerSupervisor:
-        """Return the supervisor of a caller. Raise PolicyError if the caller is anonymous or has no credentials."""
+        """Return the server supervisor for a caller. Raise PolicyError if the caller is anonymous or has no
+        credentials."""
         if principal is None:
             raise add_context(
-                PolicyError(f"{self._shared_server.name} requires authentication"),
+                PolicyError(f"the server {self._shared_server.name} requires authentication"),
                 server=self._shared_server.name,
             )
         server = self._servers_by_caller.pop(str(principal), None) or self._create_server(principal)
-        self._servers_by_caller[str(principal)] = server  # the last used caller is at the end
+        self._servers_by_caller[str(principal)] = server  # move the caller to the end, because it was used last
         return server
 
     def _create_server(self, principal: Any) -> ServerSupervisor:

@@ -30,17 +30,17 @@ __all__ = ["Catalog", "CatalogEntry", "ServerItems"]
 
 
 class Catalog(Struct, frozen=True, kw_only=True, dict=True):
-    """All items that the servers of a host offer."""
+    """All tools, resources and prompts that the servers of a host offer."""
 
     tools: tuple[CatalogEntry, ...] = ()  # all tools
     resources: tuple[CatalogEntry, ...] = ()  # all resources
     resource_templates: tuple[CatalogEntry, ...] = ()  # all resource templates
     prompts: tuple[CatalogEntry, ...] = ()  # all prompts
-    problems: tuple[str, ...] = ()  # items that were left out, with the reasons
+    problems: tuple[str, ...] = ()  # items that were left out, each with a reason
 
     @classmethod
     def from_servers(cls, servers: Mapping[str, ServerItems]) -> "Catalog":
-        """Create a catalog from the items of each server, by the name of the server."""
+        """Create a catalog from the items of each server. The keys are server names."""
         problems: list[str] = []
         ordered = sorted(servers.items())
         return cls(
@@ -54,9 +54,8 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def find(self, name: str) -> CatalogEntry | None:
-        """Return a tool by full name or model name, or by bare name if only one server has it. Return None if the name
-        is unknown.
-        """
+        """Return a tool by its full name or model name. A bare name works if only one server has it. Return None if it
+        is unknown."""
         entry = self._by_name.get(name)
         if entry is not None:
             return entry
@@ -69,11 +68,11 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def tokens(self) -> int:
-        """Return the estimated number of tokens of all tools."""
+        """Return the estimated tokens of all tool definitions."""
         return sum(tool.tokens for tool in self.tools)
 
     def search(self, text: str, limit: int = 10) -> list[CatalogEntry]:
-        """Return the tools that match a text, best first.
+        """Return the tools that match a search text, best first.
 
         Args:
             limit: The maximum number of tools.
@@ -81,7 +80,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         return [self.tools[position] for position in self._index.search(text, limit)]
 
     def filter(self, names: Iterable[str]) -> "Catalog":
-        """Return a catalog with only these tools, by full name."""
+        """Return a catalog that contains only the tools with these full names."""
         full_names = set(names)
         return Catalog(
             tools=tuple(tool for tool in self.tools if tool.full_name in full_names),
@@ -104,7 +103,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         return to_anthropic_tools(self.tools)
 
     def to_gemini(self) -> list[dict[str, Any]]:
-        """Return the tools in the format of Gemini: one group of function declarations."""
+        """Return the tools in the format of Gemini, as one group of function declarations."""
         return to_gemini_tools(self.tools)
 
     def parse_openai_call(self, call: object) -> tuple[str, dict[str, Any]]:
@@ -122,9 +121,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         return self._resolve_call(*parse_gemini_call(call))
 
     def lint(self, profile: str) -> list[tuple[str, str]]:
-        """Return the problems that a model provider would reject in the declared tools, each with the full name of its
-        tool.
-        """
+        """Return problems that make a model provider reject a tool, each with the tool's full name."""
         return lint_tools(self.tools, profile)
 
     def _resolve_call(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -135,7 +132,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_name(self) -> dict[str, CatalogEntry]:
-        # The names cannot clash, because only full names have a dot.
+        # Model names cannot equal full names, because only full names contain a dot.
         return {tool.model_name: tool for tool in self.tools} | {one.full_name: one for one in self.tools}
 
     @cached_property
@@ -171,7 +168,7 @@ def _merge_entries(
 def _drop_ambiguous(
     kind: str, server: str, definitions: Sequence[Definition], problems: list[str]
 ) -> Iterable[CatalogEntry]:
-    """Return each item once. Leave out names with several different definitions, because they are ambiguous."""
+    """Return each item once. Leave out a name that has several different definitions."""
     definitions_by_name: dict[str, Definition] = {}
     ambiguous: set[str] = set()
     for definition in definitions:
@@ -243,7 +240,7 @@ def explain_unknown_tool(
 
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """Return a suggestion to append to an error message, or an empty text."""
+    """Return a suggestion for an error message, or an empty string."""
     matches = get_close_matches(name, [*candidates], 1)
     return f". Did you mean {matches[0]}?" if matches else ""
 

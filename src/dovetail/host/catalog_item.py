@@ -9,7 +9,7 @@ from dovetail.wire.prompts import Prompt
 from dovetail.wire.resources import Resource, ResourceTemplate
 from dovetail.wire.tools import Tool
 
-# Estimated for English and JSON. Each model provider counts tokens differently.
+# An estimate for English text and JSON. Each model counts tokens differently.
 BYTES_PER_TOKEN: Final = 4
 
 Definition: TypeAlias = Tool | Resource | ResourceTemplate | Prompt
@@ -28,15 +28,15 @@ class CatalogEntry(Struct, frozen=True, kw_only=True):
     """One tool, resource, template or prompt of a host."""
 
     server: str  # the name of the server
-    name: str  # the name or URI on the server
-    full_name: str  # the name in the host: "server.tool"
+    name: str  # the name or URI that the server uses
+    full_name: str  # the name in the host, such as "server.tool"
     model_name: str  # the name that models see
-    definition: Any  # the definition as the server listed it
-    tokens: int = 0  # an estimate of the tokens that the definition takes
+    definition: Any  # the definition that the server sent
+    tokens: int = 0  # estimated tokens of the definition
 
 
 def estimate_tokens(definition: Definition) -> int:
-    """Estimate the tokens of a definition."""
+    """Estimate how many tokens a definition needs."""
     if isinstance(definition, Tool):
         model_view: Any = (definition.name, definition.description or "", definition.input_schema)
     else:
@@ -45,7 +45,7 @@ def estimate_tokens(definition: Definition) -> int:
 
 
 def get_item_name(definition: Definition) -> str:
-    """Return the server's name for an item, or its URI."""
+    """Return the name or URI of an item on its server."""
     match definition:
         case Resource():
             return definition.uri

@@ -34,12 +34,12 @@ class HostEvent(Struct, frozen=True, kw_only=True):
     """One event of a host."""
 
     kind: EventKind  # the kind of event, such as "server.state" or "tool.call"
-    server: str  # the name of the server. Empty for events of the host
-    previous_state: str | None = None  # the previous state, for "server.state"
-    state: str | None = None  # the new state, for "server.state"
-    message: str | None = None  # a short text, such as a line of stderr or the name of the tool
+    server: str  # name of the server. Empty for events of the host itself
+    previous_state: str | None = None  # for "server.state": the previous state
+    state: str | None = None  # for "server.state": the new state
+    message: str | None = None  # short text, such as a line of stderr or a tool name
     reason: str | None = None  # the reason for the event
-    details: Any = None  # further data. The type depends on the kind of event
+    details: Any = None  # more data. Its type depends on the kind of event
 
 
 EventCallback: TypeAlias = Callable[[HostEvent], object]
@@ -50,10 +50,11 @@ class EventEmitter:
 
     def __init__(self) -> None:
         self._listeners: list[tuple[str, EventCallback]] = []
-        self._callbacks_by_kind: dict[str, tuple[EventCallback, ...]] = {}  # cache of the listeners by kind
+        # cache: the listeners for each kind of event
+        self._callbacks_by_kind: dict[str, tuple[EventCallback, ...]] = {}
 
     def on(self, kind: str, callback: EventCallback) -> Callable[[], None]:
-        """Call a function for each event of a kind or glob. Call the returned function to remove the callback."""
+        """Call a function for each event that matches a kind or glob. The returned function removes the callback."""
         listener = (check_event_kind(kind), callback)
         self._listeners.append(listener)
         self._callbacks_by_kind.clear()
@@ -66,12 +67,12 @@ class EventEmitter:
         return stop
 
     def has_listeners(self, kind: EventKind) -> bool:
-        """Return whether any listener receives events of this kind."""
+        """Return whether a listener receives events of this kind."""
         callbacks = self._callbacks_by_kind.get(kind)
         return bool(self._find_callbacks(kind) if callbacks is None else callbacks)
 
     def emit(self, event: HostEvent) -> None:
-        """Call the listeners of an event. Log the exception of a listener."""
+        """Call the listeners for an event. If one raises an exception, log it."""
         for callback in self._find_callbacks(event.kind):
             try:
                 callback(event)
@@ -87,7 +88,7 @@ class EventEmitter:
 
 
 def check_event_kind(kind: str) -> str:
-    """Return an event kind or a glob. Raise ValueError if no known kind matches it."""
+    """Return an event kind or glob. Raise ValueError if it matches no known kind."""
     if any(fnmatchcase(event_kind, kind) for event_kind in EVENT_KINDS):
         return kind
     matches = get_close_matches(kind, EVENT_KINDS, 1)

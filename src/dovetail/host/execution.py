@@ -24,7 +24,7 @@ from dovetail.wire.tools import CallToolResult
 
 
 class CallExecutor:
-    """Holds the limits and events of one host, and reviews results."""
+    """Applies the limits of a host to calls, and checks results."""
 
     def __init__(self, authorizer: RequestAuthorizer, events: EventEmitter) -> None:
         self.meter = authorizer.meter
@@ -32,7 +32,7 @@ class CallExecutor:
         self._authorizer = authorizer
 
     async def review(self, authorization: Authorization, result: Any, ask: AskUser | None = None) -> Any:
-        """Return the result of a tool, cut or edited if necessary. Raise PolicyError if the result is denied.
+        """Return the result of a tool after the policy checked it. Raise PolicyError if the result is denied.
 
         An encoded result stays encoded if it does not change.
         """
@@ -60,7 +60,7 @@ class CallExecutor:
 
 
 class ServerUse:
-    """The use of a server for one authorized request, within its limits. An event reports the outcome.
+    """Uses a server for one authorized request, within its limits. At the end it emits an event.
 
     `async with ServerUse(...) as use: use.result = await use.client.call_tool(...)`
     """
@@ -73,7 +73,7 @@ class ServerUse:
         self._supervisor = supervisor
         self._authorization = authorization
         self._limit: AbstractAsyncContextManager[None] | None = None
-        self._started_at: float | None = None  # None if no listener needs the time
+        self._started_at: float | None = None  # None if no listener needs the duration
         self.client: Any = None
         self.result: Any = None
 
@@ -107,11 +107,11 @@ class ServerUse:
 def find_denial(
     authorizer: RequestAuthorizer, supervisor: ServerSupervisor, kind: str, name: str
 ) -> PolicyError | None:
-    """Return the error for an item that the policy denies or hides for every call. Return None for any other item."""
+    """Return the error for an item that the policy always denies or hides. Return None for other items."""
     request = authorizer.create_request(supervisor, kind, name, None)
     decision = authorizer.policy.decide(request)
     rule = decision.rule
-    # The arguments and annotations of the call are not known here.
+    # The arguments of the call are not known yet.
     depends_on_call = rule is not None and bool(rule.when or rule.unless or rule.annotations)
     if decision.action in ("hide", "deny") and not depends_on_call:
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)

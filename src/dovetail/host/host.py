@@ -67,7 +67,7 @@ from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.roots import Root
 from dovetail.wire.tools import CallToolResult
 
-# Seconds to wait for running calls of gateway callers when the host closes.
+# When the host closes, wait this long for the calls of gateway callers.
 _SERVE_DRAIN_TIMEOUT_S: Final = 15.0
 
 
@@ -128,7 +128,7 @@ class Host:
             audit_log = audit_log or Path(state_dir, "audit.jsonl")
         self._defaults = defaults or ServerSettings()
         self._events = EventEmitter()
-        self._secrets = secrets or SecretResolver()  # masks resolved values in all reports
+        self._secrets = secrets or SecretResolver()  # masks secrets in all output
         grant_store = grants if isinstance(grants, GrantStore) else GrantStore(grants)
         self._authorizer = RequestAuthorizer(
             as_policy(policy),
@@ -167,7 +167,7 @@ class Host:
         watch: bool = False,
         **options: Unpack[HostOptions],
     ) -> Self:
-        """Create a host with the servers of configuration files. Without paths, use all files of known hosts.
+        """Create a host with the servers from configuration files. Without paths, use the files of all known hosts.
 
         Args:
             level: "user", or "project" for files of a project, whose servers start only with the user's consent.
@@ -181,12 +181,12 @@ class Host:
         return host
 
     async def reload(self) -> None:
-        """Read the configuration again. Restart servers whose entries changed. Other servers keep running."""
+        """Read the configuration files again. Restart servers whose entries changed, and keep the others running."""
         if self._config_watcher is None:
             raise ValueError("reload() works only for a host that was created with Host.from_config()")
         entries, problems = self._config_watcher.read()
         for name in self._config_watcher.forget_changed(entries):
-            if self._servers.find(name) is not None:  # the server may have been removed already
+            if self._servers.find(name) is not None:  # the server may already be removed
                 await self._servers.remove(name)
         self._apply_config(entries, problems)
 
@@ -216,7 +216,7 @@ class Host:
 
     @property
     def config_problems(self) -> tuple[ConfigProblem, ...]:
-        """Return the problems of configuration files."""
+        """Return the problems in the configuration files."""
         return self._servers.config_problems
 
     # Methods that open and close the host
@@ -226,7 +226,7 @@ class Host:
         return self
 
     async def open(self) -> None:
-        """Start the servers with `start="eager"`, without waiting for them. Other servers start when they are used."""
+        """Start the servers that have `start="eager"`, without waiting for them. Other servers start on first use."""
         self._servers.is_open = True
         for server in self._servers.list():
             if server.settings.start == "eager" and server.state != "disabled":
@@ -240,9 +240,7 @@ class Host:
         return self._servers.is_open
 
     def stats(self) -> HostStats:
-        """Return the numbers of running servers, calls and other open resources. All counts are 0 if nothing is open or
-        running.
-        """
+        """Return how many servers, calls and other resources are running or open."""
         servers = [
             server for supervisor in self._servers.list() for server in self._servers.list_for_callers(supervisor)
         ]
@@ -257,7 +255,7 @@ class Host:
         await self.close()
 
     async def close(self) -> None:
-        """Stop all servers concurrently, within a time limit. No server starts until the host is opened again."""
+        """Stop all servers at the same time, within a time limit. No server starts again until the host is opened."""
         self._servers.is_open = False
         if self._watch_task is not None:
             self._watch_task.cancel()
@@ -290,7 +288,7 @@ class Host:
         credentials: CredentialsProvider | None = None,
         **client_options: Unpack[ManagedClientOptions],
     ) -> ManagedServer:
-        """Add a server: any target of a `Client`, with the client's options.
+        """Add a server. The target and the options are those of `Client`.
 
         Args:
             settings: How to treat the server. Defaults to the `defaults` of the host.
@@ -328,22 +326,19 @@ class Host:
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncGenerator[Client]:
-        """Yield the client of one server, for methods that the host does not have. The policy does not apply to
-        requests of this client.
-        """
+        """Yield the client of one server, for methods that the host does not have. The policy does not check its
+        requests."""
         async with self._servers.get(name).using() as client:
             yield client
 
     def on(self, event: str, callback: Callable[[HostEvent], object]) -> Callable[[], None]:
-        """Call a function for each event of a kind. The kind may be a glob. Call the returned function to remove the
-        callback.
-        """
+        """Call a function for each event that matches a kind or glob. The returned function removes the callback."""
         return self._events.on(event, callback)
 
     # Methods that list items
 
     async def list_tools(self) -> tuple[CatalogEntry, ...]:
-        """Return the tools of all servers, with unambiguous names, in a stable order."""
+        """Return the tools of all servers. Names are unique, and the order is stable."""
         return (await self._catalog.fetch("tool")).tools
 
     async def list_resources(self) -> tuple[CatalogEntry, ...]:
@@ -359,7 +354,7 @@ class Host:
         return (await self._catalog.fetch("prompt")).prompts
 
     async def catalog(self, max_tokens: int | None = None) -> Catalog:
-        """Return a snapshot of the items of all servers.
+        """Return a snapshot of the tools, resources and prompts of all servers.
 
         Args:
             max_tokens: If the tools take more tokens, three search tools replace them.
@@ -412,8 +407,7 @@ class Host:
         retry: bool | None = None,
         **kwargs: object,
     ) -> CallToolResult | PendingCall:
-        """Call a tool by "server.tool", by its model name, or by its bare name if only one server has a tool of this
-        name.
+        """Call a tool by "server.tool" or by its model name. The bare name works if only one server has such a tool.
 
         Args:
             arguments: The arguments of the tool. Other keyword arguments are added to them.
@@ -461,7 +455,7 @@ class Host:
         timeout: float | None = None,
         **options: Any,
     ) -> Any:
-        """Perform an authorized call with the arguments that the policy checked. `resume` continues an earlier call."""
+        """Run an authorized call with the arguments that the policy checked. `resume` continues an earlier call."""
         request, max_seconds = authorization.request, authorization.limits.timeout
         try:
             async with ServerUse(self._executor, supervisor, authorization) as use:
@@ -514,7 +508,7 @@ class Host:
         template: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Return suggestions of a server, as `Client.complete` does.
+        """Return suggestions for an argument, like `Client.complete`.
 
         Args:
             prompt: The name of the prompt that has the argument. Pass this or `template`.
@@ -540,12 +534,12 @@ class Host:
     # Methods for pending questions
 
     async def list_pending(self) -> "AsyncGenerator[PendingConsent]":
-        """Yield the questions that wait for an answer, oldest first."""
+        """Yield the open questions to the user, oldest first."""
         for item in await self._pending_calls.list_items():
             yield item
 
     async def answer(self, ticket: str, answer: ConsentAnswer | ShortAnswer) -> CallToolResult | PendingCall | None:
-        """Answer a pending question with True, False, Allow, Deny, AllowWithChanges, or the values of a form.
+        """Answer an open question with True, False, Allow, Deny, AllowWithChanges, or the values of a form.
 
         Returns the result of the call that waited for the answer. Returns None if another process waits for the answer.
         """
@@ -561,7 +555,7 @@ class Host:
         name: str = "gateway",
         **options: Unpack[ServerOptions],
     ) -> Server:
-        """Return a server that offers the items of all servers, the gateway. Other options are those of `Server`.
+        """Return a gateway: one server that offers the items of all servers. It has the options of `Server`.
 
         Args:
             mode: "merged" offers all tools, "search" offers three tools that find the others.
@@ -585,7 +579,8 @@ class Host:
         auth: "ServerAuth | None" = None,
         **options: Unpack[ASGIOptions],
     ) -> ASGIApp:
-        """Return the gateway as an ASGI application: `/mcp`, `/search/mcp`, and `/servers/NAME/mcp` for each server.
+        """Return the gateway as an ASGI application. Its paths are `/mcp`, `/search/mcp`, and `/servers/NAME/mcp` for
+        each server.
 
         Options are those of `Server.asgi`.
 
@@ -606,7 +601,7 @@ class Host:
         reload: bool = False,
         **options: Unpack[HTTPServerOptions],
     ) -> None:
-        """Serve all servers as one server until a signal arrives or the client disconnects.
+        """Serve all servers as one, until a signal arrives or the client disconnects.
 
         Options are those of `Server.run`.
 
@@ -617,7 +612,7 @@ class Host:
             auth: Checks the credentials of callers over HTTP, as in `Server(auth=...)`.
             reload: Restarts the program when one of its files changes. Use it only in development.
         """
-        # `Server.run` checks the options of the transport.
+        # `Server.run` checks these options.
         run: Callable[..., None] = self.as_server(mode, name=name, auth=auth).run
         run(transport, reload=reload, **options)
 
@@ -630,7 +625,7 @@ class Host:
         auth: "ServerAuth | None" = None,
         **options: Unpack[HTTPServerOptions],
     ) -> None:
-        """Serve all servers as one server in the running event loop. Options are those of `Server.serve`.
+        """Serve all servers as one in the running event loop. The options are those of `Server.serve`.
 
         Returns when the host is closed. If the host is not open, this method opens it and closes it at the end.
 
@@ -641,7 +636,7 @@ class Host:
             auth: Checks the credentials of callers over HTTP, as in `Server(auth=...)`.
         """
         async with nullcontext() if self.is_open else self:
-            # `Server.serve` checks the options of the transport.
+            # `Server.serve` checks these options.
             serve: Any = self.as_server(mode, name=name, auth=auth).serve
             task = asyncio.get_running_loop().create_task(serve(transport, **options))
             self._serve_tasks.add(task)
@@ -656,12 +651,12 @@ class Host:
 
 
 def get_parts(host: Host) -> HostParts:
-    """Return the parts of a host, for other packages of dovetail."""
+    """Return the internal parts of a host, for other packages of dovetail."""
     return host._parts  # pyright: ignore[reportPrivateUsage]
 
 
 def _create_pin_store(pins: PinStore | str | Path | None, grants: GrantStore) -> PinStore:
-    """Return the store of the pins. The default is a file beside the grants."""
+    """Return the store for pins. By default, it is a file next to the grants."""
     if pins is None and grants.path is not None:
         return PinStore(grants.path.with_name("pins.json"))
     return pins if isinstance(pins, PinStore) else PinStore(pins)

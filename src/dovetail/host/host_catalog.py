@@ -32,7 +32,7 @@ _REQUEST_KINDS: Final[Mapping[ItemKind, str]] = {"tool": "tool.call", "prompt": 
 
 
 class ToolRecords:
-    """The records of one server's tools, for one list and one policy."""
+    """The tools of one server with their policy data, computed once per list and policy."""
 
     __slots__ = ("by_name", "policy", "tools")
 
@@ -43,10 +43,10 @@ class ToolRecords:
 
 
 class HostCatalog:
-    """The lists of all servers of a host, filtered by its policy."""
+    """The items of all servers of a host that the policy does not hide."""
 
     def __init__(self, servers: ManagedServers, authorizer: RequestAuthorizer, ready_timeout: float) -> None:
-        self.ready_timeout = ready_timeout  # seconds to wait for servers that are not ready
+        self.ready_timeout = ready_timeout  # how long to wait for servers that are starting
         self._servers = servers
         self._authorizer = authorizer
         self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
@@ -55,9 +55,8 @@ class HostCatalog:
     # Methods that build catalogs
 
     async def fetch(self, *kinds: ItemKind) -> Catalog:
-        """Fetch these lists from all servers and return the catalog. The items of a slow server appear in a later
-        catalog.
-        """
+        """Fetch the lists of all servers and return a catalog. If a server is too slow, a later catalog
+        has its items."""
         tasks = [
             asyncio.get_running_loop().create_task(self._fetch_lists(supervisor, kinds))
             for supervisor in self._list_enabled_servers()
@@ -67,7 +66,7 @@ class HostCatalog:
                 await asyncio.wait(tasks, timeout=self.ready_timeout)
             finally:
                 for task in tasks:
-                    task.cancel()  # the request for the list continues in another task
+                    task.cancel()  # another task continues to fetch the list
         return self.get_cached(*kinds)
 
     async def _fetch_lists(self, supervisor: ServerSupervisor, kinds: Sequence[ItemKind]) -> None:
@@ -76,7 +75,7 @@ class HostCatalog:
                 await supervisor.listed(kind)
 
     def get_cached(self, *kinds: ItemKind) -> Catalog:
-        """Return the catalog of the cached lists, without a request to any server."""
+        """Return a catalog of the cached lists, without asking a server."""
         requested_kinds: Sequence[ItemKind] = kinds or ITEM_KINDS
         snapshot: list[tuple[ServerSupervisor, ItemKind, dict[str, Any]]] = [
             (supervisor, kind, supervisor.known.get(kind, _NO_ITEMS))
@@ -100,7 +99,7 @@ class HostCatalog:
         return [supervisor for supervisor in self._servers.list() if supervisor.state != "disabled"]
 
     def is_visible(self, supervisor: ServerSupervisor, kind: ItemKind, name: str, definition: Any) -> bool:
-        """Return whether the settings of the server and the policy allow an item to be listed."""
+        """Return whether the server settings and the policy allow an item to be listed."""
         if kind == "tool" and not _is_included(name, supervisor.settings):
             return False
         request_kind = _REQUEST_KINDS.get(kind, "resource.read")
@@ -110,7 +109,7 @@ class HostCatalog:
     # Methods for one tool
 
     async def find_tool(self, name: str) -> tuple[ServerSupervisor, str]:
-        """Return the server and the tool for a name. Raise NotFound if the name is unknown."""
+        """Return the server and the tool with this name. Raise NotFound if the name is unknown."""
         server_name, dot, tool = name.partition(".")
         if dot and (supervisor := self._servers.find(server_name)) is not None:
             return supervisor, tool
@@ -123,7 +122,8 @@ class HostCatalog:
         return self._servers.get(entry.server), entry.name
 
     async def get_record(self, supervisor: ServerSupervisor, tool: str) -> ToolRecord:
-        """Return the record of a tool's current definition. Raise NotFound if the tool is unknown or hidden."""
+        """Return the current definition of a tool with its policy data. Raise NotFound if the tool is unknown or
+        hidden."""
         tools = supervisor.get_fresh("tool")
         if tools is None:
             tools = await supervisor.current("tool")
@@ -147,9 +147,7 @@ class HostCatalog:
         return record
 
     async def check_unchanged(self, supervisor: ServerSupervisor, record: ToolRecord) -> None:
-        """Raise PolicyError if a tool has changed since the user was asked, because the user may take long to
-        answer.
-        """
+        """Raise PolicyError if a tool has changed while the user was asked."""
         current_record = await self.get_record(supervisor, record.definition.name)
         if current_record is not record and current_record.fingerprint != record.fingerprint:
             name = f"{supervisor.name}.{record.definition.name}"

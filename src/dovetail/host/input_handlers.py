@@ -31,17 +31,17 @@ _KIND_BY_METHOD: Final = {
     "sampling/createMessage": "sampling.request",
     "roots/list": "roots.list",
 }
-_MAX_REPLY_TOKENS: Final = 8192  # maximum number of tokens in one sampling response
+_MAX_REPLY_TOKENS: Final = 8192  # maximum tokens of one sampling response
 
 
 class RequestRejected(InvalidParams):
-    """Raised if the user or the policy rejects the request. spec: sampling#error-handling"""
+    """The user or the policy rejected the request. spec: sampling#error-handling"""
 
     code = -1
 
 
 class HostInputHandlers:
-    """The input handlers of one server."""
+    """Answers the requests for input from one server."""
 
     def __init__(
         self,
@@ -60,11 +60,12 @@ class HostInputHandlers:
         self._roots_provider = roots_provider
         self._is_trusted = is_trusted
         self._server_identity = server_identity
-        self._check_rate = check_rate  # applies the rate limit of the server
-        self._user_lock = asyncio.Lock()  # each server asks the user one question at a time
+        self._check_rate = check_rate  # applies the server's rate limit
+        self._user_lock = asyncio.Lock()  # a server asks the user one question at a time
 
     def client_options(self) -> dict[str, Any]:
-        """Return the client options with the handlers. The client declares only these capabilities to the server."""
+        """Return the client options with the input handlers. The client declares only the capabilities that have a
+        handler."""
         options: dict[str, Any] = {
             "elicitation_handler": self.elicit,
             "url_elicitation_handler": self.elicit_url,
@@ -85,7 +86,7 @@ class HostInputHandlers:
         )
 
     def filter_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the response to a request that the policy denies, else None.
+        """Return a response that declines a request if the policy denies it. Otherwise return None.
 
         The request is for the user of a gateway's caller. If this method returns None, that user decides.
         """
@@ -110,12 +111,12 @@ class HostInputHandlers:
         return await self._ask_user("elicitation.form", details)
 
     async def elicit_url(self, params: ElicitRequestParams) -> Any:
-        """Ask the user to visit a page. The consent handler may open the page."""
+        """Ask the user to visit a web page. The consent handler may open the page."""
         host = urlsplit(params.url or "").hostname or ""
         return await self._ask_user("elicitation.url", {"message": params.message, "url": params.url, "host": host})
 
     async def _ask_user(self, kind: str, details: dict[str, Any]) -> Any:
-        """Ask the user, unless the policy denies the request. The policy cannot answer for the user."""
+        """Ask the user, unless the policy denies the request. The policy can never answer for the user."""
         decision = self._authorizer.policy.decide(self._policy_request(kind))
         if decision.action in ("deny", "hide"):
             return ElicitResult(action="decline")
@@ -136,16 +137,13 @@ class HostInputHandlers:
             case _:
                 if kind == "elicitation.url":
                     return True
-                raise InputRequestError(
-                    "answer a form with the entered values (AllowWithChanges({...}) or a dict), or with Deny()"
-                )
+                raise InputRequestError("answer a form with Deny(), a dict of the values, or AllowWithChanges({...})")
 
     # Methods for sampling
 
     async def create_message(self, params: CreateMessageRequestParams) -> CreateMessageResult:
-        """Return a response of the host's model. The model gets no context of other servers. The rate limit of the
-        server applies.
-        """
+        """Return a reply from the host's model. The model sees nothing from other servers. The server's rate limit
+        applies."""
         assert self._model is not None
         params = replace(params, include_context="none", max_tokens=min(params.max_tokens, _MAX_REPLY_TOKENS))
         try:
@@ -198,7 +196,7 @@ class HostInputHandlers:
     # Methods for roots
 
     async def list_roots(self) -> Sequence[Any]:
-        """Return the roots that this server may see."""
+        """Return the roots that the server may see."""
         roots: Any = self._roots_provider() if callable(self._roots_provider) else self._roots_provider
         roots = await roots if asyncio.iscoroutine(roots) else roots
         try:
@@ -225,7 +223,7 @@ def _to_content(edited: Any) -> Any:
 
 
 def _apply_edit(params: CreateMessageRequestParams, edited: Any) -> CreateMessageRequestParams:
-    """Apply the user's changes to the request: its messages, or any of its fields."""
+    """Apply the user's changes to a sampling request: its messages, or any of its fields."""
     if isinstance(edited, str):
         edited = [{"role": "user", "content": _to_content(edited)}]
     changes = {"messages": to_plain(edited)} if isinstance(edited, list) else to_plain(edited)
@@ -236,7 +234,7 @@ _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[..
 
 
 def add_handler_hints(exc: MCPError) -> None:
-    """Add a hint with the host option for the capability that the server requires."""
+    """Add a hint to an error if the host lacks the option for a capability that the server requires."""
     data = getattr(exc, "data", None)
     required_capabilities: Any = data.get("requiredCapabilities") if isinstance(data, dict) else None
     hints = (

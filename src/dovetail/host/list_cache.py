@@ -39,12 +39,12 @@ class ListCache:
 
     def __init__(self, server_name: str, emit: Callable[[HostEvent], None]) -> None:
         self.items_by_kind: dict[ItemKind, dict[str, Any]] = {}
-        self.fetched_at: dict[ItemKind, float] = {}  # request time of each current list
+        self.fetched_at: dict[ItemKind, float] = {}  # by kind, when the current list was requested
         self.change_callbacks: list[ChangeCallback] = []
         self._server_name = server_name
         self._emit = emit
-        self._change_counts: Counter[ItemKind] = Counter()  # number of change notifications by kind
-        self._seen_change_counts: dict[ItemKind, int] = {}  # change counts at the time each list was requested
+        self._change_counts: Counter[ItemKind] = Counter()  # by kind, the number of change notifications
+        self._seen_change_counts: dict[ItemKind, int] = {}  # by kind, the number of changes when the list was requested
         self._awaited_kinds: set[ItemKind] = set()
 
     def invalidate(self) -> None:
@@ -52,26 +52,25 @@ class ListCache:
         self.fetched_at.clear()
 
     def handle_change(self, list_name: str, uri: str | None = None, details: Any = None) -> None:
-        """Mark a list as outdated and notify the callbacks."""
+        """Mark a list as outdated and call the callbacks."""
         for kind in _KINDS_BY_LIST.get(list_name, ()):
             self.fetched_at.pop(kind, None)
             self._change_counts[kind] += 1
         self._notify(list_name, uri, details)
 
     def mark_awaited(self, kind: ItemKind) -> None:
-        """Record that a caller got no list, or an incomplete list. The next update then notifies the callbacks."""
+        """Remember that a caller got an incomplete list. The next update then calls the callbacks."""
         self._awaited_kinds.add(kind)
 
     def get_change_count(self, kind: ItemKind) -> int:
-        """Return the number of change notifications so far. Request the list after this call, and pass the number to
-        `update`.
-        """
+        """Return the number of change notifications so far. Call this before requesting the list, and pass the number
+        to `update`."""
         return self._change_counts[kind]
 
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, change_count: int) -> None:
-        """Store a list. `fetched_at` and `change_count` are the values from the time when the list was requested."""
+        """Store a list. `fetched_at` and `change_count` are from the moment when the list was requested."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
-        if change_count == self._change_counts[kind]:  # the list did not change during the request
+        if change_count == self._change_counts[kind]:  # the list has not changed since the request
             self.fetched_at[kind] = fetched_at
         is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count
         self._seen_change_counts[kind] = change_count
@@ -90,7 +89,7 @@ class ListCache:
             callback(_NOTIFICATION_BY_LIST[list_name], uri)
 
     def add_callback(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change. Call the returned function to remove the callback."""
+        """Call a function for each change. The returned function removes the callback."""
         self.change_callbacks.append(callback)
 
         def stop() -> None:
@@ -101,7 +100,7 @@ class ListCache:
 
 
 def has_change_notices(client: Client) -> bool:
-    """Return whether a server declares change notifications."""
+    """Return whether the server promises change notifications."""
     capabilities = client.server_capabilities
     return any(
         capability is not None and capability.list_changed
@@ -110,7 +109,7 @@ def has_change_notices(client: Client) -> bool:
 
 
 async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
-    """Fetch the definitions of a kind, by name or URI."""
+    """Fetch all items of a kind, by name or URI."""
     capabilities = client.server_capabilities
     match kind:
         case "tool":
@@ -127,7 +126,7 @@ async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
 
 
 def _index_definitions(definitions: Sequence[Any], key_attribute: str) -> dict[str, Any]:
-    """Return the definitions by name or URI. A name with several different definitions is left out as ambiguous."""
+    """Return the definitions by name or URI. Leave out a name that has several different definitions."""
     by_key: dict[str, Any] = {}
     ambiguous: set[str] = set()
     for definition in definitions:

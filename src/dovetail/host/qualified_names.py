@@ -13,37 +13,36 @@ from typing import Final
 MAX_NAME_CHARS: Final = 64
 SEPARATOR: Final = "__"
 
-# 13 characters of 5 bits. A collision with another server's name takes 2**65 attempts.
+# Each character has 5 bits, so a collision takes 2**65 attempts.
 _DIGEST_CHARS: Final = 13
-_MAX_SERVER_CHARS: Final = 20  # maximum length of a shortened server name
+_MAX_SERVER_CHARS: Final = 20  # longer server names are shortened to this length
 _MAX_TOOL_CHARS: Final = MAX_NAME_CHARS - _MAX_SERVER_CHARS - _DIGEST_CHARS - 2 * len(SEPARATOR)
 
-# Underscores count as invalid, so that no separator remains.
+# An underscore counts as invalid, because two of them separate the server from the tool.
 _INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")
-# Neither part may contain the separator, or form it together with the other part. Gemini requires a letter or
-# underscore first.
+# Neither part may contain the separator, also not together with the other part.
+# Gemini requires a letter or underscore first.
 _PLAIN_SERVER: Final = re.compile(r"(?!.*__)(?:[A-Za-z]|_[A-Za-z0-9-])(?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _PLAIN_TOOL: Final = re.compile(r"(?!.*__)[A-Za-z0-9-][A-Za-z0-9_-]*")
 _SERVER_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def make_full_name(server: str, tool: str) -> str:
-    """Return the full name. A server name has no dot, so the full name can be split again."""
+    """Return the full name "server.tool". Server names have no dot, so the full name can be split again."""
     return f"{server}.{tool}"
 
 
 def split_full_name(name: str) -> tuple[str, str]:
-    """Return the server and the tool of a full name. Raise ValueError if the name is invalid."""
+    """Split a full name into server and tool. Raise ValueError if it is invalid."""
     server, dot, tool = name.partition(".")
     if not dot or not server:
-        raise ValueError(f"invalid full name {name!r}: use server.tool")
+        raise ValueError(f"invalid full name {name!r}. It must be SERVER.TOOL")
     return server, tool
 
 
 def make_model_name(server: str, tool: str) -> str:
-    """Return the name for a model, which is unique for each server and tool. It has at most 64 letters, digits, dashes
-    and underscores.
-    """
+    """Return a name for models that is unique for each server and tool. It has at most 64 letters, digits, dashes and
+    underscores."""
     joined = f"{server}{SEPARATOR}{tool}"
     if len(joined) <= MAX_NAME_CHARS and _PLAIN_SERVER.fullmatch(server) and _PLAIN_TOOL.fullmatch(tool):
         return joined
@@ -58,22 +57,22 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def _digest_pair(server: str, tool: str) -> str:
-    # The length shows where the server name ends. JSON text may contain surrogates, which plain UTF-8 cannot encode.
+    # The length shows where the server name ends. Plain UTF-8 cannot encode the surrogates that JSON may contain.
     pair = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
     return base64.b32encode(hashlib.sha256(pair).digest()).decode("ascii").lower()[:_DIGEST_CHARS]
 
 
 def check_server_name(name: str) -> str:
-    """Return a server name. Raise ValueError unless the name has only ASCII letters, digits, dashes and underscores."""
+    """Return a server name. Raise ValueError if it contains anything but ASCII letters, digits, dashes
+    and underscores."""
     if not _SERVER_NAME_PATTERN.fullmatch(name):
         raise ValueError(f"a server name must be 1 to 64 letters, digits, dashes and underscores, not {name!r}")
     return name
 
 
 def make_server_name(name: str) -> str:
-    """Return a valid server name for a name in a file. Names with other characters get a digest, so that different
-    names stay different.
-    """
+    """Make a valid server name from a name in a file. Invalid characters are replaced, and a digest keeps
+    names unique."""
     if _SERVER_NAME_PATTERN.fullmatch(name):
         return name
     ascii_name = re.sub(r"[^A-Za-z0-9_-]+", "-", name[:256]).strip("-")

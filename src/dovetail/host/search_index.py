@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from dovetail.wire.tools import Tool
 
-_SATURATION: Final = 1.2  # the usual value of this BM25 constant
+_SATURATION: Final = 1.2  # the usual constant of the BM25 ranking
 _LENGTH_WEIGHT: Final = 0.75
 _NAME_WEIGHT: Final = 4
 _TITLE_WEIGHT: Final = 2
-_MAX_INDEXED_WORDS: Final = 2000  # maximum number of words per tool. More words do not improve the match
+_MAX_INDEXED_WORDS: Final = 2000  # index only the first words of a tool
 _MAX_TEXT_CHARS: Final = 20_000
 _MAX_QUERY_WORDS: Final = 64
 
@@ -27,7 +27,7 @@ _WORD_PATTERN: Final = re.compile(r"[^\W_]+")
 
 
 def extract_words(text: str) -> list[str]:
-    """Return the words of a text without stop words and plural endings. Names in camel case are split."""
+    """Split a text into words. Leave out stop words and plural endings, and split camelCase names."""
     raw_words = (word.lower() for word in _WORD_PATTERN.findall(_CAMEL_CASE_BOUNDARY.sub(" ", text[:_MAX_TEXT_CHARS])))
     return [_stem(word) for word in raw_words if word not in _STOP_WORDS]
 
@@ -39,7 +39,7 @@ def _stem(word: str) -> str:
 
 
 class SearchIndex:
-    """An index of the words of tools."""
+    """A search index for tools."""
 
     def __init__(self, tools: Sequence[Tool], servers: Sequence[str] = ()) -> None:
         counters = [_count_words(tool) for tool in tools]
@@ -53,7 +53,7 @@ class SearchIndex:
                 self._postings.setdefault(word, []).append((position, count))
 
     def search(self, text: str, limit: int) -> list[int]:
-        """Return the positions of the best matches. Equal matches keep their order."""
+        """Return the positions of the best matches. Equally good matches keep their order."""
         scores: dict[int, float] = {}
         for word in dict.fromkeys(extract_words(text)[:_MAX_QUERY_WORDS]):
             postings = self._postings.get(word, ())

@@ -68,7 +68,7 @@ SEARCH_TOOL_BY_NAME: Final = {
 
 
 def create_search_catalog(catalog: Catalog) -> Catalog:
-    """Return the catalog with the three search tools in place of its tools."""
+    """Return a catalog with the three search tools instead of all tools."""
     search_catalog = Catalog.from_servers({HOST_SERVER_NAME: ServerItems(tools=SEARCH_TOOLS)})
     return replace(
         search_catalog,
@@ -79,7 +79,7 @@ def create_search_catalog(catalog: Catalog) -> Catalog:
 
 
 def run_search_tool(catalog: Catalog, tool: str, arguments: Any) -> CallToolResult:
-    """Return the result of `search_tools` or `describe_tool`."""
+    """Run `search_tools` or `describe_tool` and return the result."""
     if tool == SEARCH_TOOL:
         limit = arguments.get("limit")
         max_results = limit if type(limit) is int and 0 < limit <= _MAX_RESULTS else 10
@@ -93,10 +93,10 @@ def run_search_tool(catalog: Catalog, tool: str, arguments: Any) -> CallToolResu
 
 
 def parse_inner_call(arguments: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name and the arguments of the tool to call."""
+    """Return the name and the arguments of the tool that `call_tool` should call."""
     name, inner_arguments = arguments.get("name"), arguments.get("arguments")
     if type(name) is not str or not (inner_arguments is None or type(inner_arguments) is dict):
-        raise InvalidParams("Invalid params: call_tool requires a name and takes arguments as an object")
+        raise InvalidParams("Invalid params: call_tool requires a name, and its arguments must be an object")
     return name, inner_arguments or {}
 
 

@@ -16,27 +16,27 @@ ServerState: TypeAlias = Literal["idle", "starting", "ready", "degraded", "unaut
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
-    """How a host treats one server. Times are in seconds."""
+    """Settings for one server of a host. Times are in seconds."""
 
-    trusted: bool = False  # whether a policy uses the annotations of the tools
-    include_tools: Sequence[str] = ("*",)  # globs of tool names that are offered
-    exclude_tools: Sequence[str] = ()  # globs of tool names that are not offered
-    start: Literal["lazy", "eager"] = "lazy"  # "lazy" starts the server when it is used, "eager" when the host opens
-    start_timeout: float = 30.0  # seconds in which the server must start
-    timeouts: Timeouts | None = None  # timeouts of the client's requests
-    roots: Sequence[str | Path | Root] | None = None  # roots that the server may use. None uses the roots of the host
-    limits: ToolLimits = ToolLimits()  # limits of each tool, in addition to the limits of the policy
-    idle_timeout: float | None = None  # seconds without use after which the server stops. None means never
-    list_timeout: float = 10.0  # seconds in which the server must list its items
-    list_ttl: float = 60.0  # seconds that a list is reused if the server sends no change notices
-    restart_delay: float = 1.0  # seconds before the second start attempt. Each failure doubles the delay
-    max_restart_delay: float = 60.0  # maximum number of seconds between start attempts
-    max_restarts: int = 5  # number of failures in a row after which the delay is `max_restart_delay`
+    trusted: bool = False  # True if the policy may rely on the tool annotations of this server
+    include_tools: Sequence[str] = ("*",)  # globs for the tools to offer
+    exclude_tools: Sequence[str] = ()  # globs for the tools to leave out
+    start: Literal["lazy", "eager"] = "lazy"  # "lazy" starts the server on first use, "eager" when the host opens
+    start_timeout: float = 30.0  # maximum seconds for starting the server
+    timeouts: Timeouts | None = None  # timeouts for requests to the server
+    roots: Sequence[str | Path | Root] | None = None  # roots that the server may see. None means the roots of the host
+    limits: ToolLimits = ToolLimits()  # limits for each tool, in addition to those of the policy
+    idle_timeout: float | None = None  # stop the server after this many seconds without use. None means never
+    list_timeout: float = 10.0  # maximum seconds for listing tools, resources and prompts
+    list_ttl: float = 60.0  # seconds to reuse a list if the server sends no change notifications
+    restart_delay: float = 1.0  # seconds before the second start. The delay doubles after each failure
+    max_restart_delay: float = 60.0  # maximum seconds between two starts
+    max_restarts: int = 5  # after this many failures in a row, wait `max_restart_delay`
 
     def __post_init__(self) -> None:
         for name in ("include_tools", "exclude_tools", "roots"):
             if isinstance(value := getattr(self, name), str):
-                raise TypeError(f"{name} must be a list, not {value!r}")
+                raise TypeError(f"{name} must be a list of strings, not {value!r}")
         for name in ("start_timeout", "list_timeout"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be greater than 0")
@@ -48,7 +48,7 @@ _PROCESS_KEYS: Final = ("command", "args", "env", "cwd")
 
 
 def identify_server(target: Target) -> str:
-    """Return the digest of a target as written. The digest contains no secrets, because references are not resolved.
+    """Return a digest of a target. It does not depend on secrets, because references stay as written.
 
     Headers are left out, because they identify the client and not the server.
 
@@ -59,7 +59,7 @@ def identify_server(target: Target) -> str:
 
 
 def identify_project_server(target: Target, origin: str) -> str:
-    """Return the digest of a target in a project's file. The same target in another file has a different digest."""
+    """Return a digest of a target in a project file. The same target in another file has a different digest."""
     return hashlib.sha256(encode_canonical([_describe_target(target), origin])).hexdigest()[:32]
 
 
@@ -79,7 +79,7 @@ def _describe_target(target: Any) -> Any:
             return {"target": str(target["url"])}
         case Mapping():
             return {name: target[name] for name in _PROCESS_KEYS if target.get(name)}
-        case _:  # the target is an object of this process
+        case _:  # the target is a Python object
             return {"object": f"{type(target).__module__}.{type(target).__qualname__}", "name": _get_name(target)}
 
 

@@ -41,7 +41,7 @@ class ManagedServers:
         model: Model | None,
         roots: Sequence[str | Path | Root],
     ) -> None:
-        self.is_open = False  # no server starts while the host is closed
+        self.is_open = False  # servers can only start while the host is open
         self.config_problems: tuple[ConfigProblem, ...] = ()
         self._authorizer = authorizer
         self._events = events
@@ -66,9 +66,8 @@ class ManagedServers:
         credentials: CredentialsProvider | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> ManagedServer:
-        """Add a server and return its supervisor. `target` may be a function that returns the target after resolving
-        secrets.
-        """
+        """Add a server and return its supervisor. `target` may be a function that creates the target, after it resolved
+        secrets."""
         check_server_name(name)
         if name == HOST_SERVER_NAME:
             raise ValueError(f"the name {HOST_SERVER_NAME!r} is reserved for the host's own tools")
@@ -85,7 +84,7 @@ class ManagedServers:
         )
 
         async def create_client(**extra_options: Any) -> Client:
-            # Resolve the target in a thread, because resolving a secret may take long.
+            # Run this in a thread, because reading a secret may take long.
             resolved_target: Any = (
                 await asyncio.to_thread(target)
                 if callable(target) and not isinstance(target, InProcessServer)
@@ -173,7 +172,7 @@ class ManagedServers:
         """Start a server without waiting for it."""
 
         async def start() -> None:
-            with contextlib.suppress(MCPError):  # the state of the server has the error
+            with contextlib.suppress(MCPError):  # the state of the server contains the error
                 await supervisor.ready()
 
         supervisor.spawn(start())
@@ -196,17 +195,16 @@ class ManagedServers:
         return tuple(self._servers_by_name[name] for name in sorted(self._servers_by_name))
 
     def list_views(self) -> tuple[ManagedServer, ...]:
-        """Return all servers as the user of the host sees them, sorted by name."""
+        """Return the public view of all servers, sorted by name."""
         return tuple(self._views_by_name[name] for name in sorted(self._views_by_name))
 
     def get_for_caller(self, supervisor: ServerSupervisor, principal: Any) -> ServerSupervisor:
-        """Return the supervisor of a server for one caller of a gateway. Raise PolicyError if the caller may not use
-        the server.
-        """
+        """Return the supervisor that a gateway caller uses for a server. Raise PolicyError if the caller may not use
+        it."""
         caller_clients = self._caller_clients.get(supervisor.name)
         return supervisor if caller_clients is None else caller_clients.get_server(principal)
 
     def list_for_callers(self, supervisor: ServerSupervisor) -> tuple[ServerSupervisor, ...]:
-        """Return the supervisors of a server: the shared supervisor, and the supervisors of single gateway callers."""
+        """Return all supervisors of a server: the shared one, and those of single gateway callers."""
         caller_clients = self._caller_clients.get(supervisor.name)
         return (supervisor,) if caller_clients is None else (supervisor, *caller_clients.servers)

@@ -28,7 +28,7 @@ log = logging.getLogger("dovetail")
 T = TypeVar("T")
 
 _MAX_LIST_ATTEMPTS: Final = 2
-_STOP_TIMEOUT_S: Final = 5.0  # seconds in which a server must stop
+_STOP_TIMEOUT_S: Final = 5.0  # maximum time for stopping a server
 
 
 class ResourceSubscription:
@@ -40,7 +40,7 @@ class ResourceSubscription:
 
 
 class ServerSupervisor:
-    """Manages one server of a host. `ManagedServer` is the public view of a supervisor."""
+    """Starts, watches and restarts one server of a host. `ManagedServer` is its public view."""
 
     def __init__(
         self,
@@ -59,20 +59,20 @@ class ServerSupervisor:
     ) -> None:
         self.name = name
         self.settings = settings
-        self.identity = identity  # a digest of the command or URL of the server
+        self.identity = identity  # a digest of the server's command or URL
         self.source = source
         self.state: ServerState = "idle" if enabled else "disabled"
         self.last_error: MCPError | None = None
-        self.shared = False  # whether callers of a gateway also use the server
-        self.screen = input_filter  # checks input requests of the server to gateway callers
+        self.shared = False  # True if gateway callers also use the server
+        self.screen = input_filter  # checks questions that the server sends to gateway callers
         self._create_client = create_client
         self._emit = emit
-        self._authorize_start = authorize_start  # raises if the server must not start
-        self._find_start_obstacle = find_start_obstacle  # returns why the server cannot start, or an empty text
+        self._authorize_start = authorize_start  # raises an error if the server must not start
+        self._find_start_obstacle = find_start_obstacle  # returns why the server cannot start, or an empty string
         self._mask = mask  # masks secrets in messages
-        self.client: Client | None = None  # None while the server does not run
+        self.client: Client | None = None  # None while the server is stopped
         self._mounted_client: MountedClient | None = None
-        # The mounted client. It is None if the server was started without the capabilities of gateway callers.
+        # Forwards requests of gateway callers. None if the server was started without their capabilities.
         self.forwarder: MountedClient | None = None
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -84,12 +84,12 @@ class ServerSupervisor:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._failure_count = 0
         self._retry_at = 0.0
-        self._has_change_notices = False  # whether the server sends change notifications
+        self._has_change_notices = False  # True if the server sends change notifications
 
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings
     ) -> "ServerSupervisor":
-        """Return a supervisor of the same server with another client. Both share the callbacks for changes."""
+        """Return a supervisor of the same server with another client. Both report changes to the same callbacks."""
         sibling = ServerSupervisor(
             self.name,
             create_client,
@@ -134,15 +134,14 @@ class ServerSupervisor:
 
     @property
     def asleep(self) -> bool:
-        """Return whether the server neither runs nor starts."""
+        """Return whether the server is neither running nor starting."""
         return self.client is None and (self._start_task is None or self._start_task.done())
 
     # Methods that start the server
 
     async def ready(self) -> Client:
-        """Return the connected client. Concurrent callers share one start. After a failed start, raise an error until
-        the delay has passed.
-        """
+        """Start the server if needed, and return its client. Callers share one start. After a failure, raise an error
+        until the delay has passed."""
         if self.client is not None:
             return self.client
         start_task = self._start_task
@@ -153,13 +152,13 @@ class ServerSupervisor:
         return await self._await_shared(start_task)
 
     async def _await_shared(self, task: "asyncio.Task[T]") -> T:
-        """Return the result of a task. Other callers may await the same task."""
+        """Wait for a task that other callers may also wait for."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not _is_being_cancelled():
                 raise add_context(
-                    ProcessStartError("the server was stopped while it started"), server=self.name
+                    ProcessStartError("the server was stopped while it was starting"), server=self.name
                 ) from None
             raise
 
@@ -204,7 +203,7 @@ class ServerSupervisor:
             start_error = self._record_failure(self._to_start_error(exc))
             raise start_error from start_error.__cause__
         self.client, self._mounted_client = client, mounted_client
-        # Stateless servers get the capabilities with each request.
+        # Stateless servers receive the capabilities with each request.
         if is_announced or is_stateless(client.protocol_version or ""):
             self.forwarder = mounted_client
         self._list_cache.invalidate()
@@ -236,9 +235,8 @@ class ServerSupervisor:
                 )
 
     def _record_failure(self, exc: MCPError, *, was_connected: bool = False) -> MCPError:
-        """Count a failure and set the time of the next attempt. The delay grows with each failure. After a lost
-        connection, the first delay is 0.
-        """
+        """Count a failure and schedule the next start. The delay grows with each failure. After a lost connection, the
+        first delay is 0."""
         self._failure_count += 1
         first_delay, max_delay = self.settings.restart_delay, self.settings.max_restart_delay
         doublings = self._failure_count - 1 - (1 if was_connected else 0)
@@ -256,9 +254,7 @@ class ServerSupervisor:
     # Methods for a running server
 
     def _on_connection_change(self, error: TransportError | None) -> None:
-        """Handle a lost or restored connection. The client reconnects by itself. After too many failures, the client is
-        dropped.
-        """
+        """Update the state when the connection is lost or restored. After too many failures, close the client."""
         if self.client is None:
             return
         self._list_cache.invalidate()
@@ -273,7 +269,7 @@ class ServerSupervisor:
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[Client]:
-        """Yield the client for some requests. The outcome of the requests changes the state of the server."""
+        """Yield the client. If a request fails, the state of the server changes."""
         self.use_count += 1
         client: Client | None = None
         error: BaseException | None = None
@@ -287,9 +283,9 @@ class ServerSupervisor:
             self.end_use(client, error)
 
     def end_use(self, client: Client | None, error: BaseException | None) -> None:
-        """End a use that was counted in `use_count`. `error` is the error of the request, if any."""
+        """End the use of the server that `use_count` counts. `error` is the error of the request, if any."""
         if client is None:
-            pass  # `ready` has recorded the failed start
+            pass  # `ready` has already counted the failed start
         elif error is None:
             self._failure_count = 0
             if self.state in ("degraded", "unauthorized") and self.client is client:
@@ -307,19 +303,18 @@ class ServerSupervisor:
             async with client.listen() as changes:
                 async for change in changes:
                     self._handle_change(change)
-        self._has_change_notices = False  # without notices, cached lists expire
+        self._has_change_notices = False  # without change notifications, cached lists expire
 
     def _handle_change(self, change: ChangeEvent) -> None:
         self._list_cache.handle_change(change.kind, change.uri, change)
 
     def follow(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change. Call the returned function to stop."""
+        """Call a function for each change. The returned function stops this."""
         return self._list_cache.add_callback(callback)
 
     async def subscribe(self, uris: Sequence[str]) -> Callable[[], None]:
-        """Subscribe to resources. The subscription keeps the server running and survives restarts. Call the returned
-        function to end it.
-        """
+        """Subscribe to resources. This keeps the server running and continues after a restart. The returned function
+        ends it."""
         subscription = ResourceSubscription(tuple(uris))
         await self._open_subscription(subscription)
         self._subscriptions.append(subscription)
@@ -339,7 +334,7 @@ class ServerSupervisor:
         subscription.task.add_done_callback(lambda _: self._release_use())
 
     async def _reopen_subscription(self, subscription: ResourceSubscription) -> None:
-        """Subscribe again after a restart. Report each resource as changed, because updates may have been lost."""
+        """Subscribe again after a restart. Report all resources as changed, because updates may have been lost."""
         await self._open_subscription(subscription)
         if subscription not in self._subscriptions:
             subscription.task.cancel()
@@ -359,7 +354,7 @@ class ServerSupervisor:
     # Methods that list items
 
     async def listed(self, kind: ItemKind) -> Mapping[str, Any]:
-        """Return the items by name or URI. If the server is stopped or fails, return the last known items."""
+        """Return the items by name or URI. If the server is stopped or fails, return the last known ones."""
         if self.state == "disabled":
             return {}
         if kind in self.known and (self.asleep or self.get_fresh(kind) is not None):
@@ -376,7 +371,7 @@ class ServerSupervisor:
             raise
 
     def get_fresh(self, kind: ItemKind) -> Mapping[str, Any] | None:
-        """Return the items if they are known to be current, else None."""
+        """Return the items if they are certainly current, else None."""
         fetched_at = self._list_cache.fetched_at.get(kind)
         if fetched_at is None or self.client is None:
             return None
@@ -385,8 +380,8 @@ class ServerSupervisor:
         return None
 
     async def current(self, kind: ItemKind) -> Mapping[str, Any]:
-        """Return the current items. Fetch the items again if they may have changed."""
-        for _ in range(_MAX_LIST_ATTEMPTS):  # a list that changes during its request is fetched again
+        """Return the current items. Fetch them again if they may have changed."""
+        for _ in range(_MAX_LIST_ATTEMPTS):  # fetch a list again if it changed during the request
             if self.get_fresh(kind) is not None:
                 break
             await self._fetch_list(kind)
@@ -404,7 +399,7 @@ class ServerSupervisor:
         started_at, change_count = asyncio.get_running_loop().time(), self._list_cache.get_change_count(kind)
         try:
             async with asyncio.timeout(self.settings.list_timeout):
-                await client.connect()  # the capabilities are known only after connecting
+                await client.connect()  # the capabilities are not known before the connection is open
                 items = await fetch_definitions(client, kind)
         except TimeoutError:
             timeout_error = RequestTimeout(
@@ -425,7 +420,7 @@ class ServerSupervisor:
     # Methods for gateways
 
     async def get_forwarder(self) -> MountedClient:
-        """Return the mounted client that forwards requests of gateway callers. Restart the server if necessary."""
+        """Return the client that forwards requests of gateway callers. Restart the server if needed."""
         if self.client is None:
             await self.ready()
         if self.forwarder is None and self._can_restart:
@@ -437,17 +432,17 @@ class ServerSupervisor:
 
     @property
     def _can_restart(self) -> bool:
-        """Return whether no other request would be interrupted by a restart."""
+        """Return whether the server can be restarted without interrupting a request."""
         return self.use_count <= 1 and all(task.done() for task in self._list_tasks.values())
 
     async def answer(self, input_requests: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the client's answers to input requests of the server."""
+        """Answer the server's questions with the handlers of the client."""
         return await (await self.ready()).answer_input_requests(input_requests)
 
     # Methods that stop the server
 
     def _schedule_idle_stop(self) -> None:
-        """Stop the server after the idle timeout, unless a request uses it."""
+        """Stop the server after the idle timeout, unless a request is using it."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -462,7 +457,7 @@ class ServerSupervisor:
             await self.stop()
 
     async def stop(self) -> None:
-        """Stop the server within a time limit. The next use starts the server again."""
+        """Stop the server within a time limit. It starts again on the next use."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         start_task, self._start_task = self._start_task, None
@@ -480,7 +475,7 @@ class ServerSupervisor:
             self._set_state("idle")
 
     async def restart(self) -> None:
-        """Restart the server immediately, even after failures."""
+        """Restart the server now, even if it failed before."""
         await self.stop()
         self._failure_count, self._retry_at = 0, 0.0
         if self.state == "disabled":
@@ -488,12 +483,12 @@ class ServerSupervisor:
         await self.ready()
 
     async def disable(self) -> None:
-        """Stop the server. The server does not start again until `restart`."""
+        """Stop the server. It stays stopped until `restart`."""
         await self.stop()
         self._set_state("disabled")
 
     def _detach_client(self) -> None:
-        """Close the client in the background. The next use gets a new client."""
+        """Close the client in the background. The next request gets a new client."""
         client, self.client = self.client, None
         mounted_client, self._mounted_client = self._mounted_client, None
         self.forwarder = None

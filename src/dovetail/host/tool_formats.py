@@ -18,7 +18,7 @@ _MAX_KEYWORD_CHARS: Final = 400
 
 
 def to_openai_tools(tools: Iterable[CatalogEntry], api: str = "chat") -> list[dict[str, Any]]:
-    """Return tools for the chat completions or the responses API."""
+    """Return tools in the format of OpenAI's chat completions API or responses API."""
     if api not in ("chat", "responses"):
         raise ValueError(f'api must be "chat" or "responses", not {api!r}')
     definitions: list[dict[str, Any]] = []
@@ -32,7 +32,7 @@ def to_openai_tools(tools: Iterable[CatalogEntry], api: str = "chat") -> list[di
 
 
 def to_anthropic_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
-    """Return tools for the messages API."""
+    """Return tools in the format of Anthropic's messages API."""
     definitions: list[dict[str, Any]] = []
     for tool in tools:
         description, schema = _adapt_tool("anthropic", tool)
@@ -41,7 +41,7 @@ def to_anthropic_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
 
 
 def to_gemini_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
-    """Return tools for the generateContent API."""
+    """Return tools in the format of Gemini's generateContent API."""
     definitions: list[dict[str, Any]] = []
     for tool in tools:
         description, schema = _adapt_tool("gemini", tool)
@@ -50,7 +50,7 @@ def to_gemini_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
 
 
 def lint_tools(tools: Iterable[CatalogEntry], provider: str) -> list[tuple[str, str]]:
-    """Return the problems that a provider would reject, each with the full name of its tool."""
+    """Return problems that make a provider reject a tool, each with the tool's full name."""
     if provider not in MODEL_PROVIDERS:
         raise ValueError(f"provider must be one of {', '.join(MODEL_PROVIDERS)}, not {provider!r}")
     return [
@@ -99,19 +99,19 @@ def _add_missing_items(schema: Any, depth: int) -> Any:
 
 
 def parse_openai_call(call: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name and the arguments of a call from either API."""
+    """Return the name and arguments of a tool call from OpenAI's chat completions API or responses API."""
     function = _get_member(call, "function")
     body = call if function is None else function
     return _parse_name(body), _parse_arguments(_get_member(body, "arguments"))
 
 
 def parse_anthropic_call(block: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name and the arguments of a `tool_use` block."""
+    """Return the name and arguments of a `tool_use` block from Anthropic."""
     return _parse_name(block), _parse_arguments(_get_member(block, "input"))
 
 
 def parse_gemini_call(call: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name and the arguments of a function call, or of a part that contains a function call."""
+    """Return the name and arguments of a Gemini function call, or of a part that contains one."""
     body = _get_member(call, "functionCall") or _get_member(call, "function_call") or call
     return _parse_name(body), _parse_arguments(_get_member(body, "args"))
 
@@ -132,9 +132,9 @@ def _parse_arguments(arguments: Any) -> dict[str, Any]:
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
         except ValueError as exc:
-            raise ValueError(f"the arguments are not valid JSON: {exc}") from None
+            raise ValueError(f"the arguments of the tool call are not valid JSON: {exc}") from None
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
-        raise ValueError("the arguments are not a JSON object")
+        raise ValueError("the arguments of the tool call must be a JSON object")
     return dict(arguments)

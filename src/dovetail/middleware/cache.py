@@ -29,7 +29,7 @@ class _CachedResult(Struct):
 
 _NAME_FIELD_BY_METHOD: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
 _CACHEABLE_TYPES: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
-# Claims that describe the token, not the caller.
+# These claims describe the token, not the caller.
 _TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 
 
@@ -58,13 +58,13 @@ class ResponseCache:
         max_entries: int = 1000,
     ) -> None:
         if isinstance(names, str):
-            raise TypeError(f"names must be a collection, not a string: ResponseCache([{names!r}])")
+            raise TypeError(f"names must be a collection, not a string. Write ResponseCache([{names!r}])")
         self._names = frozenset(names)
         self._ttl = ttl
         self._shared = shared
         self._max_entries = max_entries
         self._cached: OrderedDict[CacheKey, _CachedResult] = OrderedDict()
-        self._change_count = 0  # number of changes that the server reported
+        self._change_count = 0  # how many changes the server has reported
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         name = exchange.params.get(_NAME_FIELD_BY_METHOD.get(exchange.method, ""))
@@ -91,14 +91,14 @@ class ResponseCache:
             and not isinstance(result, InputRequiredResult)
             and not has_failed(result)
         )
-        # If a change was reported during the call, the result may be older than the change.
+        # If the server reported a change during the call, the result may be outdated.
         if is_cacheable and change_count == self._change_count:
             wraps = isinstance(exchange, IncomingExchange) and exchange.wraps
             self._store(key, _CachedResult(name, monotonic() + self._ttl, result, wraps))
         return result
 
     def on_change(self, method: str, uri: str | None) -> None:
-        """Remove the results that a change of the server affects. Any thread may call this method."""
+        """Remove cached results that may be outdated after a change. Any thread may call this method."""
         self._change_count += 1
         if method != subscription_filter.RESOURCE_UPDATED:
             self.clear()
@@ -120,9 +120,8 @@ class ResponseCache:
 
 
 def _get_cache_owner(exchange: Exchange) -> str | None:
-    """Return the owner of cached results. Return None if results must not be cached, because the server may distinguish
-    anonymous callers by headers.
-    """
+    """Return the user that cached results belong to. Return None for anonymous callers, because a server may tell them
+    apart by headers."""
     principal = exchange.caller.principal
     if principal is None:
         return "" if exchange.headers is None else None

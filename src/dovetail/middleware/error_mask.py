@@ -19,12 +19,13 @@ from dovetail.wire.tools import CallToolResult
 
 log = logging.getLogger("dovetail")
 
-_ARGUMENT_ERROR_PREFIX = "Invalid arguments"  # errors with this prefix stay, because models must correct their calls
+# These errors are not masked, because models need them to correct their calls.
+_ARGUMENT_ERROR_PREFIX = "Invalid arguments"
 
 
 class MaskErrors:
-    """Replaces the text of failures with a fixed sentence and a reference. The log has the original text under the same
-    reference.
+    """Replaces error messages with a fixed sentence and a reference number. The log has the original message with the
+    same number.
 
     Callers still see protocol errors: invalid arguments, unknown names, missing scopes, a busy server.
 
@@ -67,7 +68,7 @@ class MaskErrors:
 
 
 def _is_protocol_refusal(exc: ProtocolError) -> bool:
-    """Return whether an error contains only what the caller needs: missing scopes, an unknown name, or when to retry.
+    """Return whether an error only contains details that the caller needs, such as missing scopes or an unknown name.
 
     For an error of another server, only the code is known.
     """

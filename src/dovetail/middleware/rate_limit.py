@@ -40,7 +40,7 @@ class RateLimit:
             if not isinstance(value, int | float | None) or isinstance(value, bool):
                 raise TypeError(f"{name} must be a number, not {value!r}")
         if isinstance(methods, str):
-            raise TypeError(f"methods must be a collection, not a string: methods=[{methods!r}]")
+            raise TypeError(f"methods must be a collection, not a string. Write methods=[{methods!r}]")
         if requests <= 0 or per <= 0:
             raise ValueError("requests and per must be positive")
         if burst is not None and burst < 1:

@@ -13,8 +13,8 @@ from dovetail.wire.codec import encode
 
 
 class LogRequests:
-    """Logs each finished request: method, name, caller, outcome and milliseconds. The log record also has these values
-    as attributes.
+    """Logs the method, name, caller, outcome and duration of each request. The log record has the same values as
+    attributes.
 
     Args:
         logger: The name of the logger.

@@ -10,7 +10,7 @@ from dovetail.wire.tools import CallToolResult
 
 
 class ResponseLimit:
-    """Limits the size of results that a model reads.
+    """Limits the size of results.
 
     The text of a tool is truncated, with a note. Structured content, media and other results cannot be truncated and
     become an error.
@@ -23,19 +23,19 @@ class ResponseLimit:
         if not isinstance(max_bytes, int) or isinstance(max_bytes, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"max_bytes must be a number of bytes, not {max_bytes!r}")
         if max_bytes < 256:
-            raise ValueError("max_bytes must be at least 256, to leave room for the note about truncation")
+            raise ValueError("max_bytes must be at least 256, because a shortened result ends with a note")
         self._max_bytes = max_bytes
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         result = await call_next(exchange)
         if not isinstance(result, Result):
-            return result  # lists are already encoded, and their pages limit the size
+            return result  # lists are already encoded and limited by their page size
         size = len(encode(result))
         if size <= self._max_bytes:
             return result
         if isinstance(result, CallToolResult):
             return self._truncate(result, size)
-        raise InternalError(f"The result has {size} bytes, but the limit is {self._max_bytes}")
+        raise InternalError(f"The result has {size} bytes, more than the limit of {self._max_bytes}")
 
     def _truncate(self, result: CallToolResult, size: int) -> CallToolResult:
         if result.structured_content is not UNSET or not all(
@@ -45,7 +45,8 @@ class ResponseLimit:
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         full_text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
         max_chars = self._max_bytes - 200
-        while len(encode(full_text[:max_chars])) > self._max_bytes - 200:  # a character can take several bytes as JSON
+        # One character can take several bytes in JSON.
+        while len(encode(full_text[:max_chars])) > self._max_bytes - 200:
             max_chars = max_chars * 3 // 4
         note = f"\n… truncated: {len(full_text) - max_chars} of {len(full_text)} characters are left out."
         return replace(result, content=[TextContent(text=full_text[:max_chars] + note)])

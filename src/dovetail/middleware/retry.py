@@ -9,12 +9,13 @@ from dovetail.errors import TransportError
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext, has_failed
 
-# These errors include timeouts and lost connections.
+# Timeouts and lost connections are subclasses of these errors.
 TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (OSError, TransportError)
 
 
 class Retry:
-    """Repeats failed requests: reads, lists, and the tools you name. The delay doubles each time and is randomized.
+    """Repeats failed reads, failed lists, and failed calls of the tools you name. The delay doubles after each attempt,
+    with a random part.
 
     On a server, the middleware sees the exception of a tool's function, although the result contains only an error
     message.
@@ -35,7 +36,7 @@ class Retry:
         delay: float = 0.2,
     ) -> None:
         if isinstance(tools, str):
-            raise TypeError(f"tools must be a collection, not a string: Retry([{tools!r}])")
+            raise TypeError(f"tools must be a collection, not a string. Write Retry([{tools!r}])")
         self._tools = frozenset(tools)
         self._max_retries = max_retries
         self._retry_on = retry_on
@@ -49,16 +50,16 @@ class Retry:
             exchange.exception = None
             try:
                 result = await call_next(exchange)
-                # `call_next` sets `exchange.exception`, but the type checker assumes None.
+                # `call_next` sets `exchange.exception`, which the type checker cannot know.
                 exception: Any = exchange.exception
                 if not has_failed(result) or not isinstance(exception, self._retry_on):
                     return result
             except self._retry_on:
                 pass
-            # The server stopped the call and would also stop a retry.
+            # The server has stopped the call and would stop a retry, too.
             if isinstance(exchange, IncomingExchange) and exchange.verdict is not None:
                 break
-            # Add jitter, because many callers see the same failure at the same time.
+            # Use a random delay, because many callers see the same failure at the same time.
             await asyncio.sleep(self._delay * 2**attempt * random.uniform(0.5, 1.0))
         exchange.exception = None
         return await call_next(exchange)

@@ -23,7 +23,8 @@ _RESOURCE_METHODS: Final = frozenset({"resources/read", "resources/subscribe", "
 
 
 class Telemetry:
-    """Creates a span and measures the duration of each request, including requests from a server to its client.
+    """Creates an OpenTelemetry span for each request and measures its duration. Requests from a server to its client
+    are included.
 
     Args:
         tracer_provider: The OpenTelemetry tracer provider. Defaults to the global provider.
@@ -75,7 +76,7 @@ class Telemetry:
         carrier = {name: value for name, value in exchange.meta.items() if isinstance(value, str)}
         parent = self._propagate.extract(carrier)
         remote = self._trace.get_current_span(parent).get_span_context()
-        # The span of the client is the parent. The span of the HTTP server is only linked.
+        # The client's span is the parent. The HTTP server's span is only a link.
         links = [self._trace.Link(ambient)] if ambient.is_valid and remote.span_id != ambient.span_id else []
         if isinstance(exchange, IncomingExchange) and exchange.ask is not None:
             exchange.ask = self._wrap_ask(exchange.ask, exchange.caller.protocol_version)
@@ -85,7 +86,7 @@ class Telemetry:
             return await self._run_traced(span, "server", metric_attributes, exchange, call_next)
 
     def _wrap_ask(self, ask: Ask, revision: str) -> Ask:
-        """Wrap `ask` so that the server's requests to its client are traced."""
+        """Wrap `ask` to trace the requests that the server sends to its client."""
 
         async def traced_ask(method: str, params: dict[str, Any]) -> Any:
             span_attributes, metric_attributes = self._build_attributes(method, params, revision)
@@ -115,9 +116,8 @@ class Telemetry:
     def _build_attributes(
         self, method: str, params: dict[str, Any], revision: str
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the attributes of a request for its span and for metrics. Attributes of metrics must have few
-        different values.
-        """
+        """Return the attributes of a request for spans and metrics. For metrics, each attribute must have few different
+        values."""
         metric_attributes = {"mcp.method.name": method, "mcp.protocol.version": revision}
         span_attributes: dict[str, Any] = {}
         attribute, field = _TARGET_ATTRIBUTE_BY_METHOD.get(method, ("", ""))
@@ -158,7 +158,7 @@ class Telemetry:
             if code is not None:
                 span.set_attribute("rpc.response.status_code", str(code))
                 metric_attributes["rpc.response.status_code"] = str(code)
-            # Callers choose names, which may not exist. Each different value in a metric costs memory.
+            # Do not use names from callers, because each new value in a metric costs memory.
             if side == "server":
                 for attribute, _ in _TARGET_ATTRIBUTE_BY_METHOD.values():
                     metric_attributes.pop(attribute, None)

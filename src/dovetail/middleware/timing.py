@@ -8,21 +8,21 @@ from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name, has_failed, is_subscription
 from dovetail.wire.base import Struct
 
-# Further names are counted together, because callers choose the names.
+# When the table is full, all further names share one entry, because callers choose the names.
 _MAX_ENTRIES: Final = 1000
 _OTHER_NAMES: Final = "(others)"
-# Upper bounds in seconds. Each bound is twice the previous one, so a percentile is at most twice the true value.
+# Upper bounds in seconds. Each bound doubles, so a percentile is at most twice the true value.
 _BUCKET_BOUNDS_S: Final = tuple(0.0001 * 2**n for n in range(22))
 
 
 class TimingStats(Struct):
-    """Count and durations of one method and name, in seconds."""
+    """The number of requests with one method and name, and their durations in seconds."""
 
     count: int = 0  # number of requests
     failures: int = 0  # number of requests that failed
     total: float = 0.0  # sum of the durations
     slowest: float = 0.0  # the longest duration
-    bucket_counts: list[int] | None = None  # number of requests by duration, for `percentile`
+    bucket_counts: list[int] | None = None  # histogram of the durations, for `percentile`
 
     @property
     def mean(self) -> float:
@@ -30,9 +30,8 @@ class TimingStats(Struct):
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return an upper bound of the duration of this percentage of the requests. The bound is at most twice the true
-        value.
-        """
+        """Return a duration in seconds that this percentage of requests did not exceed. It is at most twice the true
+        value."""
         target_count, counted = percent / 100 * self.count, 0
         for bound, count in zip(_BUCKET_BOUNDS_S, self.bucket_counts or (), strict=False):
             counted += count
@@ -42,7 +41,8 @@ class TimingStats(Struct):
 
 
 class Timing:
-    """Counts and times requests. Read `timing["tools/call", "search"].mean`, or all statistics in `timing.stats`."""
+    """Measures the number and duration of requests. Read `timing["tools/call", "search"].mean`, or all values in
+    `timing.stats`."""
 
     def __init__(self) -> None:
         self.stats: dict[tuple[str, str], TimingStats] = {}

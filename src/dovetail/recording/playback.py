@@ -17,7 +17,7 @@ from dovetail.wire.revisions import NEWEST_REVISION, is_stateless
 Message = dict[str, Any]
 
 OPENING_METHODS: Final = ("initialize", "server/discover")
-# Messages of these methods have no content to compare, or always get the same response.
+# These messages have no content to compare, or always get the same response.
 IGNORED_METHODS: Final = (
     "ping",
     "logging/setLevel",
@@ -31,7 +31,7 @@ _NOT_RECORDED_CODE: Final = -32602
 
 
 class RecordedExchange(Struct, kw_only=True):
-    """One request of a client with its response."""
+    """One recorded request and its response."""
 
     method: str
     params: dict[str, Any]
@@ -42,7 +42,7 @@ class RecordedExchange(Struct, kw_only=True):
 
 
 def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
-    """Return the requests to the server, in the recorded order."""
+    """Return the recorded requests to the server, in order."""
     exchanges: list[RecordedExchange] = []
     pending: dict[tuple[int | None, str], RecordedExchange] = {}
     for frame in _iter_frames(parts):
@@ -72,9 +72,8 @@ def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
 def _find_request_key(
     key: tuple[int | None, str], pending: Iterable[tuple[int | None, str]]
 ) -> tuple[int | None, str] | None:
-    """Find the request of a response. It is in the same HTTP exchange. If the stream was resumed, it is the only
-    request with that id.
-    """
+    """Find the request for a recorded response. It has the same HTTP exchange, or it is the only request with that ID
+    if the stream was resumed."""
     if key in pending:
         return key
     candidates = [candidate for candidate in pending if candidate[1] == key[1]]
@@ -86,7 +85,7 @@ def _encode_id(message: Message) -> str:
 
 
 def iter_messages(parts: Iterable[Any]) -> Iterator[tuple[str, Message]]:
-    """Yield every message of a recording and its receiver."""
+    """Yield each recorded message and whether the client or the server received it."""
     for frame in _iter_frames(parts):
         yield from ((frame.to, message) for message in _list_messages(frame))
 
@@ -101,7 +100,7 @@ def _list_messages(frame: Frame) -> list[Message]:
 
 
 def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
-    """Return the client's results for the server's requests of a method, in the recorded order."""
+    """Return what the client answered to the server's requests with this method, in order."""
     request_ids: dict[str, None] = {}
     results: list[Any] = []
     for to, message in iter_messages(parts):
@@ -114,7 +113,7 @@ def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
 
 
 def find_revision(exchanges: Iterable[RecordedExchange]) -> str:
-    """Return the protocol version of a recording."""
+    """Return the protocol version that a recording uses."""
     revision: str | None = None
     for recorded in exchanges:
         result = (recorded.response or {}).get("result")
@@ -137,12 +136,12 @@ def _parse_request(message: Message) -> RecordedExchange:
 
 
 def _as_object(value: Any) -> dict[str, Any]:
-    """Return the value if it is an object, otherwise an empty object."""
+    """Return the value if it is a dict, otherwise an empty dict."""
     return dict(value) if isinstance(value, dict) else {}
 
 
 def _attach_notification(message: Message, pending: Mapping[Any, RecordedExchange]) -> None:
-    """Attach a notification to the request with its progress token, or to the oldest open request."""
+    """Add a notification to the request that has its progress token, or to the oldest open request."""
     progress_token = _as_object(message.get("params")).get(PROGRESS_TOKEN)
     for recorded in pending.values():
         if recorded.progress_token == progress_token or message["method"] != _NOTIFICATION_METHODS[0]:
@@ -151,12 +150,12 @@ def _attach_notification(message: Message, pending: Mapping[Any, RecordedExchang
 
 
 class Playback:
-    """A server that replays a recording."""
+    """A server that answers requests from a recording."""
 
     def __init__(self, parts: Iterable[Any], *, any_arguments: bool = False) -> None:
         self._exchanges = [recorded for recorded in read_exchanges(parts) if recorded.response is not None]
         if not self._exchanges:
-            raise ValueError("the recording has no responses of a server")
+            raise ValueError("the recording contains no responses from a server")
         self._any_arguments = any_arguments
         self._next_index: dict[str, int] = {}
         self._exchanges_by_key: dict[str, list[RecordedExchange]] = {}
@@ -178,17 +177,17 @@ class Playback:
         return {}
 
     async def start(self, _: object = None) -> None:
-        """Do nothing, because a recording needs no start."""
+        pass
 
     async def stop(self, _: object = None) -> None:
-        """Do nothing, because a recording holds no resources."""
+        pass
 
     def open_connection(self, send: Callable[[bytes], None]) -> "PlaybackConnection":
         """Open a connection that answers from the recording."""
         return PlaybackConnection(self, send)
 
     def respond(self, message: Message) -> Iterator[Message]:
-        """Yield the notifications and the response for a request."""
+        """Yield the recorded notifications and the response for a request."""
         request = _parse_request(message)
         envelope: Message = {"jsonrpc": "2.0", "id": message.get("id")}
         if request.method in OPENING_METHODS:
@@ -260,14 +259,14 @@ _SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
 
 
 class PlaybackConnection:
-    """One connection: receives messages and sends the responses."""
+    """A client's connection to a recording."""
 
     def __init__(self, playback: Playback, send: Callable[[bytes], None]) -> None:
         self._playback = playback
         self._send = send
 
     def receive(self, data: bytes) -> None:
-        """Receive a message of the client."""
+        """Answer a message from the client."""
         message = json.loads(data)
         for request in message if isinstance(message, list) else [message]:
             if "method" in request and "id" in request:
@@ -275,11 +274,11 @@ class PlaybackConnection:
                     self._send(json.dumps(response, ensure_ascii=False).encode())
 
     async def close(self, grace: float = 0.0) -> None:
-        """Do nothing, because a connection to a recording holds no resources."""
+        pass
 
 
 def _request_key(method: str, params: Mapping[str, Any]) -> str:
-    """Return a key that is equal for equal requests."""
+    """Return a key that is the same for equal requests."""
     return f"{method} {json.dumps(_comparable_params(params), sort_keys=True)}"
 
 
@@ -288,7 +287,7 @@ def _comparable_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def matches_recording(recorded: Any, actual: Any) -> bool:
-    """Return whether a value equals the recorded value. A masked value matches any value."""
+    """Return whether a value equals the recorded one. A masked value in the recording matches any value."""
     if recorded in (MASK, actual):
         return True
     if isinstance(recorded, str) and isinstance(actual, str) and MASK in recorded:
@@ -303,7 +302,7 @@ def matches_recording(recorded: Any, actual: Any) -> bool:
 
 
 def has_mask(value: Any) -> bool:
-    """Return whether part of a value was masked in the recording."""
+    """Return whether a recorded value contains a masked secret."""
     if isinstance(value, dict):
         return any(map(has_mask, value.values()))
     return any(map(has_mask, value)) if isinstance(value, list) else isinstance(value, str) and MASK in value
@@ -321,7 +320,7 @@ def _replace_token(notification: Message, token: Any) -> Message:
 
 
 def _without_change_flags(capability: Any) -> Any:
-    """Return a capability without the flags that announce change notifications."""
+    """Return a capability without its `listChanged` and `subscribe` flags."""
     if not isinstance(capability, dict):
         return capability
     return {name: value for name, value in capability.items() if name not in ("listChanged", "subscribe")}

@@ -34,7 +34,7 @@ class LineWatcher:
         self._buffer += data
         if b"\n" not in data:
             if len(self._buffer) > _MAX_LINE_BYTES:
-                self._buffer.clear()  # the line is too long to be a message
+                self._buffer.clear()  # a line this long is not an MCP message
             return
         *lines, rest = bytes(self._buffer).split(b"\n")
         self._buffer = bytearray(rest)
@@ -44,7 +44,7 @@ class LineWatcher:
 
 
 class _ChildOutput(asyncio.Protocol):
-    """Passes the output of a child process to the client."""
+    """Forwards the output of a child process to the client."""
 
     def __init__(self, sink: int, recorder: Recorder) -> None:
         self._sink = sink
@@ -68,7 +68,7 @@ class _ChildOutput(asyncio.Protocol):
 async def proxy_streams(
     command: Sequence[str], source: int, sink: int, recorder: Recorder, stderr: Any = "inherit", **options: Any
 ) -> int:
-    """Run a command between two descriptors until either side ends. Return the exit code of the command."""
+    """Run a command and forward messages between it and two file descriptors. Return the exit code of the command."""
     loop = asyncio.get_running_loop()
     output = _ChildOutput(sink, recorder)
     child = await ChildProcess.start(command, output, stderr=stderr, **options)
@@ -95,7 +95,7 @@ async def _feed(
         line_watcher.feed(data)
 
 
-# These headers belong to one connection, or each side sets them itself. RFC 9110, section 7.6.1.
+# Do not forward these headers. They belong to one connection, or each side sets them itself. RFC 9110, section 7.6.1.
 _UNFORWARDED_HEADERS: Final = frozenset(
     b"host connection keep-alive proxy-connection proxy-authorization te trailer transfer-encoding upgrade "
     b"content-length accept-encoding content-encoding expect".split()
@@ -103,7 +103,8 @@ _UNFORWARDED_HEADERS: Final = frozenset(
 
 
 class RecordingProxy:
-    """An ASGI application that forwards requests to another server, for programs on this machine.
+    """An ASGI application that forwards requests to another server and records them. Only programs on this machine can
+    use it.
 
     `headers` contains the user's credentials. The proxy sends them to one path only, and web pages of other origins
     cannot use the proxy. spec: streamable-http#security-endpoint
@@ -168,7 +169,7 @@ async def _forward_body(response: Any, forward: Callable[[dict[str, Any]], Any])
             await forward({"type": "http.response.body", "body": piece, "more_body": True})
         await forward({"type": "http.response.body", "body": b""})
     except TransportError:
-        return  # the response stays incomplete, like the response of the remote server
+        return  # leave the response incomplete, because the remote server's response is incomplete
 
 
 async def _run_while_connected(receive: Any, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -29,14 +29,13 @@ from dovetail.storage import append, open_for_append, read_first_line
 
 log = logging.getLogger("dovetail")
 
-_last_writers: dict[str, object] = {}  # the writer of the last frame of each file
+_last_writers: dict[str, object] = {}  # by file, the writer that wrote the last frame
 _lock: Final = threading.Lock()
 
 
 class RecordingWriter:
-    """Writes messages to a file. Several writers can share a file. A writer repeats its header if another one wrote in
-    between.
-    """
+    """Writes messages to a recording file. Several writers can share a file, so a writer repeats its header after
+    another one wrote."""
 
     def __init__(self, file: str | Path, name: str) -> None:
         self._file = str(file).replace("{name}", _sanitize_name(name))
@@ -48,13 +47,11 @@ class RecordingWriter:
 
     @property
     def _path(self) -> str:
-        # The path is computed each time, because workers are forked from one process.
+        # Compute the path each time, because forked workers have different process IDs.
         return self._file.replace("{pid}", str(os.getpid()))
 
     def _check_writable(self) -> None:
-        """Raise OSError if the file cannot be written, and UnsupportedFileVersion if a newer version of dovetail wrote
-        the file.
-        """
+        """Raise OSError if the file is not writable, or UnsupportedFileVersion if a newer dovetail wrote it."""
         try:
             os.close(open_for_append(self._path))
         except OSError as exc:
@@ -62,11 +59,11 @@ class RecordingWriter:
             raise type(exc)(exc.errno, f"cannot write the recording {self._path!r}: {reason}") from None
         read_version(read_first_line(self._path), self._path)
         if self._path != self._file and not os.path.getsize(self._path):
-            # Deletes the empty file, because another process with its own id may do the recording.
+            # Delete the empty file, because a worker process with another ID may do the recording.
             os.unlink(self._path)
 
     def record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
-        """Record one message. If the file cannot be written, the server continues without a recording."""
+        """Record one message. If writing fails, the server continues without a recording."""
         if self._has_failed:
             return
         text = encode_line(create_frame(time.perf_counter() - self._started_at, to, data, headers))
@@ -83,7 +80,7 @@ class RecordingWriter:
 
 
 def _append(path: str, text: bytes) -> None:
-    descriptor = open_for_append(path)  # the file is opened for each message, because it may have been moved
+    descriptor = open_for_append(path)  # Open the file for each message, because it may have been moved.
     try:
         append(descriptor, text)
     finally:
@@ -95,7 +92,8 @@ def _sanitize_name(name: str) -> str:
 
 
 def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
-    """Return a function that creates a recorder for each HTTP request. Each recorder adds the number of its request."""
+    """Return a function that creates one recorder per HTTP request. Each recorder adds the number of the request to its
+    messages."""
     numbers = itertools.count(1)
 
     def create_recorder() -> Recorder:
@@ -106,7 +104,7 @@ def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
 
 
 class RecordedEndpoint:
-    """An HTTP endpoint that records its messages."""
+    """An HTTP endpoint that records the messages it receives and sends."""
 
     def __init__(self, endpoint: Any, application: Any, recorder: Recorder) -> None:
         self._endpoint = endpoint
@@ -139,7 +137,7 @@ class RecordedEndpoint:
 
 
 class ResponseRecorder:
-    """Records the messages of one HTTP response, which is a JSON body or an event stream."""
+    """Records the messages in one HTTP response, which is a JSON body or an event stream."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -23,7 +23,7 @@ _TOOL_CHOICE_TYPES: Final = {"auto": "auto", "required": "any", "none": "none"}
 
 
 class AnthropicModel:
-    """Anthropic's models, by name. The first model answers unless a server prefers another.
+    """Models of Anthropic. The first name is the default model.
 
     Other options are those of `anthropic.AsyncAnthropic`. Without `api_key`, the client reads ANTHROPIC_API_KEY. The
     temperature is not sent, because newer models reject it.
@@ -96,7 +96,7 @@ def _to_block(block: Any, aliases: ToolAliases) -> dict[str, Any]:
             tool_result = {"type": "tool_result", "tool_use_id": block.tool_use_id, "content": content}
             return tool_result | ({"is_error": True} if block.is_error else {})
         case _:
-            raise ModelError(f"Anthropic's models do not accept {block.type}")
+            raise ModelError(f"Anthropic models do not accept content of type {block.type}")
 
 
 def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> ModelReply:

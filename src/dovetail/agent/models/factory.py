@@ -16,7 +16,7 @@ MODEL_NAME_HELP: Final = (
 
 
 def load_model(name: str, **options: Any) -> Model:
-    """Return the model with a name such as "openai:gpt-5.2". Options are those of the provider's client.
+    """Return the model with a name such as "openai:gpt-5.2". The options are passed to the provider's client.
 
     Args:
         name: The provider and the model, such as "openai:NAME" or "ollama:NAME".
@@ -34,7 +34,7 @@ def load_model(name: str, **options: Any) -> Model:
         return AnthropicModel(model_name, **options)
     if model_name and provider in _LOCAL_URLS:
         return _create_openai_model(model_name, **({"base_url": _LOCAL_URLS[provider]} | options))
-    raise ValueError(f"unknown model {name!r}. Use {MODEL_NAME_HELP}")
+    raise ValueError(f"unknown model {name!r}. The name must be {MODEL_NAME_HELP}")
 
 
 def _create_openai_model(name: str, **options: Any) -> Model:

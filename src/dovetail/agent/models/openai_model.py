@@ -27,7 +27,7 @@ _STOP_REASONS: Final = {"stop": "endTurn", "length": "maxTokens", "tool_calls": 
 
 
 class OpenAIModel:
-    """Models of OpenAI, or of a server with the same API.
+    """Models of OpenAI, or of another server with the same API.
 
     The first model answers unless a server prefers another. Other options are those of `openai.AsyncOpenAI`. Without
     `api_key`, the client reads OPENAI_API_KEY.
@@ -40,7 +40,7 @@ class OpenAIModel:
         self.models = as_model_infos(models)
         self.price = self.models[0].price  # the price of the default model
         if base_url is not None:
-            # The OpenAI client requires a key, but local servers do not.
+            # The OpenAI client requires an API key, but local servers do not.
             options = {"base_url": base_url, "api_key": "none", **options}
         self._is_compatible_server = base_url is not None
         self._options = options
@@ -61,7 +61,7 @@ class OpenAIModel:
         """Return the next message of the conversation."""
         aliases, model = ToolAliases(), choose_model(self.models, model_preferences)
         request: dict[str, Any] = {"model": model.name, "messages": _to_messages(messages, system_prompt, aliases)}
-        # Most compatible servers know only the older name of this parameter.
+        # Most OpenAI-compatible servers only know the older parameter name.
         request["max_tokens" if self._is_compatible_server else "max_completion_tokens"] = max_tokens
         if tools:
             request["tools"] = to_openai_tools(aliases.to_entries(tools))
@@ -143,7 +143,7 @@ def _to_content_part(block: Any) -> dict[str, Any]:
 
 def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> ModelReply:
     if not getattr(response, "choices", None):
-        raise ModelError(f"{model.name}: the response has no message")
+        raise ModelError(f"the response of {model.name} contains no message")
     choice = response.choices[0]
     content: list[SamplingContent] = []
     if text := choice.message.content or choice.message.refusal:

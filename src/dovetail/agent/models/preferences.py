@@ -11,7 +11,7 @@ class ModelInfo(Struct, frozen=True):
     """One model of a provider. Scores range from 0 to 1."""
 
     name: str  # the name of the model
-    price: tuple[float, float] | None = None  # dollars for a million input and output tokens
+    price: tuple[float, float] | None = None  # dollars per million input tokens and per million output tokens
     cost: float = 0.5  # score for low cost. 1 is the cheapest
     speed: float = 0.5  # score for speed. 1 is the fastest
     intelligence: float = 0.5  # score for capability. 1 is the most capable
@@ -29,12 +29,13 @@ def measure_usage(model: ModelInfo, input_tokens: int, output_tokens: int) -> Us
 def as_model_infos(models: Sequence[str | ModelInfo]) -> tuple[ModelInfo, ...]:
     """Convert model names to ModelInfo. Raise ValueError if the list is empty."""
     if not models:
-        raise ValueError("no model given. Pass one or more model names. The first one is the default")
+        raise ValueError("pass at least one model name. The first one is the default")
     return tuple(ModelInfo(model) if isinstance(model, str) else model for model in models)
 
 
 def choose_model(models: Sequence[ModelInfo], model_preferences: ModelPreferences | None) -> ModelInfo:
-    """Choose the best model. Hints count more than priorities, and an earlier hint more than a later one.
+    """Choose the model that best matches the server's preferences. Hints count more than priorities. Earlier hints
+    count more than later ones.
 
     A hint matches a model if it is part of the model's name. spec: sampling#model-preferences
     """
@@ -53,6 +54,5 @@ def choose_model(models: Sequence[ModelInfo], model_preferences: ModelPreference
             model_preferences.intelligence_priority,
         )
     )
-    return max(
-        models, key=lambda model: cost * model.cost + speed * model.speed + intelligence * model.intelligence
-    )  # `max` returns the first of several equal models
+    # `max` returns the first of several equal models.
+    return max(models, key=lambda model: cost * model.cost + speed * model.speed + intelligence * model.intelligence)

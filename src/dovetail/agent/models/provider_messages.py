@@ -27,23 +27,23 @@ _VALID_ALIAS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolAliases:
-    """Maps tool names to names that a provider accepts, and back."""
+    """Converts tool names to names that a provider accepts, and back."""
 
     def __init__(self) -> None:
         self._name_by_alias: dict[str, str] = {}
 
     def to_alias(self, name: str) -> str:
-        """Return the name for the provider."""
+        """Return the provider's name for a tool."""
         alias = name if _VALID_ALIAS.fullmatch(name) else make_model_name("", name)
         self._name_by_alias[alias] = name
         return alias
 
     def to_name(self, alias: str) -> str:
-        """Return the tool name for a provider's name."""
+        """Return the tool for a provider's name."""
         return self._name_by_alias.get(alias, alias)
 
     def to_entries(self, tools: Iterable[Tool]) -> list[CatalogEntry]:
-        """Return the tools with their names for the provider."""
+        """Return the tool definitions in the provider's format."""
         return [
             CatalogEntry(
                 server="", name=tool.name, full_name=tool.name, model_name=self.to_alias(tool.name), definition=tool
@@ -58,17 +58,17 @@ def get_blocks(message: SamplingMessage) -> Sequence[Any]:
 
 
 def format_content(content: Iterable[ContentBlock]) -> str:
-    """Format the blocks of a result as text. Omit images, which `get_images` returns."""
+    """Format the blocks of a tool result as text. Images are left out, because `get_images` returns them."""
     return "\n".join(text for block in content if (text := _format_block(block)) is not None)
 
 
 def get_images(content: Iterable[ContentBlock]) -> list[ImageContent]:
-    """Return the images of a result."""
+    """Return the images in a tool result."""
     return [block for block in content if isinstance(block, ImageContent)]
 
 
 def format_result(result: ToolResultContent) -> str:
-    """Format a tool result as text. Use the structured value if the result has no content."""
+    """Format a tool result as text. If it has no content, use its structured content."""
     text = format_content(result.content)
     if not text and result.structured_content is not UNSET:
         return json.dumps(to_plain(result.structured_content), ensure_ascii=False)
@@ -76,7 +76,7 @@ def format_result(result: ToolResultContent) -> str:
 
 
 def describe_failure(exc: Exception) -> str:
-    """Describe an error of a provider's client. If the provider did not respond, include the endpoint."""
+    """Describe an error from a provider's client. If the provider did not respond, include its URL."""
     request = None if getattr(exc, "response", None) is not None else getattr(exc, "request", None)
     return str(exc) if request is None else f"{exc} ({request.url})"
 

@@ -132,7 +132,7 @@ def logout(ctx: click.Context, **params: Any) -> int:
     options = read_target_options(ctx, **params)
     url = _get_url(options)
     if logins.load_login(url) is None:
-        FileTokenStore().delete(url)  # remove a login that exists but cannot be read
+        FileTokenStore().delete(url)  # delete a saved login that cannot be read
         output.print_error(f"not logged in to {url}")
         return error_report.EXIT_AUTH
 
@@ -166,7 +166,7 @@ def _print_login(options: TargetOptions, saved_login: SavedLogin | None, url: st
 
 
 def _describe_login(saved_login: SavedLogin) -> dict[str, Any]:
-    """Return the parts of a login that are not secret."""
+    """Return the details of a login that are safe to print."""
     token = saved_login.token
     return {
         "server": saved_login.resource,

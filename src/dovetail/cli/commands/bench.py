@@ -57,7 +57,7 @@ def command(
                 return True
 
         load_test = LoadTest(send_request, concurrency, requests, None if requests else duration, rate)
-        await send_request()  # the first request is a warm-up and is not measured
+        await send_request()  # The first request is a warm-up and is not measured.
         await load_test.run(command_run.progress_bar.draw)
         figures = load_test.summarize()
         command_run.print_result(figures, lambda: _format_figures(figures))
@@ -67,7 +67,7 @@ def command(
 
 
 class LoadTest:
-    """Sends requests with several workers until the count or the duration is reached."""
+    """Sends requests from several workers until it reaches the requested count or duration."""
 
     def __init__(
         self, send_request: Any, concurrency: int, requests: int | None, duration: float | None, rate: float | None

@@ -53,7 +53,7 @@ def command(ctx: click.Context, input_json: str | None, output: str | None, forc
         try:
             result = await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
         except RemoteError as exc:
-            # The list may omit tools that need more scopes, so the server decides whether a tool exists.
+            # The server may hide tools that need more scopes, so a tool may exist although it is not listed.
             if name in tools or exc.code not in _UNKNOWN_TOOL_CODES:
                 raise
             raise _unknown_tool_error(name, tools) from None
@@ -76,12 +76,12 @@ def command(ctx: click.Context, input_json: str | None, output: str | None, forc
 
 
 def _print_result(content: str) -> None:
-    """Print the text, and end it with a newline."""
+    """Print text with a newline at the end."""
     text.write_content(content if content.endswith("\n") or sys.stdout.isatty() else content + "\n")
 
 
 def _write_output(result: CallToolResult, output: str, force: bool) -> None:
-    """Write each binary block to a file. Files after the first are numbered. If no block is binary, write the text."""
+    """Write the binary blocks of a result to numbered files. If no block is binary, write the text."""
     pieces = [piece for block in result.content if (piece := _decode_block(block)) is not None]
     path = Path(output)
     for number, piece in enumerate(pieces or [format_result(result).encode()], 1):
@@ -112,7 +112,7 @@ def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageErro
 
 
 def format_result(result: CallToolResult) -> str:
-    """Return the text of a result, or its structured content. Each block that is not text becomes one line."""
+    """Return the text of a tool result, or its structured content. Blocks that are not text become one line each."""
     parts = [format_block(block) for block in result.content]
     if any(parts):
         return "\n".join(parts)

@@ -88,12 +88,12 @@ def command(
 
 
 def _read_prompt(prompt: str | None) -> str | None:
-    """Return the prompt to answer, or None to start a conversation at the terminal."""
+    """Return the prompt from --prompt or stdin. Return None to start a conversation at the terminal."""
     if prompt is None and output.is_interactive():
         return None
     content = sys.stdin.read() if prompt is None else prompt
     if not content.strip():
-        raise click.UsageError("no prompt. Pass --prompt, write the prompt to stdin, or run this at a terminal")
+        raise click.UsageError("no prompt. Pass --prompt, pipe the prompt to stdin, or run this command in a terminal")
     return content
 
 
@@ -105,13 +105,13 @@ async def _run_conversation(agent: Agent, as_json: bool) -> int:
         elif message:
             try:
                 await _run_prompt(agent, message, as_json)
-            except MCPError as exc:  # the conversation continues after an error
+            except MCPError as exc:  # an error does not end the conversation
                 output.print_error(str(exc))
     return error_report.EXIT_OK
 
 
 async def _read_message() -> str:
-    """Return the next line of the user. At the end of the input, return the command that ends the conversation."""
+    """Read the next line that the user types. At the end of the input, return the command that ends the chat."""
     with LineReader() as lines:
         try:
             return await lines.read_line_async("> ")

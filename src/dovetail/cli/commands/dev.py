@@ -75,12 +75,12 @@ def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, .
 
 
 def _get_process_spec(options: TargetOptions) -> tuple[ProcessSpec, Path]:
-    """Return the process of the server and the directory to watch."""
+    """Return the command that starts the server, and the directory to watch for changes."""
     target, extra_args = options.split_target()
     if extra_args:
         raise click.UsageError(f"unexpected argument: {extra_args[0]}")
     if isinstance(target, dict) or get_target_url(target) is not None:
-        raise click.UsageError("dev requires a file, a module or a command")
+        raise click.UsageError("`dovetail dev` requires a file, a module or a command")
     process_spec = locate_target(options, target)
     assert isinstance(process_spec, ProcessSpec)
     if options.command or options.module:
@@ -90,7 +90,7 @@ def _get_process_spec(options: TargetOptions) -> tuple[ProcessSpec, Path]:
 
 
 class MessagePrinter:
-    """Prints messages, one per line."""
+    """Prints MCP messages, one per line."""
 
     def __init__(self) -> None:
         self._pending_requests: dict[Any, tuple[str, float]] = {}
@@ -127,7 +127,7 @@ class MessagePrinter:
 
 
 def _parse_message(data: bytes) -> dict[str, Any] | None:
-    """Return the message, or None if the data is invalid."""
+    """Decode an MCP message. Return None if the data is invalid."""
     try:
         message = json.loads(data)
     except (ValueError, RecursionError):

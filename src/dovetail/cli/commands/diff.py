@@ -67,7 +67,8 @@ def command(ctx: click.Context, strict: bool, **params: Any) -> int:
 
 
 def _split_targets(options: TargetOptions) -> tuple[TargetOptions, TargetOptions]:
-    """Return the options of both targets. If one target is a recording, both use its protocol version by default."""
+    """Return the options for both targets. If one target is a recording, both use the protocol version of the
+    recording."""
     args = options.args
     recording = next((arg for arg in args if arg.endswith(".jsonl")), None)
     if recording is not None and options.protocol_version is None:
@@ -90,7 +91,7 @@ async def _fetch_items(options: TargetOptions) -> dict[str, dict[str, Any]]:
 
 
 class DiffEntry(Struct, frozen=True):
-    """One difference in the report."""
+    """One line in the report of `dovetail diff`."""
 
     kind: Literal["removed", "added", "changed", "description"]
     item: str  # the kind and name of the item, such as "tool forecast"
@@ -146,7 +147,7 @@ def _describe_schema_change(difference: Difference, kind: str) -> str:
     is_output = difference.path[0] == "outputSchema"
     side = "result field" if is_output else "argument"
     label, keyword = _split_path(difference.path, is_entry=difference.kind != "changed")
-    # The whole schema changed, not one keyword.
+    # The whole schema was replaced, not only one keyword.
     if isinstance(difference.old, dict) and isinstance(difference.new, dict):
         keyword = ""
     if is_property(difference):
@@ -164,9 +165,7 @@ def _describe_schema_change(difference: Difference, kind: str) -> str:
 
 
 def _split_path(path: Path, *, is_entry: bool) -> tuple[str, str]:
-    """Return the dotted name of an argument or result field, and the keyword of its schema. The keyword is empty if the
-    path ends at the schema.
-    """
+    """Split the path of a difference into a dotted field name and a schema keyword. The keyword may be empty."""
     names: list[str] = []
     segments = [*path] if path[0] == "arguments" else [*path[1:]]
     while segments:

@@ -83,7 +83,7 @@ def _format_result(result: CheckResult) -> str:
 
 
 def _indent(message: str) -> str:
-    """Indent continuation lines, so that no line looks like a separate check."""
+    """Indent all lines after the first, so that each check is easy to see."""
     return output.escape_text(message).replace("\n", "\n      ")
 
 
@@ -115,7 +115,7 @@ async def _run_checks(options: TargetOptions, add_result: Callable[[CheckResult]
 
 def _create_failure(name: str, exc: MCPError) -> CheckResult:
     translate_error(exc)
-    hint, exc.hint = exc.hint, None  # the hint is printed on a separate line
+    hint, exc.hint = exc.hint, None  # The hint is printed on a separate line, so remove it from the error.
     return CheckResult(name, "fail", str(exc), hint or _HINTS.get(type(exc).__name__))
 
 

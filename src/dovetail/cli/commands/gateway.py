@@ -58,7 +58,9 @@ def command(
             host.run("stdio", mode)
     except (ValueError, OSError) as exc:
         if "anonymous=True" in str(exc):
-            raise click.UsageError(f"other machines can reach {address}. Pass --allow-anonymous") from None
+            raise click.UsageError(
+                f"other machines can connect to {address} without authentication. Pass --allow-anonymous to allow this"
+            ) from None
         raise click.UsageError(str(exc)) from None
     return 0
 

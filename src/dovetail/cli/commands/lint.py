@@ -55,7 +55,7 @@ def command(ctx: click.Context, profiles: tuple[str, ...], strict: bool, **param
 
 
 def lint_tools(tools: list[Tool], profiles: tuple[str, ...] = ()) -> list[LintReport]:
-    """Return a report for each tool."""
+    """Return the problems of each tool."""
     names = [tool.name for tool in tools]
     return [
         _add_protocol_issues(lint_declaration(tool, profiles or UNMODIFIED_RULE_SETS), tool, names) for tool in tools
@@ -76,9 +76,8 @@ def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> Li
 
 
 def _find_schema_error(schema: Any) -> str | None:
-    """Return why a schema is invalid, or None. Schemas that are too large or refer to other documents are not
-    checked.
-    """
+    """Return why a schema is invalid, or None if it is valid. Skip schemas that are very large or refer to other
+    documents."""
     try:
         compile_schema(schema)
     except UnusableSchema as exc:
@@ -99,7 +98,7 @@ def _format_reports(reports: list[LintReport], token_count: int, skipped: list[s
 
 
 def _merge_issues(issues: list[LintIssue]) -> list[LintIssue]:
-    """Merge issues with the same message, and join their rules."""
+    """Combine issues that have the same message, and list all their rules."""
     by_text: dict[str, list[str]] = {}
     for issue in issues:
         by_text.setdefault(issue.message, []).append(issue.rule)

@@ -39,7 +39,7 @@ def command(ctx: click.Context, **params: Any) -> int:
         items_by_kind = {kind: await list_items(command_run.client, kind) for kind in command_run.args or ITEM_KINDS}
         command_run.print_result(items_by_kind, lambda: _format_items(items_by_kind))
         if command_run.is_stderr_hidden and not any(items_by_kind.values()):
-            await command_run.client.close()  # closing waits for the remaining stderr output
+            await command_run.client.close()  # closing the client waits for the rest of stderr
             for stderr_line in command_run.last_stderr_lines:
                 output.print_note(stderr_line)
 

@@ -121,7 +121,7 @@ def _run_with_servers(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Start the servers and run an action with the servers that list their tools. Report the other servers."""
+    """Start the servers and run an action with each server that lists its tools. Print the errors of the others."""
     options: dict[str, Any] = {
         "consent": create_consent(),
         "ready_timeout": timeout,

@@ -97,7 +97,7 @@ def _create_request(
         return None
     check_consent_kind(kind)
     if "." not in args[0] and kind in _ITEM_CONSENT_KINDS:
-        raise ValueError(f"{kind} requires SERVER.TOOL, not {args[0]!r}")
+        raise ValueError(f"the argument must be SERVER.TOOL for {kind}, not {args[0]!r}")
     server, tool = split_full_name(args[0]) if "." in args[0] else (args[0], "")
     tool_annotations = ToolAnnotations(read_only_hint=read_only or None, destructive_hint=destructive)
     return PolicyRequest(

@@ -53,7 +53,7 @@ def command(
             for verb, args in parsed_steps:
                 await _STEP_FUNCTIONS[verb](command_run, *args)
         finally:
-            traffic.save(output)  # write the file even if a step failed
+            traffic.save(output)  # save the recording even if a request failed
         command_run.print_result(
             {"path": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
         )
@@ -88,7 +88,9 @@ def _parse_step(step_text: str) -> tuple[str, list[str]]:
         raise click.UsageError(f"invalid step {step_text.strip()!r}: {exc}") from None
     verb, args = "".join(parts[:1]), parts[1:]
     if verb not in _STEP_FUNCTIONS or not args:
-        raise click.UsageError(f"invalid step {step_text.strip()!r}: must be 'call TOOL', 'read URI' or 'prompt NAME'")
+        raise click.UsageError(
+            f"invalid request {step_text.strip()!r}: must be 'call TOOL', 'read URI' or 'prompt NAME'"
+        )
     if verb == "read" and len(args) > 1:
-        raise click.UsageError(f"invalid step {step_text.strip()!r}: read takes one URI")
+        raise click.UsageError(f"invalid request {step_text.strip()!r}: 'read' takes exactly one URI")
     return verb, args

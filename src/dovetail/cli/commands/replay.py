@@ -26,7 +26,7 @@ from dovetail.terminal import output
 from dovetail.wire.base import replace
 from dovetail.wire.elicitation import ElicitRequestParams
 
-# Members that are ignored, because they differ between runs or protocol versions.
+# Do not compare these fields, because they differ between runs or protocol versions.
 _VOLATILE_MEMBERS = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState", "nextCursor"})
 
 
@@ -45,7 +45,7 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
     """
     options = read_target_options(ctx, **params)
     if len(options.args) != (1 if options.command or options.module else 2):
-        raise click.UsageError("missing arguments: TARGET RECORDING")
+        raise click.UsageError("pass a target and a recording: TARGET RECORDING")
     frames = read_recording(options.args[-1])
     exchanges = [
         exchange
@@ -53,7 +53,7 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
         if exchange.response is not None and exchange.method not in (*OPENING_METHODS, *IGNORED_METHODS)
     ]
     if not exchanges:
-        raise click.UsageError(f"{options.args[-1]}: the recording has no requests")
+        raise click.UsageError(f"the recording {options.args[-1]} contains no requests")
     recorded_answers = iter(read_client_results(frames, "elicitation/create"))
 
     def answer(_: ElicitRequestParams) -> Any:

@@ -68,7 +68,7 @@ def command(
         options = _apply_process_options(options, reload)
     app = None
     if not is_plain and not options.command:
-        with contextlib.redirect_stdout(sys.stderr):  # only messages for the client may be written to stdout
+        with contextlib.redirect_stdout(sys.stderr):  # Only MCP messages may be written to stdout.
             app = _load_own_server(options.args, options.module)
     if app is None and is_file and not http:
         app = _run_as_program(options.args[0], is_plain)
@@ -91,7 +91,8 @@ def command(
             raise click.exceptions.Exit(error_report.EXIT_CONNECT) from None
         if isinstance(exc, ValueError) and "anonymous=True" in str(exc):
             raise click.UsageError(
-                f"other machines can reach {host}. Add auth= to the server, or pass --allow-anonymous"
+                f"other machines can connect to {host} without authentication. Add auth= to the server, or pass "
+                "--allow-anonymous"
             ) from None
         if isinstance(exc, ValueError | OSError):
             raise click.UsageError(str(exc)) from None
@@ -106,7 +107,7 @@ def _reject_http_options(ctx: click.Context) -> None:
 
 
 def _apply_process_options(options: TargetOptions, reload: bool) -> TargetOptions:
-    """Apply --env and --cwd to this process if it becomes the server. Return the other options."""
+    """Apply --env and --cwd to this process if it becomes the server. Return the remaining options."""
     target_arg = options.args[0] if options.args and not options.module else ""
     if options.command or not (options.module or target_arg.endswith(".py") or has_object_name(target_arg)):
         return options
@@ -116,7 +117,7 @@ def _apply_process_options(options: TargetOptions, reload: bool) -> TargetOption
     if options.cwd is None:
         return options
     if reload:
-        raise click.UsageError("--cwd cannot be combined with --reload. Run the command in that directory")
+        raise click.UsageError("--cwd cannot be combined with --reload. Change to that directory first")
     args = [make_absolute(target_arg)] if target_arg else []
     os.chdir(options.cwd)
     return replace(options, args=[*args, *options.args[1:]], env=(), cwd=None)
@@ -126,7 +127,7 @@ def _load_own_server(args: Any, module: str | None) -> Any:
     if module is not None:
         server = load_server(None, module)
         if server is None:
-            raise click.UsageError(f"no dovetail Server in module {module!r}")
+            raise click.UsageError(f"the module {module!r} does not contain a dovetail Server")
         return server
     if args and (args[0].endswith(".py") or has_object_name(args[0])):
         return load_server(args[0], None)
@@ -134,7 +135,7 @@ def _load_own_server(args: Any, module: str | None) -> Any:
 
 
 def _run_as_program(file: str, is_plain: bool) -> Any:
-    """Run a file as a program. Return its Server if the program may have ended without serving."""
+    """Run a file as a program. If it did not start serving, return the Server that it defines."""
     sys.argv = [file]
     if is_plain:
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
@@ -144,7 +145,7 @@ def _run_as_program(file: str, is_plain: bool) -> Any:
 
 
 def create_proxy_server(options: Any) -> Any:
-    """Create a server that offers the items of the target."""
+    """Create a server that forwards every request to the target."""
     from dovetail.client.client import Client
     from dovetail.server.server import Server
 
@@ -152,7 +153,7 @@ def create_proxy_server(options: Any) -> Any:
     if extra_args:
         raise click.UsageError(f"unexpected argument: {extra_args[0]}")
     try:
-        # The client has no handlers, so elicitations go to the caller.
+        # The client has no elicitation handler, so the proxy forwards elicitations to the caller.
         client = Client(target, **build_client_options(options, target))
     except (FileNotFoundError, TypeError, ValueError) as exc:
         raise click.UsageError(str(exc)) from None

@@ -53,7 +53,7 @@ def command(
         async with host:
             if not no_start:
                 await host.catalog()
-                await asyncio.sleep(0)  # let the last failed server update its state
+                await asyncio.sleep(0)  # Let the server that failed last update its state.
             rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
             policy_error = next(
                 (

@@ -41,14 +41,12 @@ _HOST_BY_FILE_NAME: Final = {
     "windsurf/mcp_config.json": "windsurf",
     "zed/settings.json": "zed",
 }
-# Folders that hosts create inside a project.
+# Hosts create these folders inside a project.
 _HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed"))
 
 
 def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iterator[tuple[str, Path, ConfigLevel]]:
-    """Yield the existing files of the known hosts. Each file is yielded once, with its host and level. Project files
-    come first.
-    """
+    """Yield the configuration files of all known hosts, each with its host and level. Project files come first."""
     seen_paths: set[Path] = set()
     for source, path, level in _iter_candidate_files(home, cwd):
         if path.is_file() and path not in seen_paths:
@@ -71,7 +69,7 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
         ("opencode", "opencode.json"),
         ("zed", ".zed/settings.json"),
     ):
-        # Files in the home directory are files of the user, not of a project.
+        # A file in the home directory belongs to the user, not to a project.
         yield source, cwd / name, "project" if cwd != home else "user"
     for source, path in (
         ("claude-code", home / ".claude.json"),
@@ -93,7 +91,7 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
 def discover_configs(
     home: Path | None = None, cwd: Path | None = None
 ) -> tuple[list[ServerConfig], list[ConfigProblem]]:
-    """Return the servers in the configuration files of all known hosts, and the problems of the files.
+    """Return the servers in the configuration files of all known hosts, and problems in the files.
 
     Args:
         home: The home directory. Defaults to that of the user.
@@ -111,7 +109,7 @@ def discover_configs(
 def load_config(
     path: Path, source: str | None = None, *, level: ConfigLevel | None = None, cwd: Path | None = None
 ) -> tuple[list[ServerConfig], list[ConfigProblem]]:
-    """Return the servers of one configuration file, and the problems of the file.
+    """Return the servers in one configuration file, and problems in the file.
 
     Args:
         path: The file.
@@ -139,7 +137,7 @@ def load_config(
         try:
             entry, notices = parse_entry(original_name, raw_entry, source, path, level=level, project_dir=project_dir)
             if (first_name := original_names.setdefault(entry.name, original_name)) != original_name:
-                raise ValueError(f"would get the name {entry.name}, which {first_name!r} already has")
+                raise ValueError(f"its name would become {entry.name}, like that of {first_name!r}. Rename one of them")
         except ValueError as exc:
             problems.append(ConfigProblem(source, path, f"{original_name}: {exc}"))
             continue
@@ -151,7 +149,7 @@ def load_config(
 
 
 def _identify_file(path: Path) -> tuple[str, ConfigLevel]:
-    """Return the host and level of a file by its location, or by its name if the location is unknown."""
+    """Guess the host and level of a file from its location, or from its name if the location is unknown."""
     absolute_path = path.absolute()
     for source, known_path, level in _iter_candidate_files(None, None):
         if known_path == absolute_path:
@@ -168,13 +166,13 @@ def _find_project_dir(path: Path) -> Path:
 
 
 def check_level(level: str | None) -> None:
-    """Raise ValueError for an unknown level, so that a misspelled "project" does not count as "user"."""
+    """Raise ValueError for an unknown level. A misspelled "project" must not count as "user"."""
     if level not in (None, "user", "project"):
         raise ValueError(f"level must be 'user' or 'project', not {level!r}")
 
 
 def parse_config(text: str, suffix: str, duplicates: list[str] | None = None) -> Any:
-    """Parse a configuration file, or raise ValueError. Names that JSON repeats are added to `duplicates`."""
+    """Parse a configuration file. Raise ValueError if it is invalid. Repeated JSON names are added to `duplicates`."""
     match suffix:
         case ".toml":
             return tomllib.loads(text)
@@ -182,7 +180,7 @@ def parse_config(text: str, suffix: str, duplicates: list[str] | None = None) ->
             try:
                 import yaml
             except ImportError:
-                raise ValueError("YAML files need the yaml library: pip install pyyaml") from None
+                raise ValueError("reading YAML files requires the yaml library: pip install pyyaml") from None
             try:
                 return yaml.safe_load(text)
             except yaml.YAMLError as exc:
@@ -203,7 +201,7 @@ _STRING_OR_TRAILING_COMMA: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]
 
 
 def _strip_comments(text: str) -> str:
-    """Remove comments and trailing commas from JSON. Editors allow both."""
+    """Remove comments and trailing commas from JSON, because editors allow them."""
     plain = _STRING_OR_COMMENT.sub(lambda match: match[1] or "", text)
     return _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or "", plain)
 
@@ -211,7 +209,7 @@ def _strip_comments(text: str) -> str:
 def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
     if not isinstance(document, dict):
         return
-    projects: Any = document.get("projects")  # Claude Code stores the servers of each folder under this key
+    projects: Any = document.get("projects")  # Claude Code stores the servers of each project under this key.
     project: Any = projects.get(str(cwd)) if isinstance(projects, dict) else None
     if isinstance(project, dict) and isinstance(project.get("mcpServers"), dict):
         yield from ((str(name), entry) for name, entry in project["mcpServers"].items())
@@ -222,14 +220,14 @@ def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
         if isinstance(section, dict):
             yield from ((str(name), entry) for name, entry in section.items())
             break
-        if isinstance(section, list):  # Continue uses a list of entries that contain their names
+        if isinstance(section, list):  # Continue has a list of entries, each with a name.
             for number, entry in enumerate(section):
                 yield str(entry.get("name") or number) if isinstance(entry, dict) else str(number), entry
             break
 
 
 def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
-    """Yield reasons why a file has no servers. The key may be misspelled, or the user passed a file without servers."""
+    """Yield likely reasons why a file contains no servers, such as a misspelled key."""
     sections: dict[str, Any] = document if isinstance(document, dict) else {}
     for key in _SERVER_SECTIONS:
         if key in sections:
@@ -246,7 +244,7 @@ def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
 
 
 def _read_inputs(document: Any) -> dict[str, dict[str, Any]]:
-    """Return the inputs that VS Code asks its user for, by id."""
+    """Return the inputs that VS Code asks the user for, by ID."""
     if not isinstance(document, dict):
         return {}
     nested: Any = document.get("mcp")

@@ -25,12 +25,12 @@ class HostFormat(NamedTuple):
 
     title: str
     section: str
-    project_file: str | None  # path of the file inside a project
-    # Path of the user's file. `~` is the home directory, and `@` the system's configuration directory.
+    project_file: str | None  # path relative to the project
+    # Path of the user's file. `~` is the home directory, `@` is the configuration directory of the system.
     user_file: str | None
-    has_type: bool = False  # whether each entry has a "type" key
-    url_key: str | None = "url"  # the key of a URL, or None if the host supports only commands
-    reference_format: str | None = None  # syntax of a reference to a variable
+    has_type: bool = False  # True if each entry has a "type" key
+    url_key: str | None = "url"  # name of the URL key, or None if the host only starts commands
+    reference_format: str | None = None  # how the host writes a reference to an environment variable
 
 
 HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
@@ -64,7 +64,7 @@ HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
 
 
 def get_config_path(host: str, scope: Scope, home: Path | None = None, cwd: Path | None = None) -> Path:
-    """Return the file of a host. Raise ValueError if the host has no file for this scope."""
+    """Return the path of a host's configuration file. Raise ValueError if the host has none at this level."""
     host_format = HOST_FORMATS[host]
     name = host_format.project_file if scope == "project" else host_format.user_file
     if name is None:
@@ -89,10 +89,10 @@ def _get_settings_dir(home: Path) -> Path:
 
 
 def format_entry(host: str, entry: ServerConfig) -> dict[str, Any]:
-    """Return an entry in the format of a host."""
+    """Return a server entry in the format of a host."""
     host_format = HOST_FORMATS[host]
     if entry.url is not None and host_format.url_key is None:
-        raise ValueError(f"{host_format.title} does not support URLs in its file")
+        raise ValueError(f"{host_format.title} does not support servers with a URL")
     match host:
         case "opencode":
             type_fields = {"type": "local" if entry.url is None else "remote", "enabled": True}
@@ -124,14 +124,12 @@ def _drop_empty(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_document(host: str, entry: ServerConfig) -> str:
-    """Return a file with this entry only."""
+    """Return the text of a configuration file that contains only this entry."""
     return insert_entry(host, "", entry.name, format_entry(host, entry))
 
 
 def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = False) -> None:
-    """Add an entry to a host's file. Create the file if necessary. If the entry cannot be added, raise ValueError with
-    the reason.
-    """
+    """Add an entry to a host's configuration file, or create the file. Raise ValueError if that is impossible."""
     old = path.read_bytes() if path.exists() else b""
     bom = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
     text = old[len(bom) :].decode()
@@ -139,7 +137,7 @@ def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = Fal
 
 
 def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, replace: bool = False) -> str:
-    """Return the text of a file with one more entry. Use the line ends of the file."""
+    """Return the text of a configuration file with one more entry. Keep its line endings."""
     section, suffix = (
         HOST_FORMATS[host].section,
         Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").suffix,
@@ -147,7 +145,7 @@ def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, re
     original = _check_object(parse_config(old, suffix) if old.strip() else {}, suffix)
     servers = original.get(section)
     if servers is not None and not isinstance(servers, dict):
-        raise ValueError(f"{section} must be an object in this file")
+        raise ValueError(f"the value of {section} must be an object")
     if servers and name in servers:
         if servers[name] == entry:
             return old
@@ -170,16 +168,16 @@ _UNCHANGEABLE_MESSAGE: Final = "the file has a form that cannot be edited withou
 
 
 def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
-    if parsed is None and suffix == ".yaml":  # the file has only comments
+    if parsed is None and suffix == ".yaml":  # the file contains only comments
         return {}
     if not isinstance(parsed, dict):
-        raise ValueError("the file must contain an object")
+        raise ValueError("the file must contain a JSON object")
     return cast("dict[str, Any]", parsed)
 
 
 def _parse_result(new: str, suffix: str, section: str) -> Any:
-    """Parse the new text as a host would."""
-    # Without the yaml library, only new files are written. Their content is JSON, which is valid YAML.
+    """Parse the new text of a configuration file like its host."""
+    # Without the yaml library, dovetail only creates new files. It writes JSON, which is valid YAML.
     if suffix == ".yaml" and not _has_yaml():
         return {section: json.loads("{" + new.partition("\n")[2] + "}")}
     try:
@@ -206,14 +204,14 @@ _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\],
 
 
 class MemberSpan(NamedTuple):
-    """The start and end of a member's value in the text."""
+    """Where the value of a JSON member starts and ends in the text."""
 
     start: int
     end: int
 
 
 def _find_members(text: str, brace: int) -> dict[str, MemberSpan]:
-    """Return the members of the object that starts at this brace."""
+    """Return the members of the JSON object that starts at this position."""
     members: dict[str, MemberSpan] = {}
     depth, name, value_start, last_end = 0, "", -1, brace
     for token, start, end in _iter_tokens(text, brace):
@@ -248,7 +246,7 @@ def _insert_json(old: str, section: str, name: str, entry: Mapping[str, Any], li
         return _format_value({section: {name: entry}}, 2) + "\n"
     root_brace = next((start for token, start, _ in _iter_tokens(old, 0) if token == "{"), None)
     if root_brace is None:
-        raise ValueError("the file must contain an object")
+        raise ValueError("the file must contain a JSON object")
     sections = _find_members(old, root_brace)
     if section not in sections:
         return _insert_member(old, root_brace, bool(sections), section, {name: entry}, 1, line_end)
@@ -277,7 +275,7 @@ def _format_indented(value: Any, depth: int, line_end: str) -> str:
 
 
 def _insert_toml(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str) -> str:
-    """Insert a table, or replace the table with the same name. Comments before the next table stay with that table."""
+    """Add a TOML table, or replace the table with the same name. Comments before the next table stay there."""
     table = "".join(line + line_end for line in _iter_table_lines(section, name, entry))
     kept_lines: list[str] = []
     pending_lines: list[str] = []
@@ -310,7 +308,7 @@ def _iter_table_lines(section: str, name: str, entry: Mapping[str, Any]) -> Iter
 
 
 def _parse_table_header(line: str) -> tuple[str, ...] | None:
-    """Return the parts of the table name if a line is a table header."""
+    """Return the parts of a TOML table name if the line is a table header."""
     if not line.lstrip().startswith("["):
         return None
     try:
@@ -337,7 +335,7 @@ def _has_yaml() -> bool:
 
 def _insert_yaml(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str, *, is_taken: bool) -> str:
     if is_taken:
-        raise ValueError(f"a server named {name!r} already exists. Edit the file by hand")
+        raise ValueError(f"a server named {name!r} already exists. Edit the file with a text editor")
     member = f"{_format_value(name)}: {_format_value(entry)}"
     if not old.strip() or (section_node := _find_section_node(old, section)) is None:
         separator = "" if not old or old.endswith("\n") else line_end
@@ -351,13 +349,13 @@ def _insert_yaml(old: str, section: str, name: str, entry: Mapping[str, Any], li
 
 
 def _find_section_node(text: str, section: str) -> Any:
-    """Return the YAML node of a section with its position in the text, or None."""
+    """Return a section of a YAML file and its position in the text, or None."""
     _, *values = _compose_unique(text, section)
     return values[0] if values else None
 
 
 def _compose_unique(text: str, section: str) -> list[Any]:
-    """Return the nodes of the document and of one section. Raise ValueError if a key is repeated."""
+    """Parse a YAML document and return it with one of its sections. Raise ValueError if a key is repeated."""
     import yaml
 
     root_node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -371,7 +369,7 @@ def _compose_unique(text: str, section: str) -> list[Any]:
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    """Write a file atomically. Symbolic links and permissions are kept."""
+    """Replace a file atomically. Keep its permissions, and write through symbolic links."""
     target_path = Path(os.path.realpath(path))
     target_path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target_path, content, target_path.stat().st_mode & 0o777 if target_path.exists() else 0o600)

@@ -33,9 +33,9 @@ _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename"
 _SECRET_NAME_PATTERN: Final = re.compile(
     r"token|key|secret|pass|auth|cred|cookie|bearer|(?:^|_)pat(?:_|$)", re.IGNORECASE
 )
-_MIN_MASKED_CHARS: Final = 6  # shorter values are not masked, because they may be ordinary text
-_COMMAND_TIMEOUT_S: Final = 30.0  # seconds for a command, which may ask its user
-_MAX_SECRET_BYTES: Final = 64 * 1024  # maximum size of a file or output that contains a secret
+_MIN_MASKED_CHARS: Final = 6  # do not mask shorter values, because they may be ordinary text
+_COMMAND_TIMEOUT_S: Final = 30.0  # long enough for a command that asks the user
+_MAX_SECRET_BYTES: Final = 64 * 1024  # maximum size of a secret from a file or a command
 _KEYRING_SERVICE: Final = "dovetail"
 _NON_SECRET_VARIABLES: Final = frozenset(
     ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ", "PWD")
@@ -54,7 +54,7 @@ class Reference(Struct, frozen=True):
 
 
 class SecretNotFound(KeyError):
-    """Raised if a reference has no value.
+    """A reference in a configuration file has no value.
 
     Args:
         name: The reference.
@@ -72,15 +72,15 @@ class SecretNotFound(KeyError):
 
 
 class ReferenceContext(Struct, frozen=True, kw_only=True):
-    """The origin of a text: the level of its file, and its project folder."""
+    """Where a setting comes from: the level of its file, and its project folder."""
 
     level: ConfigLevel = "user"
     project_dir: Path = Path()
-    allows_bare: bool = False  # whether the host of this file also supports $NAME
+    allows_bare: bool = False  # True if the file's host also allows $NAME
 
 
 def split_references(text: str, *, allow_bare: bool = False) -> Iterator[str | Reference]:
-    """Split a text into plain parts and references."""
+    """Split a setting into plain text and references."""
     position = 0
     for match in _REFERENCE_PATTERN.finditer(text):
         yield from _split_bare_variables(text[position : match.start()], allow_bare)
@@ -107,7 +107,7 @@ def _parse_reference(body: str) -> Reference:
 
 
 class SecretLookup:
-    """Resolves references and masks their values."""
+    """Replaces references to secrets, and masks the secrets in later output."""
 
     def __init__(
         self,
@@ -119,10 +119,10 @@ class SecretLookup:
         self._inputs = dict(inputs or {})
         self._keyring = keyring or _get_keyring_password
         self._values: set[str] = set()
-        self._encoded_values: set[bytes] = set()  # the known secrets as they appear in JSON text
+        self._encoded_values: set[bytes] = set()  # the known secrets, as they look in JSON text
 
     def resolve(self, text: str, setting: str, context: ReferenceContext | None = None) -> str:
-        """Return a setting with its references replaced. Errors contain the name of the setting."""
+        """Replace the references in a setting. Errors contain the name of the setting."""
         effective_context = context or ReferenceContext()
         value = "".join(
             part if isinstance(part, str) else self._look_up(part, setting, effective_context)
@@ -133,13 +133,13 @@ class SecretLookup:
         return value
 
     def copy_variables(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the values of these environment variables. Variables that are not set are left out."""
+        """Return the values of these environment variables, without those that are not set."""
         variables = {name: self._env[name] for name in names if name in self._env}
         self.remember(value for name, value in variables.items() if name not in _NON_SECRET_VARIABLES)
         return variables
 
     def remember_named(self, members: Mapping[str, Any]) -> None:
-        """Mask from now on all values whose names look like secrets."""
+        """From now on, mask all values whose names look like secrets."""
         self.remember(str(value) for name, value in members.items() if _SECRET_NAME_PATTERN.search(name))
 
     def remember(self, values: Iterable[str]) -> None:
@@ -148,17 +148,16 @@ class SecretLookup:
             for secret in {value, value.removeprefix("Bearer ")}:
                 if len(secret) >= _MIN_MASKED_CHARS:
                     self._values.add(secret)
-                    with contextlib.suppress(UnicodeEncodeError):  # a value with a surrogate cannot appear in JSON text
+                    with contextlib.suppress(UnicodeEncodeError):  # half a surrogate pair cannot appear in JSON text
                         self._encoded_values.add(encode(secret)[1:-1])
 
     def mask(self, value: Any) -> Any:
-        """Return a JSON value or a text without secrets. Secrets are all resolved values, and members with names that
-        look like secrets.
-        """
+        """Mask secrets in a JSON value or a text. Secrets are resolved values, and values whose names look like
+        secrets."""
         return mask_secrets(self._replace_secrets(value))
 
     def has_known_secret(self, encoded_value: bytes) -> bool:
-        """Return whether a JSON text contains a resolved value."""
+        """Return whether a JSON text contains a known secret."""
         return any(secret in encoded_value for secret in self._encoded_values)
 
     def _replace_secrets(self, value: Any) -> Any:
@@ -185,7 +184,7 @@ class SecretLookup:
                 if not value and reference.default is not None:
                     return reference.default
                 if value is None:
-                    raise create_error(f"the variable {name} is not set")
+                    raise create_error(f"the environment variable {name} is not set")
                 if not _SECRET_NAME_PATTERN.search(name):
                     return value
             case "input":
@@ -204,13 +203,14 @@ class SecretLookup:
         return value
 
     def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
-        # All other keyring entries belong to the user, who did not write the project file.
+        # The user's other keyring entries are not available to a project file, because someone else wrote it.
         if context.level == "project":
             service = f"{_KEYRING_SERVICE}:{context.project_dir}"
             value = self._keyring(service, name)
             if value is None:
                 raise create_error(
-                    f"a project file can only read its own keyring entries. Run: keyring set {service!r} {clip(name)}"
+                    "a project file can only read the keyring entries of its project. "
+                    f"Run: keyring set {service!r} {clip(name)}"
                 )
             return value
         service, slash, user = name.partition("/")
@@ -221,7 +221,7 @@ class SecretLookup:
 
 
 class SecretResolver:
-    """Resolves references to secrets, and masks the resolved values in all later output.
+    """Replaces references to secrets in settings, and masks the secrets in all later output.
 
     Args:
         env: Environment variables. Defaults to those of this process.
@@ -242,23 +242,22 @@ class SecretResolver:
         return f"<{type(self).__name__}>"
 
     def resolve(self, text: str) -> str:
-        """Return a text with its references replaced. Raise SecretNotFound if a reference has no value."""
+        """Replace the references in a text. Raise SecretNotFound if a reference has no value."""
         return self._lookup.resolve(text, "")
 
     def mask(self, value: Any) -> Any:
-        """Return a JSON value or a text without secrets. Secrets are all resolved values, and members with names that
-        look like secrets.
-        """
+        """Mask secrets in a JSON value or a text. Secrets are resolved values, and values whose names look like
+        secrets."""
         return self._lookup.mask(value)
 
 
 def get_secret_lookup(resolver: SecretResolver) -> SecretLookup:
-    """Return the lookup of a resolver, which also has the settings and projects."""
+    """Return the internal lookup of a resolver."""
     return resolver._lookup  # pyright: ignore[reportPrivateUsage]
 
 
 def mask_error(exc: MCPError, mask: Callable[[str], str]) -> None:
-    """Mask the secrets of an error. A cause that contains secrets is removed."""
+    """Mask the secrets in an error. Remove its cause if that contains secrets."""
     exc.args = tuple(mask(arg) if isinstance(arg, str) else arg for arg in exc.args)
     for name in ("message", "stderr", "hint"):
         if isinstance(text := getattr(exc, name, None), str):
@@ -306,7 +305,7 @@ def _run_secret_command(command: str, context: ReferenceContext, create_error: C
             args, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_TIMEOUT_S, check=False
         )
         if completed.returncode:
-            raise create_error(f"the command {clip(command)} exited with {completed.returncode}")
+            raise create_error(f"the command {clip(command)} failed with exit code {completed.returncode}")
         value = completed.stdout[:_MAX_SECRET_BYTES].decode().strip()
     except subprocess.TimeoutExpired:
         raise create_error(f"the command {clip(command)} took longer than {_COMMAND_TIMEOUT_S:g} s") from None
@@ -325,5 +324,5 @@ def _get_keyring_password(service: str, name: str) -> str | None:
         return None
     try:
         return keyring.get_password(service, name)
-    except KeyringError:  # the system has no keyring, or the keyring is locked
+    except KeyringError:  # the system has no keyring, or it is locked
         return None

@@ -31,13 +31,13 @@ SETTINGS_KEY: Final = "x-dovetail"
 
 
 class ConfigProblem(Struct, frozen=True):
-    """A problem of a configuration file or of one entry."""
+    """A problem in a configuration file."""
 
-    source: str  # the host that the file belongs to
+    source: str  # the host that the file belongs to, such as "cursor"
     path: Path  # the path of the file
-    message: str  # a description of the problem
-    is_error: bool = True  # True if the entry cannot be used
-    is_unreadable: bool = False  # True if no entry of the file can be used
+    message: str  # what is wrong with the file or the entry
+    is_error: bool = True  # True if the server cannot be used
+    is_unreadable: bool = False  # True if no server in the file can be used
 
 
 _SETTING_TYPES: Final[dict[str, Any]] = {
@@ -49,40 +49,39 @@ _SETTING_TYPES: Final[dict[str, Any]] = {
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
-    """One server of a configuration file."""
+    """One server in a configuration file."""
 
     name: str  # the name of the server
-    source: str  # the host that the file belongs to
+    source: str  # the host that the file belongs to, such as "cursor"
     path: Path  # the path of the file
-    command: str | None = None  # the command, for a server that the host starts
+    command: str | None = None  # the program to start, or None for a remote server
     args: list[str] = field(default_factory=list[str])  # the arguments of the command
-    env: dict[str, str] = field(default_factory=dict[str, str])  # environment variables of the command
-    # Names of environment variables that the server gets if they are set.
+    env: dict[str, str] = field(default_factory=dict[str, str])  # environment variables for the command
+    # Names of environment variables to pass on to the server, if they are set.
     env_passthrough: list[str] = field(default_factory=list[str])
-    env_file: str | None = None  # a file with more environment variables
+    env_file: str | None = None  # path of a file with more environment variables
     cwd: str | None = None  # the working directory of the command
-    url: str | None = None  # the URL, for a remote server
+    url: str | None = None  # the URL of a remote server
     headers: dict[str, str] = field(default_factory=dict[str, str])  # HTTP headers for the URL
-    enabled: bool = True  # whether the server is used
-    settings: ServerSettings = field(default_factory=ServerSettings)  # how the host treats the server
-    unknown_keys: dict[str, Any] = field(default_factory=dict[str, Any])  # keys of the entry that dovetail does not use
-    # The inputs that the file declares, by id.
+    enabled: bool = True  # False if the server is turned off
+    settings: ServerSettings = field(default_factory=ServerSettings)  # settings such as timeouts and trust
+    # keys of the entry that dovetail does not know
+    unknown_keys: dict[str, Any] = field(default_factory=dict[str, Any])
+    # The inputs that the file defines, by ID.
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    original_name: str = ""  # the name of the server in the file
+    original_name: str = ""  # the server name in the file
     level: ConfigLevel = "user"  # "user" or "project"
-    project_dir: Path = Path()  # the directory of the project
-    settings_keys: frozenset[str] = frozenset()  # the names of the settings that the file contains
+    project_dir: Path = Path()  # the folder of the project
+    settings_keys: frozenset[str] = frozenset()  # names of the settings that are set in the file
 
     @property
     def display_target(self) -> str:
-        """Return the command or URL as written in the file. References are not resolved."""
+        """Return the command or URL exactly as in the file, without secrets."""
         return self.url or (shlex.join([self.command, *self.args]) if self.command else "")
 
     @property
     def identity(self) -> str:
-        """Return a digest of the command or URL. For a project file, the digest includes the path, headers and
-        variables.
-        """
+        """Return a digest of the command or URL. In a project file, the path, headers and variables also count."""
         if self.level != "project":
             return identify_server(self._identity_target())
         header_lines = [f"{name}: {value}" for name, value in sorted(self.headers.items())]
@@ -98,7 +97,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def references(self) -> list[Reference]:
-        """Return all references, each once."""
+        """Return the references in this entry, without duplicates."""
         references = dict.fromkeys(
             part
             for _, text in self._iter_texts()
@@ -109,7 +108,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def required_inputs(self) -> list[dict[str, Any]]:
-        """Return the inputs that the user must provide, as the file describes them."""
+        """Return the inputs that the user must provide, with their descriptions from the file."""
         return [
             self.inputs.get(reference.name, {"id": reference.name})
             for reference in self.references
@@ -119,7 +118,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     def to_target(
         self, env: Mapping[str, str] | None = None, *, secrets: SecretResolver | None = None
     ) -> dict[str, Any]:
-        """Return a target for `Client`, with its references resolved. Raise SecretNotFound if a reference has no value.
+        """Return a target for `Client`. Replace references by their values. Raise SecretNotFound if a reference has no
+        value.
 
         Args:
             env: Environment variables for references. Defaults to those of this process.
@@ -167,14 +167,12 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSettings:
-    """Return the settings of a server. Settings that its file does not contain are taken from `defaults`."""
+    """Return the settings of a server. `defaults` applies to settings that are not in its file."""
     return replace(defaults, **{name: getattr(config.settings, name) for name in config.settings_keys})
 
 
 def describe_config(config: ServerConfig) -> dict[str, Any]:
-    """Return the information for the user who decides whether a server may start. References are shown instead of
-    values.
-    """
+    """Return what the user sees before a server may start. It shows references, not secret values."""
     references = [str(reference) for reference in config.references if reference.kind != "place"]
     details: dict[str, Any] = {
         "command" if config.url is None else "address": config.display_target,
@@ -189,13 +187,13 @@ def describe_config(config: ServerConfig) -> dict[str, Any]:
 
 
 def select_inputs(config: ServerConfig, inputs: Mapping[str, dict[str, Any]]) -> ServerConfig:
-    """Return a config with only those inputs of its file that the config refers to."""
+    """Return the entry with only the inputs that it uses. The file may define more."""
     used_names = {reference.name for reference in config.references if reference.kind == "input"}
     return replace(config, inputs={name: definition for name, definition in inputs.items() if name in used_names})
 
 
 def _parse_env_file(text: str) -> dict[str, str]:
-    """Parse a file of variables with NAME=VALUE lines, and remove quotes."""
+    """Parse a file of NAME=VALUE lines."""
     variables: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
@@ -209,7 +207,7 @@ def _parse_env_file(text: str) -> dict[str, str]:
     return variables
 
 
-# The keys of entries that this module reads.
+# The keys that this module reads from an entry
 
 _KNOWN_KEYS: Final = frozenset(
     ("command", "cmd", "args", "env", "environment", "envs", "env_vars", "env_keys", "envFile", "cwd", "url", "httpUrl",
@@ -217,12 +215,12 @@ _KNOWN_KEYS: Final = frozenset(
      "includeTools", "excludeTools", "enabled_tools", "disabled_tools", "available_tools", "timeout",
      "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "request_timeout_ms", SETTINGS_KEY)
 )  # fmt: skip
-# Keys that other hosts use and that have no effect here, with a notice for the user.
+# These keys of other hosts have no effect in dovetail. The user gets a notice.
 _KEY_NOTICES: Final = {
     "trust": f'of another host is ignored. Set "{SETTINGS_KEY}": {{"trusted": true}} instead',
     "oauth": "is ignored. Log in here if the server requires it",
 }
-# Keys that have no meaning here, or that store decisions of another host's user.
+# These keys have no meaning in dovetail, or store decisions made in another host.
 _IGNORED_KEYS: Final = frozenset(
     ("type", "transport", "transportType", "name", "display_name", "description", "title", "icon", "version", "gallery",
      "dev", "bundled", "source", "autoApprove", "alwaysAllow", "required", "settings", "provider", "scopes", "auth",
@@ -235,7 +233,7 @@ _BUILT_IN_TYPES: Final = frozenset(("builtin", "platform", "frontend", "inline_p
 def parse_entry(
     original_name: str, raw_entry: Any, source: str, path: Path, *, level: ConfigLevel, project_dir: Path
 ) -> tuple[ServerConfig, list[str]]:
-    """Parse an entry. Return the entry with notices for the user. Raise ValueError if the entry is invalid."""
+    """Parse an entry and return it with notices for the user. Raise ValueError if it is invalid."""
     if not isinstance(raw_entry, dict):
         raise ValueError("must be an object")
     entry: dict[str, Any] = raw_entry
@@ -283,19 +281,19 @@ def parse_entry(
 def _parse_command(entry: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
     command, args = entry.get("command") or entry.get("cmd"), entry.get("args") or []
     env = _to_string_mapping("env", entry.get("env") or entry.get("environment") or entry.get("envs"))
-    if isinstance(command, dict):  # an older format of Zed has the command as an object
+    if isinstance(command, dict):  # older versions of Zed store the command as an object
         inner: dict[str, Any] = command
         command, args = inner.get("path"), inner.get("args") or []
         env = _to_string_mapping("env", inner.get("env")) | env
     if not isinstance(args, list):
         raise ValueError("args must be a list")
-    if isinstance(command, list) and command:  # opencode has the command and its arguments in one list
+    if isinstance(command, list) and command:  # opencode stores the command and its arguments in one list
         command, args = command[0], [*command[1:], *args]
     return command, [str(arg) for arg in args], env
 
 
 def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the headers. Codex takes some of them from variables, and Continue nests them."""
+    """Return the HTTP headers. Codex reads some from environment variables, and Continue nests them."""
     nested: Any = entry.get("requestOptions")
     inner = nested.get("headers") if isinstance(nested, dict) else None
     raw_headers = entry.get("headers") or entry.get("http_headers") or inner
@@ -311,7 +309,7 @@ def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
 def _parse_settings(
     entry: dict[str, Any], source: str, level: ConfigLevel
 ) -> tuple[ServerSettings, frozenset[str], list[str]]:
-    """Return the settings of an entry, the names of the settings that it contains, and notices for the user."""
+    """Return the settings of an entry, the names of those that are set, and notices for the user."""
     notices: list[str] = []
     raw_table: Any = entry.get(SETTINGS_KEY) or {}
     if not isinstance(raw_table, dict):
@@ -347,12 +345,11 @@ def _parse_setting(name: str, value: Any) -> Any:
 
 
 def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the tool filters of another host. `include_tools` under x-dovetail takes precedence. A tool that either
-    filter excludes is not used.
-    """
+    """Return which tools to offer. `include_tools` under x-dovetail wins over the host's filter. A tool that either
+    filter excludes is not offered."""
     filters: dict[str, list[str]] = {}
     included = [entry[name] for name in ("includeTools", "enabled_tools") if entry.get(name) is not None]
-    # Goose writes an empty list to allow all tools.
+    # In Goose, an empty list allows all tools.
     included += [entry["available_tools"]] if entry.get("available_tools") else []
     if included and "include_tools" not in own_settings:
         filters["include_tools"] = _parse_setting("include_tools", included[0])
@@ -363,7 +360,7 @@ def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) 
 
 
 def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:
-    """Return the variables that Codex passes on. Each variable is a name, or an object with a name."""
+    """Return the environment variables that Codex passes on. Each is a name, or an object with a name."""
     names: list[str] = []
     for variable in raw_variables if isinstance(raw_variables, list) else []:
         name = variable.get("name") if isinstance(variable, dict) else variable

@@ -16,11 +16,11 @@ from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
 
 log = logging.getLogger("dovetail")
 
-_POLL_INTERVAL_S: Final = 1.0  # seconds between two checks of the files
+_POLL_INTERVAL_S: Final = 1.0  # time between two checks of the files
 
 
 class ConfigWatcher:
-    """The configuration files of one host."""
+    """Reads the configuration files of a host, and watches them for changes."""
 
     def __init__(
         self, paths: Sequence[str | Path], level: ConfigLevel, secrets: SecretResolver, *, should_watch: bool
@@ -29,14 +29,12 @@ class ConfigWatcher:
         self._level: ConfigLevel = level
         self._secrets = secrets
         self.should_watch = should_watch
-        self.applied_entries: dict[str, ServerConfig] = {}  # the entries that the host uses
+        self.applied_entries: dict[str, ServerConfig] = {}  # the entries that the host uses now
         self._seen_stats: list[Any] = []
-        self._last_valid_entries: dict[Path, list[ServerConfig]] = {}  # entries of each file when it was last valid
+        self._last_valid_entries: dict[Path, list[ServerConfig]] = {}  # by file, the entries when it was last valid
 
     def read(self) -> tuple[dict[str, ServerConfig], list[ConfigProblem]]:
-        """Return the servers by name, and the problems. If several entries have the same name, the first entry is
-        used.
-        """
+        """Return the servers by name, and all problems. If several entries have the same name, the first one counts."""
         self._seen_stats = self._stat_files()
         entries: list[ServerConfig] = []
         problems: list[ConfigProblem] = []
@@ -59,16 +57,14 @@ class ConfigWatcher:
         return [*find_config_files()]
 
     def forget_changed(self, entries: Mapping[str, ServerConfig]) -> list[str]:
-        """Return the servers whose entries were changed or removed, and forget their old entries."""
+        """Return the servers whose entries were changed or removed. The next read adds them again."""
         names = [name for name, entry in self.applied_entries.items() if entries.get(name) != entry]
         for name in names:
             del self.applied_entries[name]
         return names
 
     def create_target(self, entry: ServerConfig) -> Callable[[], dict[str, Any]]:
-        """Return a function that creates the target when the server starts, and resolves the references of the
-        entry.
-        """
+        """Return a function that creates the target when the server starts. It replaces references to secrets."""
         return lambda: entry.to_target(secrets=self._secrets)
 
     async def watch_files(self, reload: Callable[[], Awaitable[None]]) -> None:
@@ -94,6 +90,8 @@ def check_files_exist(paths: Sequence[Any]) -> None:
     """Raise FileNotFoundError if a file does not exist."""
     for path in paths:
         if not isinstance(path, str | Path):
-            raise TypeError(f"pass files as separate arguments: from_config(a, b), not {type(path).__name__}")
+            raise TypeError(
+                f"pass each file as a separate argument, as in from_config(a, b), not {type(path).__name__}"
+            )
         if not Path(path).is_file():
             raise FileNotFoundError(f"file not found: {str(path)!r}")

@@ -17,7 +17,7 @@ from dovetail.wire.codec import to_plain
 
 Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
-# The questions to a user. Servers cannot change these texts.
+# The host's questions to the user. Servers cannot change them.
 _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "server.start": "Start the server {server}?",
     "tool.call": "Let {server} run its tool {tool}?",
@@ -35,32 +35,32 @@ _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
 }
 
 
-# Kinds in stored files of format 1, and their current names.
+# Files of format 1 have these older names.
 RENAMED_KINDS: Final[Mapping[str, str]] = {
     "complete": "completion",
     "elicit.form": "elicitation.form",
     "elicit.url": "elicitation.url",
 }
 
-_MAX_NAME_CHARS: Final = 200  # names longer than this are shortened in the question
-_MAX_SHOWN_MEMBERS: Final = 40  # maximum number of shown members of an object or list
+_MAX_NAME_CHARS: Final = 200  # shorten longer names in the question
+_MAX_SHOWN_MEMBERS: Final = 40  # show at most this many members of an object or list
 
 
 class ConsentRequest(Struct, frozen=True, kw_only=True):
-    """A question to the user. `text` is safe to print."""
+    """A question for the user. `text` is safe to print."""
 
     kind: ConsentKind  # the kind of request, such as "tool.call"
     server: str  # the name of the server
     tool: str = ""  # the name of the tool or prompt, or the URI of the resource
     arguments: Mapping[str, Any] | None = None  # the arguments of the call
-    details: Mapping[str, Any] = {}  # more values, some of them from the server
-    reason: str = ""  # the reason for the question
-    trusted: bool = False  # whether the server is trusted
-    wait: bool = True  # whether the caller waits for the answer
+    details: Mapping[str, Any] = {}  # further details, some of them from the server
+    reason: str = ""  # why the user is asked
+    trusted: bool = False  # True if the user trusts the server
+    wait: bool = True  # True if the caller waits for the answer
 
     @property
     def summary(self) -> str:
-        """Return the question on one line, in the words of the host."""
+        """Return the question in one line. The server cannot change its wording."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
         return _SUMMARY_TEMPLATES[self.kind].format_map(
             {name: escape_line(_elide_middle(value, _MAX_NAME_CHARS)) for name, value in names.items()}
@@ -68,7 +68,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Return the question with all details, safe to print."""
+        """Return the question with all details. It is safe to print."""
         lines = [self.summary]
         if len(self.tool) > _MAX_NAME_CHARS:
             lines += quote_value("full name", self.tool)
@@ -83,11 +83,11 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
 
 class Allow(Struct, frozen=True):
-    """The answer that allows the request."""
+    """Allows the request."""
 
     scope: Scope = "once"  # "once", "session", "project" or "always"
-    expires_in: float | None = None  # seconds until the user is asked again. None never asks again within the scope
-    exact_arguments: bool = False  # True limits the answer to calls with the same arguments
+    expires_in: float | None = None  # after this many seconds, ask again. None means never
+    exact_arguments: bool = False  # True allows only calls with the same arguments
 
     def __post_init__(self) -> None:
         if self.scope not in get_args(Scope):
@@ -95,28 +95,28 @@ class Allow(Struct, frozen=True):
 
 
 class Deny(Struct, frozen=True):
-    """The answer that denies the request."""
+    """Denies the request."""
 
-    reason: str = ""  # the reason that the caller sees
+    reason: str = ""  # the reason, which is shown to the caller
     cancelled: bool = False  # True if the user closed the question without deciding
 
 
 class AllowWithChanges(Struct, frozen=True):
-    """The answer that allows the request with other values."""
+    """Allows the request with other values."""
 
-    value: Any  # new arguments, messages or reply of the model, or the fields of a form
+    value: Any  # the new arguments, messages, model reply or form fields
 
 
 class AnswerLater(Struct, frozen=True):
-    """The answer that defers the decision. The question is stored under a ticket."""
+    """Postpones the answer. The question is stored under a ticket."""
 
-    ticket: str  # the ticket for `Host.answer`
+    ticket: str  # pass this ticket to `Host.answer`
 
 
 ConsentAnswer: TypeAlias = Allow | Deny | AllowWithChanges | AnswerLater
 
 
-# Short forms of answers: True for Allow, False or None for Deny, and a dict for AllowWithChanges.
+# Short answers: True means Allow, False or None means Deny, and a dict means AllowWithChanges.
 ShortAnswer: TypeAlias = bool | Mapping[str, object] | None
 ConsentFunction: TypeAlias = Callable[
     [ConsentRequest], ConsentAnswer | ShortAnswer | Awaitable[ConsentAnswer | ShortAnswer]
@@ -124,7 +124,7 @@ ConsentFunction: TypeAlias = Callable[
 
 
 class ConsentHandler(Protocol):
-    """Asks the user. If `is_interactive` is False, no user can be asked."""
+    """Asks the user for consent. If `is_interactive` is False, there is no user to ask."""
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """Return the answer of the user."""
@@ -132,12 +132,12 @@ class ConsentHandler(Protocol):
 
 
 def is_interactive(consent_handler: ConsentHandler) -> bool:
-    """Return whether a user can be asked."""
+    """Return whether there is a user to ask."""
     return bool(getattr(consent_handler, "is_interactive", True))
 
 
 class DenyAll:
-    """Denies every request. Use it if no user can be asked."""
+    """Denies every request, for programs without a user."""
 
     is_interactive = False
 
@@ -147,13 +147,13 @@ class DenyAll:
 
 
 class FunctionConsent:
-    """Asks with a function. A plain function runs in a thread, because it may wait for the user."""
+    """Asks for consent with a function. A plain function runs in a thread, because it may wait for the user."""
 
     def __init__(self, callback: ConsentFunction) -> None:
         self._callback = callback
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Return the answer of the function, which may be a short form."""
+        """Call the function and return its answer."""
         if inspect.iscoroutinefunction(self._callback):
             answer = self._callback(request)
         else:
@@ -163,7 +163,7 @@ class FunctionConsent:
 
 
 def as_consent_handler(consent: ConsentHandler | ConsentFunction | None) -> ConsentHandler:
-    """Return the handler for the `consent` option. None denies every request."""
+    """Return the consent handler for the value of `consent=`. None denies every request."""
     if consent is None:
         return DenyAll()
     if hasattr(consent, "ask"):
@@ -174,7 +174,7 @@ def as_consent_handler(consent: ConsentHandler | ConsentFunction | None) -> Cons
 
 
 def as_consent_answer(answer: object) -> ConsentAnswer:
-    """Return the answer for the value that a function returned. Raise TypeError if the value is not an answer."""
+    """Convert the return value of a consent function to an answer. Raise TypeError if that is impossible."""
     match answer:
         case Allow() | Deny() | AllowWithChanges() | AnswerLater():
             return answer
@@ -192,13 +192,13 @@ def as_consent_answer(answer: object) -> ConsentAnswer:
 
 
 def format_untrusted(value: Any, limit: int = 8000) -> str:
-    """Return a value of a server as escaped text. Line breaks are kept."""
+    """Return a value from a server as escaped text. Keep its line breaks."""
     text = value if isinstance(value, str) else json.dumps(to_plain(value), ensure_ascii=False, default=str)
     return escape_text(_elide_middle(text, limit))
 
 
 def quote_value(name: str, value: Any) -> list[str]:
-    """Return a value with a bar before each line, so that no line can look like text of the host."""
+    """Return a value with a bar before each line, so that it cannot imitate text of the host."""
     text = value
     if not isinstance(value, str):
         text = json.dumps(_shorten_value(to_plain(value)), ensure_ascii=False, indent=1, default=str)
@@ -209,16 +209,14 @@ def quote_value(name: str, value: Any) -> list[str]:
 
 
 def _elide_middle(text: str, limit: int) -> str:
-    """Return a text. A long text is replaced by its start, its length and its end, so that the end is always
-    visible.
-    """
+    """Shorten a long text in the middle, so that its start and end stay visible."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]} … [{len(text)} characters] … {text[-(limit // 2) :]}"
 
 
 def _shorten_value(value: Any) -> Any:
-    """Return a value with long texts, lists and objects shortened in the middle."""
+    """Shorten the long texts, lists and objects in a value."""
     match value:
         case str():
             return _elide_middle(value, 1000)

@@ -18,7 +18,7 @@ from dovetail.wire.codec import encode_canonical, to_plain
 ChangeSeverity: TypeAlias = Literal["cosmetic", "narrowing", "widening", "instruction", "egress"]
 
 _SEVERITY_ORDER: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
-# The fields that a model or a user reads, and the fields that describe the arguments.
+# Fields that a model or user reads, and fields that define the arguments
 _PINNED_FIELDS: Final = (
     "name", "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "uri", "uriTemplate",
     "mimeType",
@@ -33,23 +33,23 @@ _ADDRESS_FORMATS: Final = frozenset(
 _ADDRESS_IN_TEXT: Final = re.compile(
     r"[a-z][a-z0-9+.-]{1,20}://[^\s\"'<>)]{1,200}|[\w.+-]{1,64}@[\w-]{1,63}\.[\w.-]{1,63}", re.IGNORECASE
 )
-# Strings that are not text for a model. Every other string in a schema counts as text.
+# Schema keywords and type names. Every other string in a schema may be text for a model.
 _SCHEMA_VOCABULARY: Final = SCHEMA_KEYWORDS | {"string", "number", "integer", "boolean", "null", "array", "object"}
 _MAX_COMPARED_CHANGES: Final = 5000
-_MAX_REPORTED_CHANGES: Final = 200  # only the most severe changes are reported
-_MAX_SHOWN_CHARS: Final = 300  # maximum length of a shown value or line
+_MAX_REPORTED_CHANGES: Final = 200  # report only the most severe changes
+_MAX_SHOWN_CHARS: Final = 300  # maximum length of a value or line that is shown
 
 
 class DefinitionChange(Struct, frozen=True):
-    """One change of a definition."""
+    """One change in the definition of a tool, resource or prompt."""
 
-    path: str  # the location of the change, as a JSON pointer
+    path: str  # JSON pointer to the changed value
     severity: ChangeSeverity  # the risk of the change
-    message: str  # a description of the change
+    message: str  # what has changed
 
 
 def extract_pinned_fields(definition: Any) -> dict[str, Any]:
-    """Return the fields of a definition that a pin covers, as a JSON object."""
+    """Return the fields of a definition that a pin protects."""
     members: Mapping[str, Any] = definition if isinstance(definition, Mapping) else to_plain(definition)
     return {name: members[name] for name in _PINNED_FIELDS if members.get(name) is not None}
 
@@ -69,13 +69,13 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
         changes.append(DefinitionChange("", "widening", f"more than {_MAX_COMPARED_CHANGES} changes"))
     if not changes and encode_canonical(old_fields) != encode_canonical(new_fields):
         changes.append(DefinitionChange("", "widening", "changed in a way that cannot be shown"))
-    # Cut the list after sorting, so that many small changes cannot hide a severe change.
+    # Sort before shortening the list, so that many small changes cannot hide a severe one.
     return sorted(changes, key=lambda change: -_SEVERITY_ORDER[change.severity])[:_MAX_REPORTED_CHANGES]
 
 
 def _grade_difference(difference: Difference, known_strings: set[str]) -> DefinitionChange:
     path = "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in difference.path)
-    # A restriction, such as an enum, can contain text that a model reads.
+    # An enum or another restriction can contain text that a model reads.
     if (
         difference.effect in ("narrower", "unknown")
         and difference.kind != "removed"
@@ -126,7 +126,7 @@ def _describe(difference: Difference) -> str:
 
 
 def _iter_strings(value: Any) -> Iterator[str]:
-    """Yield every string in a value, and the names of its members."""
+    """Yield every string and every member name in a value."""
     pending = [value]
     while pending:
         match pending.pop():
@@ -142,7 +142,7 @@ def _iter_strings(value: Any) -> Iterator[str]:
 
 
 def format_changes(changes: Sequence[DefinitionChange]) -> str:
-    """Return the changes as text for a user. All text of the server is escaped.
+    """Return the changes as text for the user. Text from the server is escaped.
 
     Args:
         changes: The changes.
@@ -164,7 +164,7 @@ def _to_text(value: Any) -> str:
 
 
 def _format_difference(old: str, new: str) -> str:
-    """Return the removed and added lines, escaped, and cut around the difference."""
+    """Return the removed and added lines. They are escaped, and shortened around the difference."""
     old_lines, new_lines = old[:20_000].split("\n")[:400], new[:20_000].split("\n")[:400]
     lines: list[str] = []
     for tag, i, j, k, m in SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():

@@ -21,20 +21,20 @@ _TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "nu
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stored answer of the user."""
+    """A stored answer: the user allowed these requests."""
 
-    id: str = ""  # the id, which the store sets
+    id: str = ""  # set by the store
     scope: Scope  # "once", "session", "project" or "always"
     server: str  # the name of the server
-    identity: str  # the identity of the server: a digest of its command or URL
+    identity: str  # a digest of the server's command or URL
     tool: str  # the name of the tool or prompt, or the URI of the resource
-    kind: str = "tool.call"  # the kind of requests that the grant allows
-    caller: str = ""  # the gateway caller that the grant belongs to. Empty for the user of the host
-    fingerprint: str = ""  # the fingerprint of the definition that the user allowed
-    arguments: dict[str, Any] | None = None  # the arguments that the grant is limited to. None allows all arguments
-    project: str = ""  # the project that the grant is limited to
-    granted_at: float = 0.0  # time when the grant was given, in seconds since 1970
-    expires_at: float | None = None  # time when the grant expires, in seconds since 1970. None never expires
+    kind: str = "tool.call"  # the kind of request that is allowed
+    caller: str = ""  # the gateway caller. Empty for the user of the host
+    fingerprint: str = ""  # fingerprint of the tool definition that the user saw
+    arguments: dict[str, Any] | None = None  # None allows all arguments. Otherwise only these
+    project: str = ""  # the project in which the grant is valid
+    granted_at: float = 0.0  # when the user answered, in seconds since 1970
+    expires_at: float | None = None  # in seconds since 1970. None means that the grant never expires
 
     @classmethod
     def from_request(
@@ -46,7 +46,7 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
         expires_in: float | None = None,
         exact_arguments: bool | Iterable[str] = False,
     ) -> Self:
-        """Create a grant for a request.
+        """Create a grant for a request that the user allowed.
 
         Args:
             scope: "once", "session", "project" or "always".
@@ -77,7 +77,7 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -> bool:
-    """Return whether a grant covers this request."""
+    """Return whether the grant allows this request."""
     return (
         bool(grant.identity)
         and (grant.identity, grant.tool, grant.kind) == (request.server_identity, request.tool, request.kind)
@@ -90,7 +90,7 @@ def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -
 
 
 def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the types of the arguments by name. Arguments in `exact_names` have their values instead of types."""
+    """Return the type of each argument by name. For names in `exact_names`, return the value instead."""
     fixed_names = set(exact_names)
     if unknown := fixed_names - arguments.keys():
         raise ValueError(f"unknown argument: {', '.join(sorted(unknown))}")
@@ -101,7 +101,7 @@ def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str
 
 
 def matches_shape(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments match a shape: no other names, the same types, and the values that the shape fixes."""
+    """Return whether arguments have the same names and types as a shape, and the values that it requires."""
     if not arguments.keys() <= shape.keys():
         return False
     for name, constraint in shape.items():
@@ -118,7 +118,7 @@ def _get_type_name(value: Any) -> str:
 
 
 def _use_current_names(document: Document) -> None:
-    """Rename fields and kinds of format 1. A limit under its old name would have no effect."""
+    """Rename fields and kinds of format 1. Under its old name, a limit would have no effect."""
     records = document.get("grants")
     rename_fields(records, {"shape": "arguments", "granted": "granted_at", "expires": "expires_at"})
     for record in records or ():
@@ -127,7 +127,7 @@ def _use_current_names(document: Document) -> None:
 
 
 class GrantStore:
-    """The grants of a user. Grants for a session are in memory, and all others are in a file.
+    """Stores the user's grants. Grants for a session are in memory, all others in a file.
 
     Args:
         path: The file. None keeps all grants in memory.
@@ -135,7 +135,7 @@ class GrantStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._stored_document = SharedDocument(path, (_use_current_names,))
-        self._stored_document.read()  # raises immediately if the file is not usable
+        self._stored_document.read()  # raise an error now if the file cannot be used
         self._session_document = SharedDocument()
 
     @property
@@ -144,17 +144,15 @@ class GrantStore:
         return self._stored_document.path
 
     def add(self, grant: Grant) -> Grant:
-        """Store a grant and return it with its id. Raise ValueError if the grant has no server identity."""
+        """Store a grant and return it with its ID. Raise ValueError if it has no server identity."""
         if not grant.identity:
-            raise ValueError("a grant must have the identity of its server")
+            raise ValueError("a grant must have a server identity")
         added = replace(grant, id=secrets.token_hex(8))
         self._document_for(added).change(lambda document: document.setdefault("grants", []).append(to_plain(added)))
         return added
 
     def find(self, request: PolicyRequest, fingerprint: str) -> Grant | None:
-        """Return the grant that covers a request, or None. A `once` grant is removed, so that only one process can
-        use it.
-        """
+        """Return the grant that allows a request, or None. A `once` grant is removed, so that it is used only once."""
         now = time.time()
         for store in (self._session_document, self._stored_document):
             for candidate in _parse_grants(store.read()):
@@ -165,7 +163,7 @@ class GrantStore:
         return None
 
     def revoke(self, id: str | None = None, *, server: str | None = None, tool: str | None = None) -> int:
-        """Remove grants by id, server or tool. Return the number of removed grants.
+        """Remove grants by ID, server or tool. Return how many were removed.
 
         Args:
             id: The id of one grant.
@@ -203,7 +201,7 @@ class GrantStore:
 
 
 def _parse_grants(document: Document) -> "list[Grant]":
-    """Return the grants of a document. Invalid records are ignored, so they allow nothing."""
+    """Read the grants from a document. Ignore invalid ones, so that they allow nothing."""
     grants: list[Grant] = []
     for record in document.get("grants") or ():
         try:

@@ -34,7 +34,7 @@ from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, to_plain
 
 _DEFAULT_TTL_S: Final = 7 * 86400.0
-_POLL_INTERVAL_S: Final = 0.2  # seconds between two checks for an answer of another process
+_POLL_INTERVAL_S: Final = 0.2  # how often to check whether another process has answered
 
 _SCHEMA: Final = """
 CREATE TABLE asked (
@@ -50,7 +50,7 @@ def _use_current_names(database: "sqlite3.Connection") -> None:
         request: dict[str, Any] = json.loads(request_data)
         request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
         answer = None if answer_data is None else json.loads(answer_data)
-        if answer is not None and answer["kind"] != "Edit":  # an "Edit" contains values of the user
+        if answer is not None and answer["kind"] != "Edit":  # an "Edit" contains values that the user entered
             answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
         database.execute(
             "UPDATE asked SET request = ?, answer = ? WHERE ticket = ?",
@@ -62,7 +62,7 @@ _MIGRATIONS: Final[Migrations["sqlite3.Connection"]] = (_use_current_names,)
 
 
 class DeferredCall(Struct, frozen=True, kw_only=True):
-    """A call to make after the answer. It is a new call, or a call that the server interrupted to ask."""
+    """A tool call that continues after the user has answered."""
 
     server: str
     identity: str
@@ -71,36 +71,37 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
     pending: str | None = None  # the interrupted request
     questions: dict[str, Any] = field(default_factory=dict[str, Any])
-    answers: dict[str, Any] = field(default_factory=dict[str, Any])  # answers that the host gave without a person
+    # answers that the host gave without asking the user
+    answers: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class PendingConsent(Struct, frozen=True, kw_only=True):
     """A question that waits for an answer."""
 
-    ticket: str  # the ticket for `Host.answer`
+    ticket: str  # pass this ticket to `Host.answer`
     request: ConsentRequest  # the question
-    created_at: float  # time of the question, in seconds since 1970
-    expires_at: float  # time when the question expires, in seconds since 1970
-    is_durable: bool  # whether the question can be answered after the asking process has ended
+    created_at: float  # when the question was asked, in seconds since 1970
+    expires_at: float  # when the question expires, in seconds since 1970
+    is_durable: bool  # True if the question can be answered after its process has ended
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
-    """A call that waits for an answer. `Host.call` returns it instead of a result."""
+    """A call that needs an answer from the user. `Host.call` returns it instead of a result."""
 
-    ticket: str  # the ticket for `Host.answer`
-    requests: tuple[ConsentRequest, ...] = ()  # the questions, if the server asked several
+    ticket: str  # pass this ticket to `Host.answer`
+    requests: tuple[ConsentRequest, ...] = ()  # all questions, if the server asked several
 
 
 class Inbox:
-    """A file of questions. Each has a ticket, and may have a call to make after the answer."""
+    """A file of open questions. Each has a ticket, and often a call that continues after the answer."""
 
     def __init__(self, path: str | Path, ttl: float, secret_key: str | bytes | None) -> None:
         self._ttl_s = ttl
         self._sealer = None if secret_key is None else Sealer(secret_key, purpose="inbox")
         self._lock = threading.Lock()
-        self._answer_events: dict[str, asyncio.Event] = {}  # events of callers that wait in this process
+        self._answer_events: dict[str, asyncio.Event] = {}  # wake callers in this process that wait for an answer
         self._database = open_database(path, _SCHEMA, _MIGRATIONS)
-        # Close the file even if the user never calls close().
+        # Close the file even if close() is never called.
         weakref.finalize(self, self._database.close)
 
     def close(self) -> None:
@@ -109,7 +110,7 @@ class Inbox:
             self._database.close()
 
     async def wait(self, ticket: str) -> ConsentAnswer:
-        """Wait for the answer, which may come from another process."""
+        """Wait for the answer. Another process may give it."""
         answer_event = self._answer_events[ticket] = asyncio.Event()
         try:
             while True:
@@ -121,7 +122,7 @@ class Inbox:
                         await answer_event.wait()
         finally:
             del self._answer_events[ticket]
-            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # no caller waits for the answer any more
+            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # no caller waits for this answer any more
 
     async def put(self, request: ConsentRequest, deferred_call: DeferredCall | None = None) -> str:
         """Store a question and return its ticket."""
@@ -139,12 +140,12 @@ class Inbox:
         return ticket
 
     async def attach(self, ticket: str, deferred_call: DeferredCall) -> None:
-        """Store the call to make after the answer."""
+        """Store the call that continues after the answer."""
         self._execute("UPDATE asked SET work = ? WHERE ticket = ?", self._seal(ticket, deferred_call), ticket)
 
     @property
     def open_questions(self) -> int:
-        """Return the number of questions without an answer."""
+        """Return how many questions are open."""
         rows = self._execute("SELECT COUNT(*) FROM asked WHERE answer IS NULL AND until > ?", time.time())
         return rows[0][0]
 
@@ -167,7 +168,7 @@ class Inbox:
         ]
 
     async def find(self, ticket: str) -> tuple[ConsentRequest, DeferredCall] | None:
-        """Return a question and its call without removing them. Return None if the ticket has no call."""
+        """Return a question and its call, and keep them in the file. Return None if the ticket has no call."""
         rows = self._execute(
             "SELECT request, work FROM asked WHERE ticket = ? AND work IS NOT NULL AND until > ?", ticket, time.time()
         )
@@ -178,11 +179,11 @@ class Inbox:
         )
 
     async def take(self, ticket: str) -> bool:
-        """Remove a question that has a call. Return False if another process has already removed it."""
+        """Remove a question from the file, before its call continues. Return False if another process was faster."""
         return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> bool:
-        """Store the answer for a waiting caller. Return whether a caller may be waiting."""
+        """Store the answer. Return whether a caller may be waiting for it."""
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",
@@ -211,12 +212,12 @@ class Inbox:
         return data if self._sealer is None else self._sealer.seal(data, ticket.encode())
 
     def _open(self, ticket: str, data: bytes) -> bytes:
-        """Return the stored call. Raise UnsealError if the call was sealed with another key or by another version."""
+        """Decrypt a stored call. Raise UnsealError if it was encrypted with another key or by another version."""
         return data if self._sealer is None else self._sealer.open(data, ticket.encode())
 
 
 class DurableConsent:
-    """A consent handler that writes questions to a file, to be answered later or by another process.
+    """Stores questions in a file, so that they can be answered later or by another process.
 
     Args:
         path: The SQLite file of the questions.
@@ -232,13 +233,13 @@ class DurableConsent:
         self._inbox.close()
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Write the question to the file. If the caller waits, wait for the answer."""
+        """Store the question. If the caller waits, wait for the answer."""
         ticket = await self._inbox.put(request)
         return await self._inbox.wait(ticket) if request.wait else AnswerLater(ticket)
 
 
 def get_inbox(consent_handler: ConsentHandler) -> Inbox | None:
-    """Return the inbox of a consent handler, or None if the handler has no inbox."""
+    """Return the inbox of a consent handler, or None if it has none."""
     if isinstance(consent_handler, DurableConsent):
         return consent_handler._inbox  # pyright: ignore[reportPrivateUsage]
     return None
@@ -248,7 +249,7 @@ def _decode_request(data: bytes) -> ConsentRequest:
     return convert(json.loads(data), ConsentRequest)
 
 
-# The kinds of answers in the file. They are part of its format, so they stay when a class is renamed.
+# These names are part of the file format. They stay the same when a class is renamed.
 _ANSWER_TYPES: Final[Mapping[str, Any]] = {"Allow": Allow, "Deny": Deny, "Edit": AllowWithChanges}
 
 
@@ -261,8 +262,7 @@ def _decode_answer(stored: Mapping[str, Any]) -> ConsentAnswer:
 
 
 def build_responses(deferred_call: DeferredCall, answer: ConsentAnswer) -> dict[str, Any]:
-    """Return the answer in the form that the server expects. If several questions are open, the answer has an entry for
-    each key.
+    """Return the user's answer in the form that the server expects. For several questions, it has one entry per key.
 
     Raises:
         InputRequestError: the answer does not match the questions.
@@ -285,7 +285,8 @@ def _values_by_key(deferred_call: DeferredCall, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and value.keys() == deferred_call.questions.keys():
         return value
     raise InputRequestError(
-        f"several questions are open. Answer each by its key: {', '.join(map(clip, deferred_call.questions))}"
+        "the server asked several questions. Pass a dict with an answer for each key: "
+        f"{', '.join(map(clip, deferred_call.questions))}"
     )
 
 
@@ -295,5 +296,7 @@ def _build_response(key: str, input_request: Mapping[str, Any], value: Any) -> d
     if (input_request.get("params") or {}).get("mode") == "url":
         return {"action": "accept"}
     if not isinstance(value, dict):
-        raise InputRequestError(f"{clip(key)} is a form. Answer it with AllowWithChanges({{...}}) or Deny()")
+        raise InputRequestError(
+            f"the question {clip(key)} is a form. Answer it with AllowWithChanges({{...}}) or Deny()"
+        )
     return {"action": "accept", "content": value}

@@ -16,7 +16,7 @@ from dovetail.wire.codec import convert, encode, encode_canonical, to_plain
 
 
 def fingerprint(definition: object) -> str:
-    """Return the digest of a definition. The order of its members does not matter.
+    """Return the digest of a definition. The order of its keys does not matter.
 
     Args:
         definition: The definition of a tool, prompt, resource or template.
@@ -24,22 +24,22 @@ def fingerprint(definition: object) -> str:
     return hashlib.sha256(encode_canonical(extract_pinned_fields(definition))).hexdigest()
 
 
-_MAX_DEFINITION_BYTES: Final = 256 * 1024  # for a larger definition, only the digest is stored
+_MAX_DEFINITION_BYTES: Final = 256 * 1024  # for larger definitions, store only the digest
 
 
 class Pin(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A definition that the user has used or accepted."""
+    """A tool definition that the user has used or accepted."""
 
     server: str  # the name of the server
-    identity: str  # the identity of the server
+    identity: str  # a digest of the server's command or URL
     name: str  # the name of the tool
     fingerprint: str  # the fingerprint of the definition
     definition: dict[str, Any] = field(default_factory=dict[str, Any])  # the definition
-    pinned_at: float = 0.0  # time when the pin was stored, in seconds since 1970
+    pinned_at: float = 0.0  # when the pin was stored, in seconds since 1970
 
 
 class ChangedDefinition(Struct, frozen=True, kw_only=True):
-    """A definition that differs from its pin."""
+    """A definition that no longer matches its pin."""
 
     pin: Pin
     definition: Any
@@ -47,10 +47,10 @@ class ChangedDefinition(Struct, frozen=True, kw_only=True):
 
 
 class PinComparison(Struct, frozen=True, kw_only=True):
-    """The difference between the pins and the definitions of a server."""
+    """The result of comparing a server's definitions with the pins."""
 
     new: list[Any]  # definitions without a pin
-    changed: list[ChangedDefinition]  # definitions that differ from their pins
+    changed: list[ChangedDefinition]  # definitions that do not match their pins
     gone: list[Pin]  # pins without a definition
 
     @property
@@ -73,8 +73,8 @@ class PinStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._document = SharedDocument(path, (_use_current_names,))
-        self._document.read()  # raises immediately if the file is not usable
-        # The list that was indexed, and its records by identity and name.
+        self._document.read()  # raise an error now if the file cannot be used
+        # The list of pins that was indexed, and its entries by identity and name
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
 
     def get(self, identity: str, name: str) -> Pin | None:
@@ -117,7 +117,7 @@ class PinStore:
         )
 
     def accept(self, server: str, identity: str, definitions: Iterable[object]) -> None:
-        """Pin definitions. They replace existing pins with the same names."""
+        """Pin definitions. Replace pins with the same names."""
         now = time.time()
         new_pins = [_create_pin(server, identity, definition, now) for definition in definitions]
         names = {new_pin.name for new_pin in new_pins}
@@ -133,7 +133,7 @@ class PinStore:
         self._document.change(edit)
 
     def remove(self, *, server: str | None = None, identity: str | None = None, name: str | None = None) -> int:
-        """Remove the pins of a server, an identity or a name. Return the number of removed pins.
+        """Remove the pins of a server, an identity or a name. Return how many were removed.
 
         Args:
             server: The name of the server.

@@ -21,16 +21,16 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
 
-# A function that performs an authorized call: (server, authorization, *, wait=, resume=).
+# Runs an authorized call: (server, authorization, *, wait=, resume=).
 Perform: TypeAlias = Callable[..., Awaitable[Any]]
-# A function that calls a tool again, with a new authorization: (name, arguments, *, wait=).
+# Calls a tool again with a new authorization: (name, arguments, *, wait=).
 Call: TypeAlias = Callable[..., Awaitable[Any]]
 
 _FORM_METHODS = ("elicitation/create",)
 
 
 class PendingCalls:
-    """The waiting calls of one host."""
+    """The calls of one host that wait for the user."""
 
     def __init__(self, authorizer: RequestAuthorizer, catalog: HostCatalog, perform: Perform, call: Call) -> None:
         self._authorizer = authorizer
@@ -42,12 +42,12 @@ class PendingCalls:
     def _inbox(self) -> Inbox:
         inbox = get_inbox(self._authorizer.consent_handler)
         if inbox is None:
-            raise InputRequestError("calls can wait for consent only with Host(consent=DurableConsent(...))")
+            raise InputRequestError("a call can only wait for consent with Host(consent=DurableConsent(...))")
         return inbox
 
     @property
     def open_questions(self) -> int:
-        """Return the number of questions in the inbox."""
+        """Return how many questions are in the inbox."""
         inbox = get_inbox(self._authorizer.consent_handler)
         return 0 if inbox is None else inbox.open_questions
 
@@ -56,7 +56,7 @@ class PendingCalls:
         return await self._inbox.items()
 
     async def defer_call(self, ticket: str, record: ToolRecord, arguments: Mapping[str, Any]) -> PendingCall:
-        """Store a call that waits for consent."""
+        """Store a call that waits for the user's consent."""
         request = record.request.with_arguments(arguments)
         await self._inbox.attach(ticket, _create_deferred_call(request, record.fingerprint))
         return PendingCall(ticket=ticket)
@@ -64,9 +64,7 @@ class PendingCalls:
     async def handle_input_requests(
         self, supervisor: ServerSupervisor, authorization: Authorization, pending: RequestAwaitingInput
     ) -> Any:
-        """Handle the input requests of a call. Put questions for a person into the inbox, and answer the other
-        requests.
-        """
+        """Handle a server's questions during a call. Put those for the user into the inbox, and answer the others."""
         elicitations = {
             key: to_plain(input_request)
             for key, input_request in pending.input_requests.items()
@@ -100,13 +98,11 @@ class PendingCalls:
         return self._authorizer.policy.decide(request).action not in ("deny", "hide")
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> Any:
-        """Continue a call with the answer to its question. The question stays in the inbox until the call can
-        continue.
-        """
+        """Continue a call with the user's answer. The question stays in the inbox until the call can continue."""
         stored = await self._inbox.find(ticket)
         if stored is None:
             if not await self._inbox.answer(ticket, answer):
-                raise NotSupported(f"unknown ticket {clip(ticket)}: no question waits for an answer")
+                raise NotSupported(f"unknown ticket {clip(ticket)}: it has no open question")
             return None
         request, deferred_call = stored
         if isinstance(answer, Deny) and deferred_call.pending is None:
@@ -120,7 +116,7 @@ class PendingCalls:
             self._authorizer.emit_answer(policy_request, answer, request.reason)
             raise PolicyError(f"{policy_request.full_name}: {answer.reason or 'the user declined'}")
         supervisor, tool = await self._catalog.find_tool(f"{deferred_call.server}.{deferred_call.tool}")
-        # Start the server before the question is removed, so that the answer is not lost if the start fails.
+        # Start the server before removing the question. If the start fails, the answer is not lost.
         async with supervisor.using():
             record = await self._catalog.get_record(supervisor, tool)
             return await self._continue_call(ticket, request, deferred_call, answer, supervisor, record)
@@ -137,13 +133,13 @@ class PendingCalls:
         authorizer = self._authorizer
         policy_request = record.request.with_arguments(deferred_call.arguments)
         if deferred_call.pending is not None:
-            # If the answer is invalid, this raises and the question stays open.
+            # An invalid answer raises an error here, and the question stays open.
             build_responses(deferred_call, answer)
         elif isinstance(answer, AllowWithChanges):
             authorizer.check_edited_arguments(policy_request, answer.value)
         await self._take(ticket)
         if supervisor.identity != deferred_call.identity or record.fingerprint != deferred_call.fingerprint:
-            raise PolicyError(f"{policy_request.full_name} has changed since it was called")
+            raise PolicyError(f"the tool {policy_request.full_name} has changed since it was called")
         decision = authorizer.check(policy_request)
         authorizer.emit_answer(replace(policy_request, kind=request.kind), answer, decision.reason)
         if deferred_call.pending is not None:
@@ -159,9 +155,11 @@ class PendingCalls:
         return await self._perform(supervisor, authorization, wait=request.wait)
 
     async def _accept_definition(self, request: PolicyRequest, record: ToolRecord, answer: ConsentAnswer) -> Any:
-        """Pin the new definition and call the tool again. The new call needs separate consent."""
+        """Pin the new definition and call the tool again. The user is asked again about the call."""
         if not isinstance(answer, Allow):
-            raise PolicyError(f"{request.full_name}: its definition changed, and the user did not accept the change")
+            raise PolicyError(
+                f"the definition of {request.full_name} has changed, and the user did not accept the change"
+            )
         await self._authorizer.pin_definition(request, record.definition, record.fingerprint)
         return await self._call(request.full_name, request.arguments, wait=False)
 
@@ -179,10 +177,10 @@ class PendingCalls:
         pending = RequestAwaitingInput.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
-            # If no person answers, only this check limits the number of rounds.
+            # Without a user, only this check limits the number of rounds.
             if not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds:
                 raise InputRequestError(
-                    f"the server asked in more than {get_session(client).limits.max_input_rounds} rounds"
+                    f"the server asked for input in more than {get_session(client).limits.max_input_rounds} rounds"
                 )
             return await client.resume(pending, build_responses(deferred_call, answer))
 
@@ -213,7 +211,7 @@ def _build_consent_request(supervisor: ServerSupervisor, input_request: Mapping[
 
 
 def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
-    """Return one question for all forms. If there are several forms, the question lists them by key."""
+    """Combine several forms into one question, with an entry for each form."""
     requests = {key: _build_consent_request(supervisor, form) for key, form in forms.items()}
     first = next(iter(requests.values()))
     if len(requests) == 1:

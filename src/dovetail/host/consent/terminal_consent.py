@@ -18,7 +18,7 @@ from dovetail.terminal.line_reader import LineReader
 
 
 class TerminalConsent:
-    """Asks on a terminal, one question at a time. An empty line means no.
+    """Asks for consent in the terminal, one question at a time. An empty line means no.
 
     Args:
         input: Reads a line. Defaults to the terminal.
@@ -32,15 +32,16 @@ class TerminalConsent:
 
     @property
     def is_interactive(self) -> bool:
-        """Return whether the input is a terminal. Input from a pipe is not the answer of a user."""
+        """Return whether stdin is a terminal. Text from a pipe does not count as an answer."""
         return self._read_input is not None or sys.stdin.isatty()
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Ask the user and return the answer."""
+        """Ask the user for consent and return the answer."""
         if not self.is_interactive:
             return await DenyAll().ask(request)
         async with self._lock:
-            with LineReader(self._read_input, self._output) as lines:  # leaving the context ends the wait in the thread
+            # leaving this context stops the thread that reads the input
+            with LineReader(self._read_input, self._output) as lines:
                 return await asyncio.to_thread(_prompt, request, lines)
 
 

@@ -27,7 +27,7 @@ from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.raw_message import decode_body
 
-_STATE_TTL_S: Final = 600.0  # seconds in which a question can be answered
+_STATE_TTL_S: Final = 600.0  # how long a question can be answered
 _MAX_USED_STATES: Final = 65536
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 _STATE_ID_KEY: Final = "ticket"
@@ -37,36 +37,33 @@ _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No
 
 
 def _build_form(*, can_remember: bool) -> dict[str, Any]:
-    """Return the schema of the form. Callers that cannot be recognized in later requests can only allow the
-    request once.
-    """
+    """Return the schema of the consent form. Callers that are not recognized in later requests can only allow one
+    request."""
     choices = {name: text for name, text in _CHOICES.items() if can_remember or name != "session"}
     field = {"type": "string", "title": "Allow this?", "enum": [*choices], "enumNames": [*choices.values()]}
     return {"type": "object", "properties": {"allow": field}, "required": ["allow"]}
 
 
 class SingleUseStates:
-    """Seals the states between rounds. Each state can be opened until a request has used it.
+    """Encrypts the state that a caller sends back with its answer. Each state can be used once.
 
     Gateways of one process may share keys, so used states are recorded for the whole process. Other processes do not
     know which states were used.
     """
 
-    _used_until: ClassVar[dict[str, float]] = {}  # expiry of used states by id, the oldest first
-    _lock: ClassVar = threading.Lock()  # gateways may run in several threads
+    _used_until: ClassVar[dict[str, float]] = {}  # by ID, when a used state expires. The oldest is first
+    _lock: ClassVar = threading.Lock()  # several threads may run gateways
 
     def __init__(self, secret_keys: Sequence[str | bytes] = ()) -> None:
         self._sealer = RequestStateSealer(secret_keys, purpose="gateway consent")
 
     def seal(self, state: RequestState, binding: bytes) -> str:
-        """Return the sealed state, which the caller sends back."""
+        """Encrypt a state for the caller."""
         state.once_values = {_STATE_ID_KEY: os.urandom(12).hex()}
         return self._sealer.seal(state, binding, time.time() + _STATE_TTL_S)
 
     def open(self, state: str, binding: bytes) -> RequestState | None:
-        """Return the opened state. Return None if the state was already used or was not sealed here for this
-        request.
-        """
+        """Decrypt a state. Return None if it was already used, or was made for another request."""
         try:
             opened = self._sealer.open(state, binding, time.time())
         except InvalidParams:
@@ -86,14 +83,14 @@ class SingleUseStates:
 
 
 class ConsentRequired(Exception):
-    """Raised if the caller must be asked first. `result` is the result that asks."""
+    """The caller must be asked first. `result` is the result that asks."""
 
     def __init__(self, result: InputRequiredResult) -> None:
         self.result = result
 
 
 class ConsentRound:
-    """One round of a request: the answers of its caller so far, and a method to ask further questions.
+    """One attempt of a request, with the caller's answers so far. It can ask more questions.
 
     A stateless caller sends its answer back together with the request state of the server behind the gateway. Both are
     sealed in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).
@@ -101,14 +98,14 @@ class ConsentRound:
 
     def __init__(self, exchange: IncomingExchange, states: SingleUseStates, server_name: str) -> None:
         caller = exchange.caller
-        # Identifies the caller in later requests. Empty if the caller is unknown.
+        # Recognizes the caller in later requests. Empty for unknown callers.
         self.caller_id = str(caller.principal or caller.session_id)
-        self.fingerprint = ""  # fingerprint of the definition that needs consent
+        self.fingerprint = ""  # fingerprint of the tool definition to ask about
         self._exchange = exchange
         self._states = states
         self._server_name = server_name
         self._params = exchange.params  # the params as the caller sent them
-        self.request_state: RequestState | None = None  # the opened state of this gateway, or None
+        self.request_state: RequestState | None = None  # the state from this gateway, or None
         self._responses: dict[str, Any] = {}
         state = exchange.params.get("requestState")
         if type(state) is str and caller.is_stateless:
@@ -122,7 +119,7 @@ class ConsentRound:
         return compute_binding(self._exchange.caller.principal, method, self._params)
 
     def _collect_responses(self, request_state: RequestState) -> dict[str, Any]:
-        """Return all answers so far. Answers to questions that were not asked are ignored."""
+        """Return all answers so far. Ignore answers to questions that were never asked."""
         input_responses: Any = self._params.get("inputResponses")
         new_responses = input_responses if type(input_responses) is dict else {}
         return request_state.input_responses | {
@@ -131,7 +128,7 @@ class ConsentRound:
 
     @property
     def can_ask(self) -> bool:
-        """Return whether the user of the caller can be asked."""
+        """Return whether the caller can ask its user."""
         caller = self._exchange.caller
         elicitation = caller.client_capabilities.elicitation
         has_forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
@@ -139,11 +136,12 @@ class ConsentRound:
 
     @property
     def can_ask_directly(self) -> bool:
-        """Return whether the user can be asked without another round."""
+        """Return whether the user can be asked without repeating the request."""
         return self.can_ask and not self._exchange.caller.is_stateless
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Return the answer of the user. Raise ConsentRequired if a stateless caller must be asked first."""
+        """Ask the caller's user. Raise ConsentRequired if a stateless caller must repeat the request with
+        the answer."""
         params = {
             "mode": "form",
             "message": request.text,
@@ -192,7 +190,7 @@ class ConsentRound:
             exchange.resume(asked_at, loop.time())
 
     def build_params(self, judged_arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the parameters for the server: the checked arguments, without the state of this gateway.
+        """Return the parameters for the server: the checked arguments, without the gateway's state.
 
         Raises:
             InvalidParams: another request has already used the state.
@@ -223,9 +221,8 @@ class ConsentRound:
         return forwarded
 
     def wrap_result(self, result: Result | bytes) -> Result | bytes:
-        """Return the result for the caller. If the server asks for input, seal its request state together with the
-        consent.
-        """
+        """Return the result for the caller. If the server asks for input, encrypt its state together with the user's
+        consent."""
         if not self._has_asked or not self._exchange.caller.is_stateless:
             return result
         input_required = find_input_required(result, self._exchange.method)
@@ -241,7 +238,7 @@ class ConsentRound:
 
 
 def find_input_required(result: Result | bytes, method: str) -> InputRequiredResult | None:
-    """Return the decoded result if it asks for input, else None."""
+    """Decode a result if it asks for input. Otherwise return None."""
     if isinstance(result, bytes):
         result = (
             decode_body(result, InputRequiredResult, f"the result of {method}")

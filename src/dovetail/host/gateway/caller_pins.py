@@ -12,23 +12,21 @@ from typing import Any, Final, TypeAlias
 from dovetail.host.consent.definition_changes import extract_pinned_fields
 from dovetail.wire.codec import encode
 
-# All callers without a login, session or connection. Their consent is not stored.
+# Stands for all callers that are not authenticated. Their consent is not stored.
 ANONYMOUS: Final = "anonymous"
 
-_MAX_CALLERS: Final = 16_384  # more than the default number of sessions of a server
+_MAX_CALLERS: Final = 16_384  # larger than the default session limit of a server
 _MAX_TOOLS: Final = 65_536
 _MAX_TOOLS_PER_CALLER: Final = 1_024
 _MAX_DEFINITIONS: Final = 256
 _MAX_DEFINITION_BYTES: Final = 64 * 1024
-_MAX_KEY_CHARS: Final = 128  # names longer than this are hashed
+_MAX_KEY_CHARS: Final = 128  # hash names that are longer
 
 Key: TypeAlias = str | bytes | tuple[str, str]
 
 
 class CallerPins:
-    """The fingerprints of used definitions by caller and tool. The definitions themselves are stored up to a size
-    limit.
-    """
+    """Remembers which tool definition each caller used last. Definitions are stored up to a size limit."""
 
     def __init__(
         self,
@@ -39,13 +37,13 @@ class CallerPins:
         self._max_callers = max_callers
         self._max_tools = max_tools
         self._max_tools_per_caller = max_tools_per_caller
-        # Fingerprints by tool for each caller. The most recent caller is last.
+        # By caller, the fingerprint of each tool. The caller seen last is at the end.
         self._callers: dict[Key, dict[Key, str]] = {}
         self._tool_count = 0
-        self._definitions: dict[str, dict[str, Any]] = {}  # definitions by fingerprint, shared by all callers
+        self._definitions: dict[str, dict[str, Any]] = {}  # by fingerprint. All callers share these definitions
 
     def get(self, caller: str, identity: str, tool: str) -> str | None:
-        """Return the fingerprint that a caller used last, or None."""
+        """Return the fingerprint of the definition that a caller used last, or None."""
         key = caller if len(caller) <= _MAX_KEY_CHARS else _hash_name(caller)
         fingerprints = self._callers.pop(key, None)
         if fingerprints is None:
@@ -55,7 +53,7 @@ class CallerPins:
         return fingerprints.get((identity, tool) if is_short else _hash_name(identity, tool))
 
     def put(self, caller: str, identity: str, tool: str, fingerprint: str, definition: Any) -> None:
-        """Store the definition that a caller uses."""
+        """Store which definition a caller uses."""
         if self.get(caller, identity, tool) == fingerprint:
             return
         fingerprints = self._callers.setdefault(caller if len(caller) <= _MAX_KEY_CHARS else _hash_name(caller), {})
@@ -72,7 +70,7 @@ class CallerPins:
         self._put_definition(fingerprint, definition)
 
     def get_definition(self, fingerprint: str) -> dict[str, Any] | None:
-        """Return the definition with this fingerprint, or None if the definition is not stored."""
+        """Return the definition with this fingerprint, or None if it is not stored."""
         return self._definitions.get(fingerprint)
 
     def _put_definition(self, fingerprint: str, definition: Any) -> None:
@@ -84,5 +82,5 @@ class CallerPins:
 
 
 def _hash_name(*names: str) -> bytes:
-    """Return a key of fixed size, because callers and servers choose the names."""
+    """Return a key of fixed size for a name, because names from callers may be long."""
     return hashlib.sha256(encode(names)).digest()

@@ -41,14 +41,14 @@ _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
 
 
 class GatewayPaths:
-    """The additional paths of a gateway: `/search/mcp`, and `/servers/NAME/mcp` for each server."""
+    """The other URL paths of a gateway: `/search/mcp`, and `/servers/NAME/mcp` for each server."""
 
     def __init__(self, create_app: Callable[[GatewayMode, str | None, str], Any | None]) -> None:
-        self._create_app = create_app  # takes a mode, the name of a server and a path
+        self._create_app = create_app  # called with a mode, a server name and a path
         self._apps: dict[str, Any] = {}
 
     def find(self, scope: Any) -> Any | None:
-        """Return the application of a path, or None if the path is not one of the additional paths."""
+        """Return the application for a path, or None if this object does not serve the path."""
         path = scope["path"].removeprefix(scope.get("root_path") or "").removeprefix(_METADATA_PREFIX)
         if _SEARCH_PATH.fullmatch(path):
             return self._get_app("search", None, "/search/mcp")
@@ -62,13 +62,13 @@ class GatewayPaths:
         return self._apps.get(path)
 
     async def close(self) -> None:
-        """Close the applications. Running requests are completed first."""
+        """Close the applications after their running requests have finished."""
         for app in self._apps.values():
             await app.close()
 
 
 class GatewayNameMap(NameMap):
-    """The names of one of several servers: model names for tools and prompts, and URIs with a prefix."""
+    """Translates the names of one server to names in the gateway, and back. URIs get a prefix."""
 
     def __init__(self, server_name: str, get_known_items: Callable[[ItemKind], Mapping[str, Any]]) -> None:
         super().__init__(make_uri_scheme(server_name), {}, ())
@@ -82,7 +82,7 @@ class GatewayNameMap(NameMap):
         return f"{self.prefix}+{inner_name}"
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name at the server, or None. If the model name was shortened, search for it in the known items."""
+        """Return the name on the server, or None. A shortened name is searched in the known items."""
         if kind not in ("tool", "prompt"):
             return name[len(self.prefix) + 1 :] if name.startswith(f"{self.prefix}+") else None
         _, _, bare_name = name.partition("__")
@@ -98,31 +98,31 @@ class GatewayNameMap(NameMap):
         )
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
-        """Return whether the name was shortened and its item is not known yet."""
+        """Return whether a name was shortened and is not in the known items."""
         return kind in ("tool", "prompt") and name.count("__") == 2 and self.to_inner(kind, name) is None
 
 
 class IdentityNameMap(NameMap):
-    """Keeps the names of a server that is alone on its path."""
+    """Keeps the names of a server, for a path with only one server."""
 
     def __init__(self) -> None:
         super().__init__("", {}, ())
 
     @property
     def is_unambiguous(self) -> bool:
-        """Return True, because this path has only one server."""
+        """Return True, because names cannot clash on a path with only one server."""
         return True
 
 
 def make_uri_scheme(server: str) -> str:
-    """Return the URI scheme for a server. Different servers have different schemes."""
+    """Return the URI scheme for a server. Each server has a different scheme."""
     uri_scheme = re.sub(r"[^a-z0-9-]", "-", server.lower())  # URI schemes are case-insensitive
     uri_scheme = uri_scheme if uri_scheme[:1].isalpha() else f"s{uri_scheme}"
     return uri_scheme if uri_scheme == server else f"{uri_scheme}-{make_model_name(server, '').rpartition('__')[2]}"
 
 
 class Gateway:
-    """Serves a host as one server."""
+    """Serves all servers of a host as one MCP server."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Gateway:
         if mode not in get_args(GatewayMode):
             raise ValueError(f"mode must be 'merged' or 'search', not {mode!r}")
         self._parts = parts
-        self._host_lifespan = host_lifespan  # opens the host unless it is already open
+        self._host_lifespan = host_lifespan  # opens the host if it is closed
         self._mode = mode
         self._only_server = only_server
         self._states = states or SingleUseStates(options.get("secret_keys", ()))
@@ -146,7 +146,7 @@ class Gateway:
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
         self._options = options
         self.server = Server(name, lifespan=self._lifespan, **options)
-        if states is None:  # only the main gateway creates gateways for other paths
+        if states is None:  # only the main gateway has more paths
             set_other_apps(self.server, self._create_paths)
         if mode == "search":
             self.server.middleware(self._handle_search)
@@ -155,7 +155,7 @@ class Gateway:
             parts.events.on(event, lambda _: self.sync_mounts())
 
     def _create_paths(self, options: Mapping[str, Any]) -> GatewayPaths:
-        """Return the additional paths of the application with these options."""
+        """Create the gateways for the other URL paths."""
         shared_options = {option: value for option, value in options.items() if option != "path"}
 
         def create_app(mode: GatewayMode, only_server: str | None, path: str) -> Any | None:
@@ -180,7 +180,7 @@ class Gateway:
             yield
 
     def sync_mounts(self) -> None:
-        """Mount the servers that were added to the host, and unmount the servers that were removed."""
+        """Mount servers that were added to the host, and unmount servers that were removed."""
         servers = {
             server.name: server for server in self._parts.servers.list() if self._only_server in (None, server.name)
         }
@@ -222,7 +222,7 @@ class Gateway:
             exchange.params = original_params
 
     async def _build_catalog(self, exchange: IncomingExchange) -> Catalog:
-        """Return a catalog of the tools that this caller may use."""
+        """Return a catalog of the tools that the caller may use."""
         upstreams = [upstream for upstream, _ in self._mounted.values()]
         tool_lists = await asyncio.gather(*(upstream.list_items("tool", exchange) for upstream in upstreams))
         tools_by_server = [

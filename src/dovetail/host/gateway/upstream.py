@@ -39,7 +39,7 @@ from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, 
 
 log = logging.getLogger("dovetail")
 
-# A server that is not running may have any capability.
+# While a server is not running, assume that it has every capability.
 _ALL_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -49,16 +49,16 @@ _ALL_CAPABILITIES: Final = ServerCapabilities(
 
 
 class PolicySubject(Struct, frozen=True):
-    """The subject of a request, as a policy sees it."""
+    """What a policy decision is about."""
 
     kind: str
     name: str
     arguments: dict[str, Any] | None = None
-    parent_kind: str = ""  # the kind of the containing item, if the subject is a part of an item
+    parent_kind: str = ""  # kind of the item that the subject is part of, or empty
 
 
 class Upstream:
-    """One server of a host, as a gateway mounts it."""
+    """One server behind a gateway."""
 
     is_remote = True
 
@@ -77,7 +77,7 @@ class Upstream:
         return self
 
     async def start(self) -> None:
-        """Do nothing. The host starts its servers when they are used."""
+        """Do nothing. The host starts a server when it is used."""
 
     async def stop(self) -> None:
         """Do nothing. The host stops its servers."""
@@ -87,7 +87,7 @@ class Upstream:
         return _ALL_CAPABILITIES
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
-        """Return the items for this caller. If the server is slow or has failed, return the last known items."""
+        """Return the items for this caller. If the server is slow or fails, return the last known items."""
         supervisor = self.supervisor
         try:
             supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
@@ -100,11 +100,11 @@ class Upstream:
         return {name: item for name, item in items.items() if self._catalog.is_visible(supervisor, kind, name, item)}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server has an item of this name, or may have one."""
+        """Return whether the server has this item, or may have it."""
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
     def get_known_items(self, kind: ItemKind) -> Mapping[str, Any]:
-        """Return the items that the server listed last, for any caller."""
+        """Return the last known items, for any caller."""
         items: dict[str, Any] = {}
         for supervisor in self._servers.list_for_callers(self.supervisor):
             items |= supervisor.known.get(kind, {})
@@ -113,7 +113,7 @@ class Upstream:
     # Methods for changes
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change of the server. Call the returned function to stop."""
+        """Call a function for each change on the server. The returned function stops this."""
         return self.supervisor.follow(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
@@ -125,9 +125,8 @@ class Upstream:
         return find_denial(self._authorizer, supervisor, "resource.read", uri) is None
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Subscribe to resources. Log a warning if the server refuses. Call the returned function to end the
-        subscription.
-        """
+        """Subscribe to resources, and log a warning if the server refuses. The returned function ends the
+        subscription."""
         allowed_uris = [uri for uri in uris if self.can_receive_updates(uri, principal)]
         if not allowed_uris:
             return lambda: None
@@ -140,7 +139,7 @@ class Upstream:
     # Methods that handle requests
 
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
-        """Authorize a request and forward it to the server. Return the part of the result that the policy allows."""
+        """Authorize a request, forward it to the server, and return the result that the policy allows."""
         supervisor = self.supervisor
         try:
             supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
@@ -149,13 +148,14 @@ class Upstream:
             authorization = await authorize(exchange, supervisor, consent_round)
             arguments = authorization.request.arguments
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
-                exchange.params = consent_round.build_params(arguments)  # the mount restores the original params later
+                # the mounting server restores the original params
+                exchange.params = consent_round.build_params(arguments)
             async with ServerUse(self._executor, supervisor, authorization) as use:
                 forwarder = supervisor.forwarder or await supervisor.get_forwarder()
                 use.result = await forwarder.handle(exchange, authorization.limits.timeout)
             if authorization.record is None:
                 return consent_round.wrap_result(use.result)
-            # Only a stateless caller can be asked in a result. Any other result is content that the policy must see.
+            # Only a result for a stateless caller can ask for input. Any other result must be checked by the policy.
             if exchange.caller.is_stateless:
                 input_required = find_input_required(use.result, exchange.method)
                 if input_required is not None:
@@ -173,10 +173,12 @@ class Upstream:
             raise _not_found(exchange) from None
         except MCPError as exc:
             log.warning("request to %s failed: %s", self.name, exc)
-            raise InternalError(f"server {self.name} is not available: {self._describe_state(supervisor)}") from None
+            raise InternalError(
+                f"the server {self.name} is not available: {self._describe_state(supervisor)}"
+            ) from None
 
     def _describe_state(self, supervisor: ServerSupervisor) -> str:
-        """Return the state of a server and the reason on one line, without secrets and local hints."""
+        """Describe the state of a server in one line, without secrets."""
         error_text = (
             str(supervisor.last_error.args[0]).partition("\n")[0]
             if supervisor.last_error is not None and supervisor.last_error.args
@@ -216,7 +218,7 @@ class Upstream:
         )
 
     def _check_visible(self, supervisor: ServerSupervisor, kind: str, name: str, is_part: bool = False) -> None:
-        """Raise PolicyError for a hidden item or a part of a denied item. This check runs before any server starts."""
+        """Raise PolicyError if an item is hidden, or is part of a denied item. No server is started for this check."""
         denial = find_denial(self._authorizer, supervisor, kind, name)
         if denial is not None and (is_part or denial.action == "hide"):
             raise denial
@@ -227,9 +229,8 @@ class Upstream:
         return await self._ask_host(request, "the client does not support elicitation")
 
     async def _ask_later(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
-        """Ask after the call. If the caller cannot be asked directly, ask the user of the host, because another round
-        would repeat the call.
-        """
+        """Ask about a result after the call. If the caller cannot be asked directly, ask the host's user, because
+        repeating the request would repeat the call."""
         if consent_round.can_ask_directly:
             return await consent_round.ask(request)
         return await self._ask_host(request, "the client cannot be asked after a call")

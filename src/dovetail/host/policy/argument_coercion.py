@@ -14,8 +14,8 @@ from dovetail.errors import ParseError
 from dovetail.server.parameters.argument_errors import repair_arguments
 from dovetail.wire.codec import decode, encode
 
-MISSING: Final = object()  # the arguments have no value at a pointer
-# The schema forbids the value. The server may reject it, or coerce it in an unknown way.
+MISSING: Final = object()  # the arguments contain no such value
+# The schema does not allow the value. A server may reject it, or convert it in an unknown way.
 UNCLEAR: Final = object()
 
 _ANY_TYPE: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
@@ -27,12 +27,12 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
-_MAX_SCHEMAS: Final = 256  # maximum number of schemas per value. Further schemas count as unknown
+_MAX_SCHEMAS: Final = 256  # maximum number of schemas for one value. More schemas count as unknown
 _MAX_NESTED_TEXTS: Final = 4
-# Python cannot print integers with more than 4,300 digits, which is 3,571 digits in hex.
+# Python can print integers of at most 4,300 digits, which is 3,571 hexadecimal digits.
 _MAX_NUMBER_CHARS: Final = 3_000
 _MAX_REFERENCE_CHARS: Final = 1_000
-_MAX_STEPS: Final = 100_000  # maximum number of visited values and schemas per condition
+_MAX_STEPS: Final = 100_000  # maximum number of values and schemas to visit for one condition
 
 _PREFIXED_NUMBER: Final = re.compile(r"[+-]?0[box][0-9a-f_]+", re.IGNORECASE)
 
@@ -40,12 +40,12 @@ Schema: TypeAlias = Mapping[str, Any]
 
 
 def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments. A text is decoded if the schema does not allow a text in its place."""
+    """Decode texts in arguments where the schema expects another type, as many servers do."""
     if not schema:
         return arguments
     for name, value in arguments.items():
-        # Most arguments have only one reading: a number, a boolean, or a text that is declared as a text. A full walk
-        # through the schema takes thirty times as long.
+        # A number, a boolean and a declared text can only be read in one way.
+        # A full walk through the schema takes thirty times as long.
         if isinstance(value, str):
             member_schema = _find_member_schema(schema, name)
             if not isinstance(member_schema, Mapping) or member_schema.get("type") != "string":
@@ -56,11 +56,11 @@ def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[st
 
 
 class TooManySteps(Exception):
-    """Raised if the evaluation of a condition takes too many steps."""
+    """Evaluating a condition takes too many steps."""
 
 
 class StepBudget:
-    """Limits the steps of one condition, because arguments and schemas are untrusted and may be large."""
+    """Limits the steps for one condition, because arguments and schemas are untrusted and may be large."""
 
     __slots__ = ("_steps_left",)
 
@@ -68,14 +68,14 @@ class StepBudget:
         self._steps_left = _MAX_STEPS
 
     def use(self, count: int = 1) -> None:
-        """Count steps. Raise TooManySteps if the budget is exceeded."""
+        """Count steps. Raise TooManySteps if there are too many."""
         self._steps_left -= count
         if self._steps_left < 0:
             raise TooManySteps
 
 
 class ExpectedSchemas:
-    """The schemas for a value. The value matches at least one schema. Without schemas, any value is allowed."""
+    """The schemas that a value may match. The value must match at least one. Without schemas, any value is allowed."""
 
     __slots__ = ("_children", "_remaining_items", "_root", "_schemas", "_types", "steps")
 
@@ -85,18 +85,18 @@ class ExpectedSchemas:
         self.steps = steps
         self._types: frozenset[str] | None = None
         self._children: dict[str | int, ExpectedSchemas] = {}
-        self._remaining_items: ExpectedSchemas | None = None  # schemas for items that have no schema for their position
+        self._remaining_items: ExpectedSchemas | None = None  # schemas for array items whose position has no schema
 
     @property
     def types(self) -> frozenset[str]:
-        """Return the JSON types that the schemas may allow."""
+        """Return the JSON types that the schemas allow."""
         if self._types is None:
             walk = _SchemaWalk(self._root, self.steps)
             self._types = walk.collect_types(self._schemas) if self._schemas else _ANY_TYPE
         return self._types
 
     def get_child(self, step: str | int) -> "ExpectedSchemas":
-        """Return the schemas for a member of an object, or for an item of an array."""
+        """Return the schemas for a member of an object or an item of an array."""
         if self._remaining_items is not None and isinstance(step, int):
             return self._remaining_items
         if step not in self._children:
@@ -112,14 +112,13 @@ class ExpectedSchemas:
 
 
 def create_expected_schemas(schema: Schema | None) -> ExpectedSchemas:
-    """Return the expected schemas for the arguments of a tool with this schema."""
+    """Return the schemas for the arguments of a tool with this input schema."""
     return ExpectedSchemas((), {}, StepBudget()) if schema is None else ExpectedSchemas((schema,), schema, StepBudget())
 
 
 def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
-    """Yield the values that a server may read. The first is `value` itself, or UNCLEAR if the schema forbids the
-    value.
-    """
+    """Yield each value that a server may read. The first is `value` itself, or UNCLEAR if the schema does
+    not allow it."""
     expected_schemas.steps.use()
     types, value_type = expected_schemas.types, get_json_type(value)
     if value_type not in types:
@@ -137,9 +136,8 @@ def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any
 def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield each value that a server may find at a JSON pointer. At least one value is yielded, which may be MISSING or
-    UNCLEAR.
-    """
+    """Yield each value that a server may read at a JSON pointer. There is at least one, which may be MISSING or
+    UNCLEAR."""
     steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
     yield from _iter_values(arguments, create_expected_schemas(schema), steps)
 
@@ -161,7 +159,7 @@ def _iter_values(
 
 
 def get_json_type(value: Any) -> str:
-    """Return the JSON Schema type of a value. A number without a fraction is an integer."""
+    """Return the JSON Schema type of a value. 1.0 counts as an integer."""
     match value:
         case None:
             return "null"
@@ -179,7 +177,7 @@ def get_json_type(value: Any) -> str:
             return "array"
 
 
-# Functions that yield the coercions of pydantic and other validators
+# Functions that yield what pydantic and other validators convert a value to
 
 
 def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
@@ -194,7 +192,7 @@ def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
 
 def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
     if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
-        # Most texts return here, because numbers and JSON do not start with a letter.
+        # Most texts end here, because numbers and JSON do not start with a letter.
         return
     if len(text) > _MAX_NUMBER_CHARS:
         if _is_number(text):
@@ -223,7 +221,7 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_number(text: str) -> int | float | None:
-    """Return the number in a text, or None. The text may have underscores, non-ASCII digits, or a prefix as in 0x10."""
+    """Return the number in a text, or None. Underscores, non-ASCII digits and prefixes such as 0x are allowed."""
     for base in (10, 0):
         try:
             return int(text, base)
@@ -236,11 +234,11 @@ def _parse_number(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Schemas are untrusted. A schema with an unknown keyword allows every type.
+# Schemas are untrusted. If a schema has an unknown keyword, assume that it allows every type.
 
 
 class _SchemaWalk:
-    """Walks once through the schemas of a value."""
+    """Visits the schemas of a value once."""
 
     __slots__ = ("_root", "_schemas_left", "_steps", "is_by_position")
 
@@ -248,10 +246,10 @@ class _SchemaWalk:
         self._root = root
         self._steps = steps
         self._schemas_left = _MAX_SCHEMAS
-        self.is_by_position = False  # whether items of the same array may have different schemas
+        self.is_by_position = False  # True if the items of an array may have different schemas
 
     def collect_types(self, schemas: Sequence[Any]) -> frozenset[str]:
-        """Return the types that at least one of the schemas allows."""
+        """Return the types that the schemas allow."""
         types = frozenset[str]()
         for schema in schemas:
             types |= self._find_types(schema)
@@ -282,9 +280,7 @@ class _SchemaWalk:
         return types
 
     def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
-        """Return the schemas for a child of a container with one of these schemas. Return an empty sequence if a
-        schema is unknown.
-        """
+        """Return the schemas for a child value. Return an empty sequence if one of them is unknown."""
         child_schemas: list[Any] = []
         for schema in schemas:
             children = self._find_child_schemas(schema, step)
@@ -318,7 +314,7 @@ class _SchemaWalk:
         return schema.get("additionalItems") if isinstance(items, list) else items
 
     def _iter_alternatives(self, schema: Schema) -> Iterator[Sequence[Any]]:
-        """Yield groups of schemas. A value matches at least one schema of each group."""
+        """Yield groups of schemas. A value must match at least one schema of each group."""
         if "$ref" in schema:
             yield [self._resolve_reference(schema["$ref"])]
         for keyword in ("anyOf", "oneOf"):
@@ -328,7 +324,7 @@ class _SchemaWalk:
             yield from ([schema_part] for schema_part in schema["allOf"])
 
     def _resolve_reference(self, reference: Any) -> Any:
-        """Return the schema that a reference within the root points to, or None."""
+        """Return the schema that a reference points to, or None."""
         if not isinstance(reference, str) or not reference.startswith("#") or len(reference) > _MAX_REFERENCE_CHARS:
             return None
         target: Any = self._root

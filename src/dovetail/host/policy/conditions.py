@@ -29,7 +29,7 @@ from dovetail.wire.codec import encode, encode_canonical
 _PLAIN_URL: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?"
 )
-_MAX_EXACT_INTEGER: Final = 2**53  # floats represent all integers up to 2**53 exactly
+_MAX_EXACT_INTEGER: Final = 2**53  # a float can represent every integer up to this value
 _MAX_DEPTH: Final = 64
 _JSON_TYPES: Final = (str, int, float, list, dict, type(None))
 _DRIVE_PREFIX: Final = re.compile(r"[A-Za-z]:[\\/]")
@@ -40,12 +40,12 @@ class Condition(Struct, frozen=True):
 
     pointer: str  # the JSON pointer of the argument
     test: str  # the name of the test, such as "equals"
-    values: tuple[Any, ...] = ()  # the values to compare with
+    values: tuple[Any, ...] = ()  # the values to compare the argument with
 
     def evaluate(
         self, arguments: Mapping[str, Any], *, if_unclear: bool, schema: Mapping[str, Any] | None = None
     ) -> bool:
-        """Return whether the arguments fulfil the condition.
+        """Return whether the condition is true for these arguments.
 
         Args:
             if_unclear: The result if a value is unclear or the evaluation takes too long.
@@ -63,7 +63,7 @@ class Condition(Struct, frozen=True):
             return if_unclear
 
     def describe_value(self, arguments: Mapping[str, Any]) -> str:
-        """Return the value at the pointer as text for a user."""
+        """Return the value of the argument as text for the user."""
         value, _ = next(iter_values_at(arguments, self.pointer, None))
         return "nothing" if value is MISSING else format_value(value)
 
@@ -100,28 +100,28 @@ class Condition(Struct, frozen=True):
 
 
 class ArgumentReference(Struct, frozen=True):
-    """An argument of a call. Its methods create conditions."""
+    """An argument of a tool call. Its methods create conditions."""
 
     pointer: str
 
     def in_(self, values: Sequence[Any]) -> Condition:
-        """Require one of these values."""
+        """Return a condition: the argument must be one of these values."""
         return Condition(self.pointer, "in", tuple(values))
 
     def equals(self, value: Any) -> Condition:
-        """Require exactly this value."""
+        """Return a condition: the argument must be exactly this value."""
         return Condition(self.pointer, "equals", (value,))
 
     def matches(self, *globs: str) -> Condition:
-        """Require a text that matches one of these globs."""
+        """Return a condition: the argument must be a text that matches one of these globs."""
         return Condition(self.pointer, "matches", globs)
 
     def host_in(self, *globs: str) -> Condition:
-        """Require a URL whose host matches one of these globs. The port does not matter."""
+        """Return a condition: the argument must be a URL whose host matches one of these globs. Any port is allowed."""
         return Condition(self.pointer, "host_in", globs)
 
     def under(self, *folders: str) -> Condition:
-        """Require a path in one of these folders. Paths are compared as text, and links are not followed."""
+        """Return a condition: the argument must be a path in one of these folders. Symbolic links are not followed."""
         return Condition(self.pointer, "under", folders)
 
     def exists(self) -> Condition:
@@ -141,28 +141,30 @@ def argument(pointer: str) -> ArgumentReference:
 
 
 def parse_condition(table: Mapping[str, Any]) -> Condition:
-    """Return the condition of a table such as `{argument = "/repo", in = ["a", "b"]}`."""
+    """Create a condition from a table such as `{argument = "/repo", in = ["a", "b"]}`."""
     tests = table.keys() - {"argument"}
     if "argument" not in table or len(tests) != 1 or not isinstance(table["argument"], str):
-        raise ValueError(f"a condition must have argument and one test: {', '.join(_TEST_FUNCTIONS)} or exists")
+        raise ValueError(
+            f"a condition must have `argument` and exactly one test: {', '.join(_TEST_FUNCTIONS)} or exists"
+        )
     (test,) = tests
     pointer, value = argument(table["argument"]).pointer, table[test]
     if test == "exists":
         if value is not True:
-            raise ValueError("exists must be true. Use unless for the opposite")
+            raise ValueError("`exists` must be true. To require that an argument is missing, use `unless`")
         return Condition(pointer, test)
     if test not in _TEST_FUNCTIONS:
-        raise ValueError(f"unknown test {test!r}. Known tests: {', '.join(_TEST_FUNCTIONS)}, exists")
+        raise ValueError(f"unknown test {test!r} in a condition. Known tests: {', '.join(_TEST_FUNCTIONS)}, exists")
     if test == "equals":
         return Condition(pointer, test, (value,))
     values = tuple(value) if isinstance(value, list) else (value,)
     if test != "in" and not all(isinstance(item, str) for item in values):
-        raise ValueError(f"{test} must be a text or a list of texts")
+        raise ValueError(f"the value of `{test}` must be a string or a list of strings")
     return Condition(pointer, test, values)
 
 
 def format_value(value: Any) -> str:
-    """Return an untrusted value as JSON, escaped and shortened for a user."""
+    """Return an untrusted value as JSON for the user, escaped and shortened."""
     return clip(encode(value).decode(errors="replace"), 200)
 
 
@@ -171,9 +173,7 @@ def _combine(outcomes: Iterable[bool], if_unclear: bool) -> bool:
 
 
 def _is_unambiguous(reading: Any, value: Any) -> bool:
-    """Return whether a reading is the value itself and not a string. A string is ambiguous, because a server may read
-    it as another type.
-    """
+    """Return whether every server reads the value in the same way. A string may be read as another type."""
     return reading is value and not isinstance(value, str)
 
 
@@ -183,15 +183,13 @@ def _is_in(value: Any, values: Sequence[Any], expected: ExpectedSchemas) -> bool
 
 
 def _is_equal(value: Any, other: Any, expected: ExpectedSchemas) -> bool | None:
-    """Return whether two values are equal. Return None if the result depends on how a server reads a part of the first
-    value.
-    """
+    """Return whether two values are equal. Return None if that depends on how a server reads the first value."""
     if (
         isinstance(value, _JSON_TYPES)
         and isinstance(other, _JSON_TYPES)
         and get_json_type(value) != get_json_type(other)
     ):
-        return False  # values of different types differ, such as true and 1
+        return False  # values of different types are not equal, such as true and 1
     if isinstance(value, Mapping) and isinstance(other, Mapping):
         if value.keys() != other.keys():
             return False
@@ -219,7 +217,7 @@ def _compare_readings(value: Any, other: Any, expected: ExpectedSchemas) -> bool
 
 
 def _normalize_numbers(value: Any) -> Any:
-    """Return a value with equal numbers in the same form: 1.0 becomes 1."""
+    """Return a value in which equal numbers look the same: 1.0 becomes 1."""
     match value:
         case float() if value.is_integer() and abs(value) <= _MAX_EXACT_INTEGER:
             return int(value)
@@ -236,7 +234,7 @@ def _matches_glob(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool 
 
 
 def _has_host_in(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool | None:
-    # Accept only URLs that every parser reads in the same way: ASCII, no user, no backslash, no space.
+    # Accept only URLs that every parser reads in the same way: ASCII, without user, backslash or space.
     match = _PLAIN_URL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
@@ -258,7 +256,7 @@ def _is_under(value: Any, folders: Sequence[str], _: ExpectedSchemas) -> bool | 
 
 def _is_within_folder(value: str, folder: str) -> bool | None:
     path_module = ntpath if _DRIVE_PREFIX.match(folder) else posixpath
-    if path_module is posixpath and "\\" in value:  # some systems treat a backslash as a slash
+    if path_module is posixpath and "\\" in value:  # some systems read a backslash as a slash
         return None
     path, folder_path = path_module.normpath(value), path_module.normpath(folder)
     if path_module.isabs(path) != path_module.isabs(folder_path) or bool(path_module.splitdrive(path)[0]) != bool(

@@ -40,9 +40,9 @@ class Decision(Struct, frozen=True, kw_only=True):
     """The decision of a policy."""
 
     action: Verdict  # "allow", "ask", "deny" or "hide"
-    reason: str  # the reason for the decision
-    level: PolicyLevel = "built-in"  # the level of the policy that decided
-    rule: Rule | None = None  # the rule that decided, or None for a default
+    reason: str  # why the policy decided so
+    level: PolicyLevel = "built-in"  # the level whose rule or default decided
+    rule: Rule | None = None  # the rule that decided, or None if a default decided
 
 
 class _LevelRules(Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class _LevelRules(Struct, frozen=True, kw_only=True):
 
 
 class Policy:
-    """Rules for what a host may do. Without rules, the host asks the user.
+    """Rules about what a host may do. If no rule applies, the host asks the user.
 
     The strictest rule that applies decides: hide before deny before ask before allow.
 
@@ -93,12 +93,12 @@ class Policy:
             non_interactive=non_interactive,
         )
         self._levels: tuple[_LevelRules, ...] = (level_rules,)
-        # Cached decisions, by the fields of the request. None means that the arguments also matter.
+        # Cached decisions by request. None means that the decision depends on the arguments.
         self._decisions: dict[Any, Decision | None] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Return the policy in a TOML file. Raise ValueError if the file is invalid."""
+        """Load a policy from a TOML file. Raise ValueError if the file is invalid."""
         try:
             return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except ValueError as exc:
@@ -106,7 +106,7 @@ class Policy:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, object]) -> Self:
-        """Return the policy in a document, such as a parsed TOML file or a JSON object."""
+        """Create a policy from a dict, such as a parsed TOML file or a JSON object."""
         if unknown := document.keys() - {"default", "non_interactive", "rules", "limits"}:
             raise ValueError(f"unknown key: {', '.join(sorted(unknown))}")
         fields: Mapping[str, Any] = document
@@ -122,8 +122,8 @@ class Policy:
     def combine(
         cls, *, admin: "Policy | None" = None, user: "Policy | None" = None, project: "Policy | None" = None
     ) -> Self:
-        """Combine the policies of three owners. A lower policy can make the decision of a higher policy stricter, but
-        not weaker.
+        """Combine the policies of the administrator, the user and the project. A lower one can only make decisions
+        stricter.
 
         A project policy can only make decisions stricter. Its `allow` rules are exceptions from its own default and
         rules.
@@ -145,7 +145,7 @@ class Policy:
                 default=level_rules.default,
                 rules=level_rules.rules,
                 limits=level_rules.limits,
-                # A project cannot allow calls that no user confirms.
+                # A project cannot allow calls without asking the user.
                 non_interactive="deny"
                 if level == "project" and level_rules.non_interactive
                 else level_rules.non_interactive,
@@ -158,14 +158,14 @@ class Policy:
 
     @property
     def non_interactive(self) -> Literal["allow", "deny"]:
-        """Return the action that replaces "ask" if no user can be asked."""
+        """Return what replaces "ask" if there is no user to ask."""
         choices = [
             level_rules.non_interactive for level_rules in self._levels if level_rules.non_interactive is not None
         ]
         return "allow" if choices and "deny" not in choices else "deny"
 
     def decide(self, request: PolicyRequest) -> Decision:
-        """Return the decision for a request."""
+        """Return the decision about a request."""
         hints = request.annotations
         key = (
             request.server,
@@ -209,7 +209,7 @@ class Policy:
                     rule=matching_rule,
                 )
             elif level_rules.default is not None and not has_matching_rule and _has_default(request):
-                # A default applies only if no rule of a higher level has matched.
+                # A default only applies if no rule of a higher level matches.
                 candidate = _apply_default(level_rules.default, level_rules.level, request)
             else:
                 continue
@@ -224,7 +224,7 @@ class Policy:
         return decision
 
     def explain(self, request: PolicyRequest | None = None) -> str:
-        """Return the rules as text, the strictest of each level first.
+        """Return the rules as text. In each level, the strictest rules come first.
 
         Args:
             request: A request to decide. With a request, the text also has the decision and the outcome of each rule.
@@ -257,7 +257,7 @@ class Policy:
 
 
 def apply_non_interactive(policy: Policy, decision: Decision) -> Decision:
-    """Return the decision that applies if no user can be asked."""
+    """Return the decision for a host without a user to ask."""
     if decision.action != "ask":
         return decision
     reason = f"{decision.reason}. No user can be asked, and non_interactive is {policy.non_interactive}"
@@ -265,7 +265,7 @@ def apply_non_interactive(policy: Policy, decision: Decision) -> Decision:
 
 
 def find_limits(policy: Policy, server: str, tool: str) -> ToolLimits:
-    """Return the limits of one tool. If several globs match, the strictest limit of each kind applies."""
+    """Return the limits of one tool. If several globs match, the strictest limits apply."""
     combined = ToolLimits()
     for level_rules in policy._levels:  # pyright: ignore[reportPrivateUsage]
         for glob, limits in level_rules.limits:
@@ -275,11 +275,13 @@ def find_limits(policy: Policy, server: str, tool: str) -> ToolLimits:
 
 
 def as_policy(policy: Any) -> Policy:
-    """Return the policy for the `policy` option: a policy, the path of its file, or None for no rules."""
+    """Return the policy for the value of `policy=`: a Policy, the path of a file, or None for no rules."""
     if policy is None:
         return Policy()
     if isinstance(policy, str) and policy in STRICTNESS:
-        raise ValueError(f'policy="{policy}" means a file of that name. Pass Policy("{policy}") for the action')
+        raise ValueError(
+            f'policy="{policy}" would be the path of a file. To {policy} every request, pass Policy("{policy}")'
+        )
     if isinstance(policy, str | Path):
         return Policy.load(policy)
     if isinstance(policy, Policy):
@@ -294,14 +296,12 @@ _CONFIGURED_DECISION: Final = Decision(action="allow", reason="configured by the
 
 
 def _is_configured(request: PolicyRequest) -> bool:
-    """Return whether the user allowed the request by configuring the server. A project cannot allow its servers to
-    start.
-    """
+    """Return whether the user allowed the request by configuring the server. A project cannot allow this."""
     return request.kind in CONFIGURED_KINDS and not (request.from_project and request.kind == "server.start")
 
 
 def _has_default(request: PolicyRequest) -> bool:
-    """Return whether a default applies to a request."""
+    """Return whether the default of a level applies to a request."""
     return not _is_configured(request) and request.kind != "definition.changed"
 
 

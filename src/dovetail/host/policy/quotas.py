@@ -22,10 +22,10 @@ _SECONDS_BY_UNIT: Final = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hour
 class ToolLimits(Struct, frozen=True, kw_only=True):
     """Limits of one tool. None means no limit."""
 
-    timeout: float | None = None  # maximum duration of a call in seconds
-    max_result_bytes: int | None = None  # maximum size of a result. Larger results are cut
+    timeout: float | None = None  # maximum seconds for a call
+    max_result_bytes: int | None = None  # maximum size of a result. Larger results are shortened
     max_concurrency: int | None = None  # maximum number of calls at the same time
-    rate: str | None = None  # maximum number of calls in a period, such as "60/min"
+    rate: str | None = None  # maximum calls in a period, such as "60/min"
 
     def __post_init__(self) -> None:
         for name in ("timeout", "max_result_bytes", "max_concurrency"):
@@ -44,7 +44,7 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
 
 
 def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
-    """Return limits with the stricter value of each field."""
+    """Combine two sets of limits. The stricter value of each limit counts."""
     return ToolLimits(
         timeout=_min_or_none(first.timeout, second.timeout),
         max_result_bytes=_min_or_none(first.max_result_bytes, second.max_result_bytes),
@@ -54,7 +54,7 @@ def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
 
 
 def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
-    """Return the limits of a policy entry, which is a rate or a table. Raise ValueError if a value is invalid."""
+    """Parse the limits in a policy. They are a rate or a table. Raise ValueError if a value is invalid."""
     if isinstance(limits, ToolLimits):
         return limits
     table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
@@ -66,10 +66,10 @@ def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
 
 
 def parse_rate(rate: str) -> tuple[int, float]:
-    """Return the count and the seconds of a rate such as "60/min". Raise ValueError if the rate is invalid."""
+    """Parse a rate such as "60/min" into a count and seconds. Raise ValueError if it is invalid."""
     match = _RATE_PATTERN.fullmatch(rate) if isinstance(rate, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if match is None or int(match[1]) == 0:
-        raise ValueError(f'invalid rate {rate!r}. Use a rate such as "60/min"')
+        raise ValueError(f'invalid rate {rate!r}. A rate is a number and a period, such as "60/min"')
     return int(match[1]), _SECONDS_BY_UNIT[match[2]]
 
 
@@ -83,7 +83,7 @@ def _min_or_none(left: Any, right: Any) -> Any:
 
 
 class Meter:
-    """Counts calls against their limits, by server and tool. Other requests are counted by server and kind.
+    """Counts calls by server and tool, and enforces their limits. Other requests are counted by server and kind.
 
     URIs and names of prompts are not counted one by one, because callers choose them. Callers could bypass the limits
     and fill the memory.
@@ -97,7 +97,8 @@ class Meter:
     async def limit_call(
         self, server: str, tool: str, limits: ToolLimits, kind: str = "tool.call"
     ) -> AsyncGenerator[None]:
-        """Run one call. Raise PolicyError if the rate is exceeded. If too many calls are running, wait."""
+        """Run one call within the limits. Wait if too many calls are running. Raise PolicyError if the rate is
+        exceeded."""
         tool = tool if kind == "tool.call" else kind
         if limits.rate is not None:
             self.record_call(server, tool, limits.rate)
@@ -112,7 +113,7 @@ class Meter:
             yield
 
     def record_call(self, server: str, tool: str, rate: str) -> None:
-        """Count one call. Raise PolicyError if the rate is exceeded."""
+        """Count one call. Raise PolicyError if its rate limit is exceeded."""
         limiter = self._limiters.get(rate)
         if limiter is None:
             max_count, seconds = parse_rate(rate)
@@ -124,7 +125,7 @@ class Meter:
 
 
 def truncate_result(result: CallToolResult, max_bytes: int | None) -> CallToolResult:
-    """Return a result with at most this many bytes of text. A result that is cut contains a note."""
+    """Shorten the text of a result to this many bytes, and add a note."""
     if max_bytes is None:
         return result
     size = len(encode(result))

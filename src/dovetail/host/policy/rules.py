@@ -21,17 +21,17 @@ from dovetail.protocol.uri_key import MAX_URI_CHARS, is_ambiguous, is_uri, nfc, 
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
-_SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")  # matches the server part of a glob
+_SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")  # the server part of a glob such as "server.tool"
 
-# Matches a character class or an escaped wildcard. Wildcards in a character class are already literal.
+# Matches a character class or an escaped wildcard. A wildcard in a character class has no special meaning.
 _CLASS_OR_ESCAPED_WILDCARD: Final = re.compile(r"\[!?\]?[^\]]*\]|%(5b|5d|2a|3f)")
-# Matches the bracket of an IPv6 address, as in http://[::1]/, which is not a character class.
+# Matches the bracket of an IPv6 address such as http://[::1]/. It does not start a character class.
 _IPV6_START: Final = re.compile(r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:)")
 _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
 
 def matches_restrictive(glob: str, server: str, tool: str) -> bool:
-    """Return whether the glob of a rule that asks, denies or hides matches a tool or URI."""
+    """Return whether a glob matches a tool or URI, for rules that ask, deny or hide. In doubt, it matches."""
     if fnmatchcase(tool, glob) or fnmatchcase(make_full_name(server, tool), glob):
         return True
     if SEPARATOR in glob and fnmatchcase(make_model_name(server, tool), glob):
@@ -40,11 +40,11 @@ def matches_restrictive(glob: str, server: str, tool: str) -> bool:
 
 
 def _matches_uri(glob: str, server: str, uri: str) -> bool:
-    """Return whether a glob matches any reading of a URI, ignoring case. A URI that is too long matches every glob."""
+    """Return whether a glob matches a URI, ignoring case and encoding. A very long URI matches every glob."""
     if len(uri) > MAX_URI_CHARS:
         return True
     readings = uri_readings(uri)
-    if "?" in uri or "%" in uri:  # many servers ignore an unknown query
+    if "?" in uri or "%" in uri:  # many servers ignore the query
         readings |= {reading.partition("?")[0] for reading in readings}
     names = [name for reading in readings for name in _build_names(reading.lower(), server)]
     return any(fnmatchcase(name, spelling) for spelling in _expand_glob(glob) for name in names)
@@ -52,7 +52,7 @@ def _matches_uri(glob: str, server: str, uri: str) -> bool:
 
 @lru_cache(256)
 def _expand_glob(glob: str) -> frozenset[str]:
-    """Return a glob as written, and with its escapes decoded. An escaped wildcard becomes a literal character."""
+    """Return a glob as written and with percent-encoding decoded. An encoded wildcard stays an ordinary character."""
     literal = _IPV6_START.sub("[[]", glob)
     literal = _CLASS_OR_ESCAPED_WILDCARD.sub(lambda match: _LITERAL_WILDCARDS.get(match[1], match[0]), literal)
     return frozenset({glob, nfc(glob), nfc(unquote(literal))})
@@ -66,7 +66,7 @@ def _build_names(reading: str, server: str) -> list[str]:
 def matches_permissive(
     glob: str, server: str, tool: str, *, has_server_rule: bool = False, is_certain_uri: bool = False
 ) -> bool:
-    """Return whether the glob of a rule that allows matches a tool or URI.
+    """Return whether a glob matches a tool or URI, for rules that allow. In doubt, it does not match.
 
     Args:
         has_server_rule: The rule also has globs for the server.
@@ -78,7 +78,7 @@ def matches_permissive(
     if is_address and is_ambiguous(tool):
         return False
     matches = _matches_exactly if is_address else fnmatchcase
-    # Compare the server and the tool separately, so that a tool name with a dot cannot imitate another server.
+    # Compare the server and the tool separately, so that a dot in a tool name cannot imitate another server.
     server_glob, dot, tool_glob = glob.partition(".")
     if has_server_rule or not dot or not _SERVER_GLOB.fullmatch(server_glob):
         return matches(tool, glob)
@@ -86,7 +86,7 @@ def matches_permissive(
 
 
 def _matches_exactly(uri: str, glob: str) -> bool:
-    """Return whether a glob matches a URI. A `*` in the host part cannot match a path, query or fragment."""
+    """Return whether a glob matches a URI. A `*` for the host cannot match a path, query or fragment."""
     authority, remainder = split_authority(glob)
     if "://" not in glob or (not remainder and authority.endswith("*")):
         return fnmatchcase(uri, glob)
@@ -112,24 +112,24 @@ ConsentKind: TypeAlias = Literal[
 
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
-# Kinds that the user allowed by configuring the server. A rule applies only if it names the kind, or forbids the server
-# or the item.
+# The user allowed these kinds by configuring the server.
+# A rule applies only if it names the kind, or forbids the server or the item.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
-# Kinds of requests that servers send. Only a rule that names the kind can allow such a request.
+# Servers send these kinds of requests. Only a rule that names the kind can allow one.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
-# Kinds that a user must always answer, even if a rule allows them.
+# The user must always answer these, even if a rule allows them.
 ALWAYS_ASK_KINDS: Final = frozenset({"elicitation.form", "elicitation.url", "definition.changed"})
 
 
 def check_consent_kind(kind: str) -> str:
-    """Return the kind. Raise ValueError if the kind is unknown."""
+    """Return a kind of request. Raise ValueError if it is unknown."""
     if kind not in CONSENT_KINDS:
         raise _unknown_kind_error(kind)
     return kind
 
 
 def check_kind_glob(glob: str) -> str:
-    """Return the kind or glob of kinds. Raise ValueError if the glob matches no kind."""
+    """Return a kind or a glob of kinds. Raise ValueError if it matches no known kind."""
     if not any(fnmatchcase(kind, glob) for kind in CONSENT_KINDS):
         raise _unknown_kind_error(glob)
     return glob
@@ -157,35 +157,35 @@ _HINT_BY_SPELLING: Final[Mapping[str, str]] = {
 
 
 class PolicyRequest(Struct, frozen=True, kw_only=True):
-    """The question that a policy answers: may this call run? Without `arguments`: may this tool be used at all?"""
+    """A question for the policy: is this call allowed? Without `arguments`, it is about the tool in general."""
 
     server: str  # the name of the server
     tool: str = ""  # the name of the tool or prompt, or the URI of the resource
     kind: str = "tool.call"  # the kind of request, such as "tool.call"
     arguments: Mapping[str, Any] | None = None  # the arguments of the call
-    # The JSON Schema of the arguments. Without a schema, the server may read each argument as any type.
+    # The input schema of the tool. Without it, a server may read each argument as any type.
     schema: Mapping[str, Any] | None = None
-    annotations: ToolAnnotations | None = None  # the annotations of the tool. Ignored if the server is not trusted
-    trusted: bool = False  # whether the server is trusted
-    from_project: bool = False  # whether the server comes from a project, not from the user
-    server_identity: str = ""  # a digest of the command or URL of the server
-    caller: str = ""  # the caller of a gateway. Empty for the user of the host
-    project: str = ""  # the project to which project grants are limited
+    annotations: ToolAnnotations | None = None  # annotations of the tool. They only count if the server is trusted
+    trusted: bool = False  # True if the user trusts the server
+    from_project: bool = False  # True if a project file defines the server
+    server_identity: str = ""  # a digest of the server's command or URL
+    caller: str = ""  # the gateway caller. Empty for the user of the host
+    project: str = ""  # the project for project grants
 
     @property
     def full_name(self) -> str:
-        """Return the name as the host writes it, such as "server.tool"."""
+        """Return the full name, such as "server.tool"."""
         return make_full_name(self.server, self.tool) if self.tool else self.server
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "PolicyRequest":
-        """Return the request for a call with these arguments, decoded by the schema. Send the decoded arguments to the
-        server.
-        """
+        """Return the question about a call with these arguments, decoded by the schema. Send the decoded arguments to
+        the server."""
         return replace(self, arguments=normalize(self.schema, arguments))
 
 
 def evaluate_hint(request: PolicyRequest, name: str) -> bool:
-    """Return the value of a tool annotation. If the server is not trusted, return the riskier value."""
+    """Return the value of an annotation such as `destructive`. If the server is not trusted, return the
+    riskier value."""
     annotations = request.annotations if request.trusted and request.annotations is not None else ToolAnnotations()
     match name:
         case "read_only":
@@ -199,16 +199,16 @@ def evaluate_hint(request: PolicyRequest, name: str) -> bool:
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """One rule: an action, and the requests that it applies to. A field that is not set matches everything."""
+    """One rule: an action, and the requests it applies to. A field that is not set matches every request."""
 
     action: Verdict  # "allow", "ask", "deny" or "hide"
     server: tuple[str, ...] = ()  # globs of server names
-    tool: tuple[str, ...] = ()  # globs of tool names, alone or as "server.tool"
-    kind: tuple[str, ...] = ()  # globs of the kinds of requests, such as "tool.call"
-    annotations: Mapping[str, bool] = {}  # annotations that a tool must have, by name
-    when: tuple[Condition, ...] = ()  # conditions on the arguments. All must be true
-    unless: tuple[Condition, ...] = ()  # conditions on the arguments. The rule does not match if all are true
-    reason: str = ""  # the reason that users and models see
+    tool: tuple[str, ...] = ()  # globs for tool names, such as "search" or "server.search"
+    kind: tuple[str, ...] = ()  # globs for kinds of requests, such as "tool.call"
+    annotations: Mapping[str, bool] = {}  # annotations that the tool must have
+    when: tuple[Condition, ...] = ()  # conditions that must all be true
+    unless: tuple[Condition, ...] = ()  # the rule does not apply if all these conditions are true
+    reason: str = ""  # a reason that users and models see
 
     def matches(self, request: PolicyRequest) -> bool:
         """Return whether this rule applies to a request."""
@@ -222,7 +222,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         )
 
     def _explain_mismatch(self, request: PolicyRequest) -> str | None:
-        """Return why this rule does not apply to a request, or None if it applies."""
+        """Return why this rule does not apply to a request. Return None if it applies."""
         if not self._matches_name(request):
             return NAME_MISMATCH
         if mismatch := self._explain_kind_mismatch(request):
@@ -261,7 +261,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         return None
 
     def _is_forbidding(self, request: PolicyRequest) -> bool:
-        """Return whether the rule forbids the item or the whole server."""
+        """Return whether this rule denies or hides the item or the whole server."""
         return self.action in ("deny", "hide") and bool(request.tool or not self.tool)
 
     def _explain_argument_mismatch(
@@ -290,12 +290,12 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def explain_mismatch(rule: Rule, request: PolicyRequest) -> str | None:
-    """Return why a rule does not apply to a request, or None if it applies."""
+    """Return why a rule does not apply to a request. Return None if it applies."""
     return rule._explain_mismatch(request)  # pyright: ignore[reportPrivateUsage]
 
 
 def depends_on_arguments(rule: Rule, request: PolicyRequest) -> bool:
-    """Return whether the arguments decide if a rule applies to a request."""
+    """Return whether it depends on the arguments if a rule applies."""
     return rule._depends_on_arguments(request)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -316,7 +316,7 @@ def rule(
     unless: Conditions = (),
     reason: str = "",
 ) -> Rule:
-    """Create a rule of a policy. An option that you leave out matches everything.
+    """Create a rule for a policy. An option that you leave out matches everything.
 
     Args:
         action: "allow", "ask", "deny" or "hide".
@@ -354,16 +354,18 @@ def rule(
         reason=reason,
     )
     if new_rule.action == "hide" and (new_rule.when or new_rule.unless):
-        raise ValueError("hide cannot depend on arguments. Remove when and unless, or use deny")
+        raise ValueError(
+            "a rule with the action 'hide' cannot depend on arguments. Remove `when` and `unless`, or use 'deny'"
+        )
     return new_rule
 
 
 def as_rule(value: Any) -> Rule:
-    """Return a rule. If the value is a table, create the rule from it."""
+    """Return a rule. A dict becomes a rule with these options."""
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):
-        raise TypeError(f"a rule must be the result of rule(), or a table with the same options, not {value!r}")
+        raise TypeError(f"a rule must be created with rule() or be a dict with the same options, not {value!r}")
     table = cast("Mapping[str, Any]", value)
     for name in table:
         if name not in _RULE_KEYS:
@@ -382,7 +384,7 @@ def _as_globs(value: Globs) -> tuple[str, ...]:
     globs = (value,) if isinstance(value, str) else tuple(value)
     for glob in globs:
         if not isinstance(glob, str) or not glob:  # pyright: ignore[reportUnnecessaryIsInstance] - TOML may contain anything
-            raise ValueError(f"a name or a glob must be a non-empty text, not {glob!r}")
+            raise ValueError(f"a name or glob in a rule must be a non-empty string, not {glob!r}")
     return globs
 
 
