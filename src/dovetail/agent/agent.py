@@ -58,7 +58,8 @@ class Turn(Struct, kw_only=True):
 
     def interrupt(self) -> None:
         """End every call that has no result, except those that wait for the user. The error result says whether the
-        call may have run."""
+        call may have run.
+        """
         waiting_ids = {call.id for call in self.waiting_by_ticket.values()}
         for call in self.calls:
             if call.id not in self.results and call.id not in waiting_ids:
@@ -210,7 +211,8 @@ class Agent:
 
     async def run(self, prompt: str) -> AsyncGenerator[AgentEvent]:
         """Send a prompt to the model and yield events until the model has answered. Each prompt continues the
-        conversation."""
+        conversation.
+        """
         self._close_turn()
         if self._turn is not None:
             raise RuntimeError(
@@ -340,7 +342,8 @@ class Agent:
         self, call: ToolUseContent, catalog: Catalog
     ) -> tuple[str, dict[str, Any], CallToolResult | None]:
         """Return the tool name and arguments of a call. If the call searches the catalog, also return the search
-        result."""
+        result.
+        """
         search_tool = SEARCH_TOOL_BY_NAME.get(call.name)
         if search_tool is not None and search_tool != CALL_TOOL:
             return call.name, call.input, run_search_tool(catalog, search_tool, call.input)

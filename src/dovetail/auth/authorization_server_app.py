@@ -200,7 +200,8 @@ class AuthorizationServer:
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
         """Return an ASGI application that adds the endpoints of the authorization server to `app`, for example to
-        `app.asgi()`."""
+        `app.asgi()`.
+        """
 
         async def combined_app(scope: ASGIMessage, receive: Any, send: Any) -> None:
             is_ours = (
@@ -257,7 +258,8 @@ class AuthorizationServer:
 
     def _relative_path(self, scope: ASGIMessage) -> str:
         """Return the path relative to the issuer. The metadata is also available at the root of the origin. RFC 8414,
-        section 3.1"""
+        section 3.1
+        """
         path, root_path = "/" + scope["path"].strip("/"), (scope.get("root_path") or "").rstrip("/")
         if path == METADATA_PATH + self._issuer_path:
             return METADATA_PATH

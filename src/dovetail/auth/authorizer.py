@@ -90,7 +90,8 @@ class OAuthAuthorizer:
 
     async def get_headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
         """Return the headers with the credentials. Before the first login, there are none. Renew the token before it
-        expires."""
+        expires.
+        """
         login = await self._get_login()
         if login is not None and login.token is not None and not login.token.is_fresh(time.time()):
             await self._renew_early(login)
@@ -107,7 +108,8 @@ class OAuthAuthorizer:
         self, status: int, header: str, nonce: str | None, sent_token: str | None, attempt: int
     ) -> bool:
         """Handle a response with status 401 or 403. Return True if the client should repeat the request with new
-        credentials."""
+        credentials.
+        """
         challenge = parse_challenge(header, nonce)
         if nonce is not None:
             self._dpop_nonce = nonce
@@ -268,7 +270,8 @@ class OAuthAuthorizer:
 
     async def _mark_client_refused(self, exc: LoginFailed) -> None:
         """Mark the client registration as refused, so that the client registers again. The authorization server reports
-        a deleted client only to the user."""
+        a deleted client only to the user.
+        """
         login = self._login
         if login is not None and (isinstance(exc, LoginTimeout) or exc.oauth_error in _STALE_CLIENT_ERRORS):
             await self._save_login(replace(login, client=replace(login.client, refused=True)))
@@ -339,7 +342,8 @@ def create_authorizer(
     make_server_fetcher: Callable[..., HTTPClient] | None = None,
 ) -> OAuthAuthorizer:
     """Return the authorizer for the value of `auth=`. `make_server_fetcher` creates the HTTP client for requests to the
-    server's origin."""
+    server's origin.
+    """
     if auth == "oauth":
         auth = OAuth()
     if isinstance(auth, OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity):

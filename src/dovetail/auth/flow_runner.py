@@ -27,7 +27,8 @@ class FlowRunner:
 
     async def run(self, flow: Flow[T], *, in_thread: bool = False) -> T:
         """Run a flow and return its result. With `in_thread`, each step runs in a thread, because a token store may
-        block."""
+        block.
+        """
         result: Any = None
         held_lock: asyncio.Lock | None = None
         try:

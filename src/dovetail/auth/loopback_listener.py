@@ -101,7 +101,8 @@ class LoopbackListener:
 
 async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None) -> tuple[LoopbackListener, str]:
     """Open a listener and return it with its redirect URI. Use `redirect_uri` if it is set, else a free registered URI,
-    else any free port."""
+    else any free port.
+    """
     if redirect_uri is None:
         for uri in registered_uris:
             listener = LoopbackListener(uri)

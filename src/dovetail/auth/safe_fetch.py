@@ -159,7 +159,8 @@ async def send_request(fetcher: HTTPClient, request: HTTPRequest) -> FetchRespon
 
 def is_public_address(address: str) -> bool:
     """Return whether an IP address is public. Addresses of this machine, of private networks, and tunnels to them are
-    not."""
+    not.
+    """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -89,7 +89,8 @@ class SQLiteStore:
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         """Store a value if the key is new, and return None. Otherwise return the existing value. Only one of several
-        concurrent calls succeeds."""
+        concurrent calls succeeds.
+        """
         statement = (
             "INSERT INTO kept VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE "
             "SET value = excluded.value, until = excluded.until WHERE kept.until <= ? RETURNING value"
@@ -121,7 +122,8 @@ class SQLiteStore:
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
         """Replace a value if it still equals `old`. Return whether it was replaced. Only one of several concurrent
-        calls succeeds."""
+        calls succeeds.
+        """
         statement = (
             "UPDATE kept SET value = ?, until = ? WHERE kind = ? AND key = ? AND value = ? AND until > ? RETURNING key"
         )

@@ -138,7 +138,8 @@ def create_consent() -> ConsentHandler:
 
 def _select_servers(host: Host, names: Sequence[str]) -> None:
     """Disable all servers except the selected ones, including servers added later. Raise UsageError for an unknown
-    name."""
+    name.
+    """
     server_names = {managed_server.name for managed_server in host.servers}
     for name in names:
         if name not in server_names:

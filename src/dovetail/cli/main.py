@@ -143,7 +143,8 @@ def main() -> None:
 
 def _restore_closed_streams() -> None:
     """Reopen closed standard streams on the null device, so that no other file gets their file descriptors. Writing to
-    stdout still fails."""
+    stdout still fails.
+    """
     for stream_fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             opened_fd = os.open(os.devnull, os.O_RDONLY if stream_fd < 2 else os.O_WRONLY)

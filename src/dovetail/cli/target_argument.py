@@ -147,7 +147,8 @@ def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
 
 def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
     """Return the target for the client. If `as_absolute` is True, make paths absolute, because the server starts in
-    another directory."""
+    another directory.
+    """
     if target_arg.startswith(_URL_PREFIXES):
         return target_arg
     prefix, _, name = target_arg.rpartition(":")
@@ -240,7 +241,8 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
 
 def locate_target(options: TargetOptions, target: Any) -> ProcessSpec | EndpointSpec:
     """Return how to start or reach a server without a client. Raise UsageError if that is impossible, or if an option
-    does not match the target."""
+    does not match the target.
+    """
     entry: Mapping[str, Any] = target if isinstance(target, Mapping) else {}
     if (url := get_target_url(target)) is not None:
         if options.env or options.cwd is not None:

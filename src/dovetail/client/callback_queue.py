@@ -75,7 +75,8 @@ class CallbackQueue:
 
     def _count_finished(self) -> None:
         """Count a call as finished or dropped. Calls end in order, so the count decides which waiting
-        tasks continue."""
+        tasks continue.
+        """
         self._finished_count += 1
         while self._flush_waiters and self._flush_waiters[0][0] <= self._finished_count:
             _resolve(self._flush_waiters.pop(0)[1])

@@ -422,12 +422,14 @@ class Client:
 
     async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
         """Answer the questions of a `RequestAwaitingInput` with the client's handlers. Return the responses for
-        `resume`."""
+        `resume`.
+        """
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return the `_meta` for a request whose input requests the caller answers. Without handlers, declare all
-        capabilities."""
+        capabilities.
+        """
         await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless or self._session.handlers.capabilities() != ClientCapabilities():
             return meta
@@ -620,7 +622,8 @@ class Client:
 
     async def send_roots_list_changed(self) -> None:
         """Tell the server that the roots have changed. Stateless servers need no notification, because they request the
-        roots each time."""
+        roots each time.
+        """
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
             await self._run(connection.notify, "notifications/roots/list_changed")

@@ -217,7 +217,8 @@ class Connection:
 
     def receive(self, message: RawMessage, parent_id: RequestId | None = None) -> None:
         """Handle a notification or a request from the server. `parent_id` is the client's request that caused it, if
-        known."""
+        known.
+        """
         if self._recorders:
             self._record("client", message.encode())
         method = message.method

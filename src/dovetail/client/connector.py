@@ -179,7 +179,8 @@ class ConnectionAttempt:
 
     async def _race(self, discover_task: "asyncio.Future[Any]") -> None:
         """Send `server/discover` and `initialize` at the same time. If the server answers `initialize`, use its
-        session. Otherwise open a new connection without a session."""
+        session. Otherwise open a new connection without a session.
+        """
         self._negotiation.fall_back()
         initialize_task = self._loop.create_task(self._initialize())
         try:
@@ -315,7 +316,8 @@ CreateConnection = Callable[[ClientTransport], Connection]
 
 class Connector:
     """Opens connections to one server. Each new connection gets the log level and the subscriptions of the previous
-    one."""
+    one.
+    """
 
     def __init__(
         self,
@@ -383,7 +385,8 @@ class Connector:
 
     async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:
         """Set the log level and the subscriptions again for a handshake session. Stateless requests always contain
-        both."""
+        both.
+        """
         if connection.encoder is None or connection.encoder.is_stateless:
             return
         if self.identity.log_level is not None and connection.server_capabilities.logging is not None:

@@ -262,7 +262,8 @@ class MountedClient:
 
     def _start_listening(self) -> None:
         """Listen for changes unless a task already does. A new attempt waits until `_listen_again_at` and then reports
-        all lists as changed."""
+        all lists as changed.
+        """
         loop, previous_task = asyncio.get_running_loop(), self._listen_task
         if previous_task is None or (previous_task.done() and loop.time() >= self._listen_again_at):
             self._listen_task = loop.create_task(self._watch_lists(is_repeated=previous_task is not None))
@@ -344,7 +345,8 @@ class MountedClient:
 
     async def _forward_changes(self, changes: Any, missed: Sequence[str] = ()) -> bool:
         """Forward changes until the subscription ends. Return False if the server does not support change
-        notifications."""
+        notifications.
+        """
         try:
             async with changes:
                 for notice in missed:
@@ -411,7 +413,8 @@ class MountedClient:
         self, exchange: IncomingExchange, params: dict[str, Any], raw: ForwardedResult, timeout: float
     ) -> ForwardedResult:
         """Send a request and return the raw result. If a stateless server asks for input, get the answers from the
-        filter or the caller."""
+        filter or the caller.
+        """
         rounds = 0
         while self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
             input_required = decode_body(raw, InputRequiredResult, f"the result of {exchange.method}")
@@ -440,7 +443,8 @@ class MountedClient:
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
         """Return the answers of the filter, or None if the caller must answer. Raise InvalidParams if the filter
-        answers only some questions."""
+        answers only some questions.
+        """
         if self._input_filter is None:
             return None
         outcomes = {key: self._input_filter(request.method, request.params or {}) for key, request in requests.items()}
@@ -453,7 +457,8 @@ class MountedClient:
 
     def _build_options(self, exchange: IncomingExchange, timeout: float, *, wants_progress: bool) -> RequestOptions:
         """Return the options for the forwarded request. They contain the caller's `_meta` and, for a stateless server,
-        the caller's identity."""
+        the caller's identity.
+        """
         meta = {
             name: value for name, value in exchange.meta.items() if name not in _REPLACED_META and not is_reserved(name)
         }
@@ -541,7 +546,8 @@ class MountedClient:
 
     async def _handle_input_request(self, method: str, params: dict[str, Any]) -> Any:
         """Answer a question from a handshake server. Ask the caller directly, or return a result that
-        requires input."""
+        requires input.
+        """
         exchange = self._find_exchange()
         if exchange is None:
             raise InvalidParams("Invalid params: cannot find the request that this question belongs to")
@@ -575,7 +581,8 @@ _REPLACED_META: Final = frozenset({PROGRESS_TOKEN, PROTOCOL_VERSION, CLIENT_INFO
 
 def _is_resource_not_found(exc: MCPError) -> bool:
     """Return whether an error means that a resource does not exist. The stateless era has no code for this, but the
-    error contains the URI."""
+    error contains the URI.
+    """
     return isinstance(exc, RemoteError) and exc.code == InvalidParams.code and "uri" in (exc.data or ())
 
 

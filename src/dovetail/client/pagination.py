@@ -43,7 +43,8 @@ class PageCollector:
 
     def add(self, page: Any) -> str | None:
         """Add a page. Return the next cursor, or None after the last page. Raise InvalidResult if the
-        list is too long."""
+        list is too long.
+        """
         limits = self._limits
         self.items += getattr(page, self._field)
         if len(self.items) > limits.max_items:

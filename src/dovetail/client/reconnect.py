@@ -171,7 +171,8 @@ class Reconnector:
 
     async def request(self, method: str, params: Any, options: SendOptions, headers: Headers = ()) -> Any:
         """Send a request and return its raw result. If the connection is lost or the server is busy, send it again if
-        that is safe."""
+        that is safe.
+        """
         # One deadline covers all attempts and delays.
         deadline = RequestDeadline(options.idle_timeout, options.total_timeout, options.progress_handler)
         attempt = 0

@@ -132,7 +132,8 @@ class RequestSender:
 
     def mark_stale(self) -> None:
         """Clear the caches and mark all tools as outdated, because the server may have changed before
-        this connection."""
+        this connection.
+        """
         self.tool_index.mark_stale()
         self._name_index.clear()
         self._cache.clear()
@@ -386,7 +387,8 @@ class RequestSender:
 
     async def _lookup_tool_after_call(self, name: str, options: RequestOptions) -> ToolEntry | None:
         """Return the definition of a tool that was just called, to check its result. Return None if it cannot be
-        listed."""
+        listed.
+        """
         try:
             await self._list_stale_tools(options)
             return self.tool_index.entries.get(name)

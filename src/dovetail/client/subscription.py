@@ -316,7 +316,8 @@ class ReconnectingSubscription:
 
     async def _listen_handshake(self, connection: Connection) -> None:
         """Listen to a handshake server. It reports list changes without a subscription, and resource changes only with
-        one."""
+        one.
+        """
         accepted_filter = restrict_filter(self._filter, connection.server_capabilities)
         uris = accepted_filter.resource_subscriptions or []
         if self._filter.resource_subscriptions and not uris:

@@ -68,7 +68,8 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def get_shared_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop that all sync clients share. It runs in a daemon thread, which does not keep the program
-    alive."""
+    alive.
+    """
     global _loop
     with _lock:
         if _loop is None or _loop.is_closed():
@@ -109,7 +110,8 @@ async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 class SyncSubscription:
     """An iterator of changes: `for change in client.listen(...)`. Use `with` to wait until the
-    subscription is active."""
+    subscription is active.
+    """
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
@@ -323,7 +325,8 @@ class SyncClient:
 
     def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
         """Answer the questions of a `RequestAwaitingInput` with the client's handlers. Return the responses for
-        `resume`."""
+        `resume`.
+        """
         return run_blocking(self._client.answer_input_requests(requests))
 
     # Methods for resources
@@ -385,7 +388,8 @@ class SyncClient:
         context: Mapping[str, str] | None = None,
     ) -> Completion:
         """Return suggestions for an argument of a prompt or a resource template. `value` is what the user has typed so
-        far."""
+        far.
+        """
         return run_blocking(self._client.complete(argument, value, prompt=prompt, template=template, context=context))
 
     # Methods for changes, settings and other requests
@@ -399,7 +403,8 @@ class SyncClient:
         uris: Iterable[str] = (),
     ) -> SyncSubscription:
         """Watch lists and resources for changes: `for change in client.listen(...)`. The options are those of
-        `Client.listen`."""
+        `Client.listen`.
+        """
         return SyncSubscription(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe_resource(self, uri: str) -> None:
@@ -424,7 +429,8 @@ class SyncClient:
 
     def request(self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None) -> Any:
         """Send a request with any method, for protocol extensions. Return the result as plain JSON. The client never
-        retries it."""
+        retries it.
+        """
         return run_blocking(self._client.request(method, params, timeout=timeout))
 
     def notify(self, method: str, params: Mapping[str, object] | None = None) -> None:

@@ -30,7 +30,8 @@ class SchemaValidator:
 
     def find_error(self, value: Any) -> str | None:
         """Return None if the value matches the schema, else one line about the first error. Raise UnusableSchema if the
-        check takes too long."""
+        check takes too long.
+        """
         _, explain_cost = self._cost_estimator.estimate(value)
         try:
             if self._validator.is_valid(value):

@@ -249,7 +249,8 @@ class RequestAuthorizer:
         self, request: PolicyRequest, current_fingerprint: str, answer: ConsentAnswer, decision: Decision
     ) -> Authorization:
         """Apply the user's answer and return the authorization. Raise PolicyError if the user did not allow the
-        request."""
+        request.
+        """
         match answer:
             case Allow():
                 await self._store_grant(request, current_fingerprint, answer)

@@ -38,7 +38,8 @@ class CallerClients:
 
     def get_server(self, principal: Any) -> ServerSupervisor:
         """Return the server supervisor for a caller. Raise PolicyError if the caller is anonymous or has no
-        credentials."""
+        credentials.
+        """
         if principal is None:
             raise add_context(
                 PolicyError(f"the server {self._shared_server.name} requires authentication"),

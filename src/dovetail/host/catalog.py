@@ -55,7 +55,8 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
     def find(self, name: str) -> CatalogEntry | None:
         """Return a tool by its full name or model name. A bare name works if only one server has it. Return None if it
-        is unknown."""
+        is unknown.
+        """
         entry = self._by_name.get(name)
         if entry is not None:
             return entry

@@ -327,7 +327,8 @@ class Host:
     @asynccontextmanager
     async def client(self, name: str) -> AsyncGenerator[Client]:
         """Yield the client of one server, for methods that the host does not have. The policy does not check its
-        requests."""
+        requests.
+        """
         async with self._servers.get(name).using() as client:
             yield client
 

@@ -56,7 +56,8 @@ class HostCatalog:
 
     async def fetch(self, *kinds: ItemKind) -> Catalog:
         """Fetch the lists of all servers and return a catalog. If a server is too slow, a later catalog
-        has its items."""
+        has its items.
+        """
         tasks = [
             asyncio.get_running_loop().create_task(self._fetch_lists(supervisor, kinds))
             for supervisor in self._list_enabled_servers()
@@ -123,7 +124,8 @@ class HostCatalog:
 
     async def get_record(self, supervisor: ServerSupervisor, tool: str) -> ToolRecord:
         """Return the current definition of a tool with its policy data. Raise NotFound if the tool is unknown or
-        hidden."""
+        hidden.
+        """
         tools = supervisor.get_fresh("tool")
         if tools is None:
             tools = await supervisor.current("tool")

@@ -65,7 +65,8 @@ class HostInputHandlers:
 
     def client_options(self) -> dict[str, Any]:
         """Return the client options with the input handlers. The client declares only the capabilities that have a
-        handler."""
+        handler.
+        """
         options: dict[str, Any] = {
             "elicitation_handler": self.elicit,
             "url_elicitation_handler": self.elicit_url,
@@ -143,7 +144,8 @@ class HostInputHandlers:
 
     async def create_message(self, params: CreateMessageRequestParams) -> CreateMessageResult:
         """Return a reply from the host's model. The model sees nothing from other servers. The server's rate limit
-        applies."""
+        applies.
+        """
         assert self._model is not None
         params = replace(params, include_context="none", max_tokens=min(params.max_tokens, _MAX_REPLY_TOKENS))
         try:

@@ -64,7 +64,8 @@ class ListCache:
 
     def get_change_count(self, kind: ItemKind) -> int:
         """Return the number of change notifications so far. Call this before requesting the list, and pass the number
-        to `update`."""
+        to `update`.
+        """
         return self._change_counts[kind]
 
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, change_count: int) -> None:

@@ -42,7 +42,8 @@ def split_full_name(name: str) -> tuple[str, str]:
 
 def make_model_name(server: str, tool: str) -> str:
     """Return a name for models that is unique for each server and tool. It has at most 64 letters, digits, dashes and
-    underscores."""
+    underscores.
+    """
     joined = f"{server}{SEPARATOR}{tool}"
     if len(joined) <= MAX_NAME_CHARS and _PLAIN_SERVER.fullmatch(server) and _PLAIN_TOOL.fullmatch(tool):
         return joined
@@ -64,7 +65,8 @@ def _digest_pair(server: str, tool: str) -> str:
 
 def check_server_name(name: str) -> str:
     """Return a server name. Raise ValueError if it contains anything but ASCII letters, digits, dashes
-    and underscores."""
+    and underscores.
+    """
     if not _SERVER_NAME_PATTERN.fullmatch(name):
         raise ValueError(f"a server name must be 1 to 64 letters, digits, dashes and underscores, not {name!r}")
     return name
@@ -72,7 +74,8 @@ def check_server_name(name: str) -> str:
 
 def make_server_name(name: str) -> str:
     """Make a valid server name from a name in a file. Invalid characters are replaced, and a digest keeps
-    names unique."""
+    names unique.
+    """
     if _SERVER_NAME_PATTERN.fullmatch(name):
         return name
     ascii_name = re.sub(r"[^A-Za-z0-9_-]+", "-", name[:256]).strip("-")

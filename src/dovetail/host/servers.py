@@ -67,7 +67,8 @@ class ManagedServers:
         options: Mapping[str, Any] | None = None,
     ) -> ManagedServer:
         """Add a server and return its supervisor. `target` may be a function that creates the target, after it resolved
-        secrets."""
+        secrets.
+        """
         check_server_name(name)
         if name == HOST_SERVER_NAME:
             raise ValueError(f"the name {HOST_SERVER_NAME!r} is reserved for the host's own tools")
@@ -200,7 +201,8 @@ class ManagedServers:
 
     def get_for_caller(self, supervisor: ServerSupervisor, principal: Any) -> ServerSupervisor:
         """Return the supervisor that a gateway caller uses for a server. Raise PolicyError if the caller may not use
-        it."""
+        it.
+        """
         caller_clients = self._caller_clients.get(supervisor.name)
         return supervisor if caller_clients is None else caller_clients.get_server(principal)
 

@@ -141,7 +141,8 @@ class ServerSupervisor:
 
     async def ready(self) -> Client:
         """Start the server if needed, and return its client. Callers share one start. After a failure, raise an error
-        until the delay has passed."""
+        until the delay has passed.
+        """
         if self.client is not None:
             return self.client
         start_task = self._start_task
@@ -236,7 +237,8 @@ class ServerSupervisor:
 
     def _record_failure(self, exc: MCPError, *, was_connected: bool = False) -> MCPError:
         """Count a failure and schedule the next start. The delay grows with each failure. After a lost connection, the
-        first delay is 0."""
+        first delay is 0.
+        """
         self._failure_count += 1
         first_delay, max_delay = self.settings.restart_delay, self.settings.max_restart_delay
         doublings = self._failure_count - 1 - (1 if was_connected else 0)
@@ -314,7 +316,8 @@ class ServerSupervisor:
 
     async def subscribe(self, uris: Sequence[str]) -> Callable[[], None]:
         """Subscribe to resources. This keeps the server running and continues after a restart. The returned function
-        ends it."""
+        ends it.
+        """
         subscription = ResourceSubscription(tuple(uris))
         await self._open_subscription(subscription)
         self._subscriptions.append(subscription)

@@ -121,7 +121,8 @@ class ResponseCache:
 
 def _get_cache_owner(exchange: Exchange) -> str | None:
     """Return the user that cached results belong to. Return None for anonymous callers, because a server may tell them
-    apart by headers."""
+    apart by headers.
+    """
     principal = exchange.caller.principal
     if principal is None:
         return "" if exchange.headers is None else None

@@ -117,7 +117,8 @@ class Telemetry:
         self, method: str, params: dict[str, Any], revision: str
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the attributes of a request for spans and metrics. For metrics, each attribute must have few different
-        values."""
+        values.
+        """
         metric_attributes = {"mcp.method.name": method, "mcp.protocol.version": revision}
         span_attributes: dict[str, Any] = {}
         attribute, field = _TARGET_ATTRIBUTE_BY_METHOD.get(method, ("", ""))

@@ -31,7 +31,8 @@ class TimingStats(Struct):
 
     def percentile(self, percent: float) -> float:
         """Return a duration in seconds that this percentage of requests did not exceed. It is at most twice the true
-        value."""
+        value.
+        """
         target_count, counted = percent / 100 * self.count, 0
         for bound, count in zip(_BUCKET_BOUNDS_S, self.bucket_counts or (), strict=False):
             counted += count
@@ -42,7 +43,8 @@ class TimingStats(Struct):
 
 class Timing:
     """Measures the number and duration of requests. Read `timing["tools/call", "search"].mean`, or all values in
-    `timing.stats`."""
+    `timing.stats`.
+    """
 
     def __init__(self) -> None:
         self.stats: dict[tuple[str, str], TimingStats] = {}

@@ -6,7 +6,7 @@ from typing import Final
 
 from dovetail.wire.base import Struct
 
-# Matches a single word (a scheme, or the token68 form of some schemes), or a parameter with its value.
+# Matches one word, such as a scheme, or a parameter with its value.
 _CHALLENGE_PART: Final = re.compile(
     r"""([A-Za-z0-9!#$%&'*+.^_`|~-]++)(?:\s*+=\s*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s,"]*+)))?""", re.DOTALL
 )
@@ -15,17 +15,17 @@ _SUPPORTED_SCHEMES: Final = ("bearer", "dpop")
 
 
 class Challenge(Struct, frozen=True):
-    """One challenge of the Bearer or DPoP scheme."""
+    """A Bearer or DPoP challenge from a WWW-Authenticate header."""
 
     scheme: str = "bearer"
     scope: str | None = None
     error: str | None = None
     resource_metadata: str | None = None
-    nonce: str | None = None  # value of the DPoP-Nonce header in the same response
+    nonce: str | None = None  # the DPoP-Nonce header of the same response
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """Return the scopes of the challenge in their original order."""
+        """Return the scopes in the challenge, in their order."""
         return tuple(dict.fromkeys((self.scope or "").split()))
 
 
@@ -46,7 +46,7 @@ def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
 
 
 def _iter_parameters(header: str) -> Iterator[tuple[str, str, str]]:
-    """Yield every scheme alone and with each of its parameters. Parameters before the first scheme belong to Bearer."""
+    """Yield each scheme, alone and with each of its parameters. Parameters before the first scheme belong to Bearer."""
     scheme = "bearer"
     for match in _CHALLENGE_PART.finditer(header):
         token, quoted, unquoted = match.groups()

@@ -21,11 +21,11 @@ T = TypeVar("T")
 FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
 JSON_MEDIA_TYPE = "application/json"
 
-_RETRYABLE_STATUS_CODES = frozenset({408, 421, 423, 425, 429})  # client errors after which a retry may succeed
+_RETRYABLE_STATUS_CODES = frozenset({408, 421, 423, 425, 429})  # after these status codes, a retry may succeed
 
 
 class FetchResponse(HTTPResponse, frozen=True):
-    """The response to a request of a flow. If there was no response, `status_code` is 0 and `error` contains the
+    """The response to an HTTP request of an OAuth flow. Without a response, `status_code` is 0 and `error` has the
     reason.
     """
 
@@ -34,7 +34,7 @@ class FetchResponse(HTTPResponse, frozen=True):
 
     @property
     def is_absent(self) -> bool:
-        """Whether the document does not exist or the server refuses it permanently."""
+        """Return whether the document does not exist, or the server will never return it."""
         return 400 <= self.status_code < 500 and self.status_code not in _RETRYABLE_STATUS_CODES
 
     def json(self) -> dict[str, Any] | None:
@@ -52,14 +52,14 @@ def parse_json_object(body: bytes) -> dict[str, Any] | None:
 
 
 class OpenBrowser(Struct, frozen=True):
-    """Open this URL for the user. The answer is the query of the redirect with this state, as a dict."""
+    """Open this URL for the user. Returns the query parameters of the redirect with this state."""
 
     url: str
     state: str
 
 
 class ShowCode(Struct, frozen=True):
-    """Show the user a URL and a code to enter at this URL. The answer is None."""
+    """Show the user a URL, and a code to enter there. Returns None."""
 
     url: str
     code: str
@@ -67,13 +67,13 @@ class ShowCode(Struct, frozen=True):
 
 
 class ReserveRedirectURI(Struct, frozen=True):
-    """Reserve a redirect URI and listen on it. The answer is the URI. Prefer one of the known URIs."""
+    """Reserve a redirect URI and listen on it. Returns the URI, if possible one of the known URIs."""
 
     registered_uris: Sequence[str] = ()
 
 
 class Now(Struct, frozen=True):
-    """Get the time. The answer is in seconds since the epoch."""
+    """Get the current time. Returns seconds since the epoch."""
 
 
 class Pause(Struct, frozen=True):
@@ -83,11 +83,13 @@ class Pause(Struct, frozen=True):
 
 
 class AcquireLock(Struct, frozen=True):
-    """Wait until no other flow of the same owner holds the lock. The flow holds the lock until the flow ends."""
+    """Wait for the lock, so that flows with the same owner run one after the other. The flow keeps the lock until it
+    ends.
+    """
 
 
 class FetchUntrusted(Struct, frozen=True):
-    """Fetch a document from a URL that an untrusted caller supplied, never from a private network.
+    """Fetch a document from a URL that an untrusted caller sent. Private networks are not allowed.
 
     The answer is a FetchResponse.
     """
@@ -96,20 +98,20 @@ class FetchUntrusted(Struct, frozen=True):
 
 
 class VerifyPassword(Struct, frozen=True):
-    """Check a user's password. The answer is the user's subject, or None if the password is wrong."""
+    """Check a user's password. Returns the user's subject, or None if the password is wrong."""
 
     name: str
     password: str
 
 
 class CheckUserActive(Struct, frozen=True):
-    """Check whether a user with this subject still exists. The answer is a bool."""
+    """Check whether the user with this subject still exists. Returns a bool."""
 
     subject: str
 
 
 class Await(Struct, frozen=True):
-    """Await the return value of a user's function. The answer is the awaited result."""
+    """Await the result of a user's function. Returns the awaited value."""
 
     awaitable: Awaitable[Any]
 
@@ -160,8 +162,8 @@ def post_json(url: str, document: Any) -> Flow[FetchResponse]:
 
 
 def login_error(step: str, response: FetchResponse) -> LoginFailed:
-    """Return the exception for an error response of an authorization server. Its message contains the error code and
-    description, never the whole body.
+    """Return an exception for an error response of an authorization server. Its message has the error code and
+    description, but not the body.
     """
     data = response.json() or {}
     error_code, description = data.get("error"), data.get("error_description")

@@ -25,7 +25,7 @@ _BRACKETED_NETLOC: Final = re.compile(r"([^\[\]@]*@)?\[[^\[\]]*\](:[0-9]*)?")
 
 
 class ProtectedResourceMetadata(Struct, frozen=True):
-    """The metadata of a protected resource. RFC 9728."""
+    """Metadata of a protected resource. RFC 9728"""
 
     resource: str
     authorization_servers: list[str] = field(default_factory=list)
@@ -34,7 +34,7 @@ class ProtectedResourceMetadata(Struct, frozen=True):
 
 
 class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
-    """The metadata of an authorization server. RFC 8414, OpenID Connect Discovery."""
+    """Metadata of an authorization server. RFC 8414, OpenID Connect Discovery"""
 
     issuer: str
     authorization_endpoint: str | None = None
@@ -53,12 +53,12 @@ class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
     client_id_metadata_document_supported: bool = False
     dpop_signing_alg_values_supported: list[str] | None = None
-    # Whether the values are defaults, because the server publishes no document. A rule of version 2025-03.
+    # True if the server publishes no metadata and version 2025-03 defines these default values.
     assumed: bool = False
 
 
 def fetch_resource_metadata(server_url: str, metadata_url: str | None) -> Flow[ProtectedResourceMetadata | None]:
-    """Fetch the metadata of the server at this URL, from `metadata_url` or from the well-known locations.
+    """Fetch the metadata of the MCP server at this URL, from `metadata_url` or a well-known path.
 
     spec: authorization-server-discovery#protected-resource-metadata-discovery-requirements
     """
@@ -68,7 +68,7 @@ def fetch_resource_metadata(server_url: str, metadata_url: str | None) -> Flow[P
 
 
 def _fetch_first(urls: Sequence[str], document_type: Any) -> Flow[Any]:
-    """Fetch the first document that exists. Return None only if no location has a document.
+    """Fetch the first document that exists. Return None if there is none.
 
     A document that cannot be fetched or read may still exist. Continuing without that document would apply weaker
     rules.
@@ -110,7 +110,7 @@ def _resource_metadata_urls(server_url: str) -> list[str]:
 
 
 def check_resource(document: ProtectedResourceMetadata, server_url: str) -> ProtectedResourceMetadata:
-    """Check that the document describes this server or a parent URL of it. RFC 9728, section 3.3"""
+    """Check that the metadata is for this server or for a parent of its URL. RFC 9728, section 3.3"""
     server_parts, resource_parts = urlsplit(server_url), parse_web_url(document.resource)
     if (
         resource_parts is None
@@ -129,7 +129,7 @@ def check_resource(document: ProtectedResourceMetadata, server_url: str) -> Prot
 
 
 def get_origin(parts: SplitResult) -> tuple[str, str | None, int]:
-    """Return scheme, host and port. A URL without a port has the default port of its scheme."""
+    """Return the scheme, host and port of a URL. The port defaults to that of the scheme."""
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
@@ -138,7 +138,7 @@ def _is_inside(path: str, parent_path: str) -> bool:
 
 
 def fetch_server_metadata(issuer: str) -> Flow[AuthorizationServerMetadata | None]:
-    """Fetch the metadata of an authorization server from every allowed location.
+    """Fetch the metadata of an authorization server. Try every well-known path.
 
     spec: authorization-server-discovery#authorization-server-metadata-discovery
     """
@@ -164,8 +164,8 @@ def _server_metadata_urls(issuer: str) -> list[str]:
 
 
 def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadata]:
-    """Use a server without resource metadata as its own authorization server. If it publishes no metadata at all, use
-    the default paths.
+    """Treat an MCP server without resource metadata as its own authorization server. If it publishes no metadata at
+    all, use default paths.
 
     spec: handshake/authorization#fallbacks-for-servers-without-metadata-discovery
     """
@@ -173,7 +173,7 @@ def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadat
     root = f"{parts.scheme}://{parts.netloc}"
     metadata = yield from _fetch_first([root + _OAUTH_METADATA_PATH], AuthorizationServerMetadata)
     if metadata is not None:
-        # The lookup did not use the issuer, so its trailing slash may differ.
+        # The issuer may have a trailing slash or not.
         return _check_issuer(metadata, root + "/" if metadata.issuer.endswith("/") else root)
     return AuthorizationServerMetadata(
         issuer=root,
@@ -185,7 +185,7 @@ def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadat
 
 
 def _decode_document(response: FetchResponse, document_type: Any) -> Any:
-    """Decode the document in a response, or return None. Optional fields with an invalid value are ignored."""
+    """Decode the metadata in a response, or return None. Ignore optional fields with invalid values."""
     if response.status_code != 200:
         return None
     try:
@@ -204,7 +204,7 @@ def _decode_document(response: FetchResponse, document_type: Any) -> Any:
 
 
 def parse_web_url(url: str) -> SplitResult | None:
-    """Split an http or https URL. Return None if the URL is invalid."""
+    """Split an http or https URL. Return None if it is invalid."""
     try:
         parts = urlsplit(url)
         is_valid = (
@@ -219,11 +219,11 @@ def parse_web_url(url: str) -> SplitResult | None:
 
 
 def is_valid_netloc(netloc: str) -> bool:
-    """Return whether brackets, if present, enclose the whole host. URL parsers differ about text after the brackets."""
+    """Return whether brackets, if any, enclose the whole host. URL parsers disagree about text after the brackets."""
     return not ("[" in netloc or "]" in netloc) or _BRACKETED_NETLOC.fullmatch(netloc) is not None
 
 
 def is_secure_url(url: str) -> bool:
-    """Return whether the client may send credentials to a URL: https, or http on this machine."""
+    """Return whether credentials may be sent to a URL. It must be https, or http on this machine."""
     parts = parse_web_url(url)
     return parts is not None and (parts.scheme == "https" or parts.hostname in LOOPBACK)

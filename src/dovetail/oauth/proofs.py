@@ -34,7 +34,7 @@ def generate_key() -> dict[str, Any]:
 def create_dpop_proof(
     key: dict[str, Any], method: str, url: str, now: float, *, nonce: str | None = None, token: str | None = None
 ) -> str:
-    """Create a DPoP proof, which proves for one request that the client has the key. RFC 9449, section 4.2"""
+    """Create a DPoP proof for one request. It proves that the client has the private key. RFC 9449, section 4.2"""
     from joserfc import jwt
     from joserfc.jwk import ECKey
 
@@ -54,8 +54,8 @@ def create_dpop_proof(
 
 
 def create_client_assertion(signer: Signer, client_id: str, audience: str, now: float) -> str:
-    """Create an assertion, which proves the client's identity with its private key. Raise LoginFailed if the key
-    cannot be used.
+    """Create an assertion that proves the client's identity with its private key. Raise LoginFailed if the key cannot
+    be used.
     """
     from joserfc import jwt
     from joserfc.errors import JoseError

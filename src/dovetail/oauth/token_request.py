@@ -12,10 +12,10 @@ from dovetail.oauth.login.saved_login import RENEW_MARGIN_S, ClientRegistration,
 from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
 from dovetail.wire.base import replace
 
-# Errors that mean that the server does not know the client.
+# These errors mean that the server does not know the client.
 UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")
 _TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
-_MAX_TTL_S: Final = 10 * 365 * 86400.0  # longer lifetimes of a token count as unlimited
+_MAX_TTL_S: Final = 10 * 365 * 86400.0  # tokens with a longer lifetime never expire
 
 
 def request_token(
@@ -26,8 +26,8 @@ def request_token(
     key: dict[str, Any] | None = None,
     signer: Signer | None = None,
 ) -> Flow[Token]:
-    """Request a token for a grant. If there is a DPoP key, the token is bound to the key. Pass `signer` for a client
-    that authenticates with a private key.
+    """Request a token. With a DPoP key, the token is bound to this key. With `signer`, the client authenticates with a
+    private key.
     """
     endpoint = server.token_endpoint
     if endpoint is None or not is_secure_url(endpoint):
@@ -47,8 +47,8 @@ def post_token_request(
     key: dict[str, Any] | None,
     nonce: str | None = None,
 ) -> Flow[tuple[FetchResponse, str | None]]:
-    """Send a token request. Return the response and the nonce for the next proof. If the server requires another nonce,
-    send the request once more.
+    """Send a token request. If the server asks for another nonce, send it once more. Return the response and the nonce
+    for the next proof.
     """
     response = yield from _post_with_proof(endpoint, form, headers, key, nonce)
     new_nonce = response.headers.get("dpop-nonce")
@@ -58,13 +58,11 @@ def post_token_request(
 
 
 def parse_issued_token(response: FetchResponse, now: float, key: dict[str, Any] | None) -> Token:
-    """Return the token in a response. Raise LoginFailed if there is no token, or if the token is not bound to the
-    key.
-    """
+    """Return the token in a response. Raise LoginFailed if it is missing, or is not bound to the key."""
     token = parse_token(response, now)
-    # The token must be bound exactly if the client has a key. RFC 9449, section 5
+    # A client with a key must get a bound token, any other client an ordinary one. RFC 9449, section 5
     if (token.token_type == "DPoP") != (key is not None):
-        raise LoginFailed(f"the token has the type {token.token_type}, which was not requested")
+        raise LoginFailed(f"the server issued a token of type {token.token_type}, which was not requested")
     return token
 
 
@@ -92,11 +90,11 @@ def _post_with_proof(
 def add_client_authentication(
     client: ClientRegistration, fields: Mapping[str, str], assertion: str | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Build the form and headers of a token request with the client's authentication method."""
+    """Add the client's credentials to the form and headers of a token request."""
     form = dict(fields)
     match client.method:
         case "client_secret_basic" if client.client_secret is not None:
-            # Servers of the official SDK read the client id from the form, even with Basic authentication.
+            # Servers with the official SDK expect the client ID in the form, even with Basic authentication.
             form["client_id"] = client.client_id
             return form, {"authorization": build_basic_auth(client.client_id, client.client_secret)}
         case "client_secret_post" if client.client_secret is not None:
@@ -115,11 +113,11 @@ def add_client_authentication(
 
 
 def parse_token(response: FetchResponse, now: float) -> Token:
-    """Return the token in a response. Raise LoginFailed if the response has no usable token."""
+    """Return the token in a response. Raise LoginFailed if there is no valid token."""
     data = response.json() or {}
     access_token, token_type = data.get("access_token"), data.get("token_type", "Bearer")
     if not isinstance(access_token, str) or not _TOKEN_PATTERN.fullmatch(access_token):
-        raise LoginFailed("the token response has no usable access token")
+        raise LoginFailed("the token response contains no valid access token")
     if not isinstance(token_type, str) or token_type.lower() not in ("bearer", "dpop"):
         raise LoginFailed("the token has an unknown type")
     lifetime, refresh_token, scope = parse_seconds(data.get("expires_in")), data.get("refresh_token"), data.get("scope")
@@ -134,7 +132,7 @@ def parse_token(response: FetchResponse, now: float) -> Token:
 
 
 def parse_seconds(value: Any) -> float | None:
-    """Parse a lifetime in seconds, within limits. Some servers send the lifetime as a string."""
+    """Parse a lifetime in seconds. Some servers send it as a string."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:12])
     if not isinstance(value, int | float) or value != value:
@@ -143,7 +141,7 @@ def parse_seconds(value: Any) -> float | None:
 
 
 def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[SavedLogin]:
-    """Return the login with a new token, or without a token if the server requires a new login.
+    """Renew the token of a login. Return the login without a token if the user must log in again.
 
     A rotated refresh token replaces the old one. If the server no longer knows the client, mark the client as refused.
     """
@@ -164,11 +162,11 @@ def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[Saved
 
 
 def revoke_login(login: SavedLogin, signer: Signer | None = None) -> Flow[bool]:
-    """Revoke the token at the authorization server. Return whether the server revoked it. RFC 7009."""
+    """Revoke the token at the authorization server. Return whether that succeeded. RFC 7009"""
     token, endpoint = login.token, login.server.revocation_endpoint
     if token is None or endpoint is None or not is_secure_url(endpoint):
         return False
-    # Revoking a refresh token also revokes the access tokens that were issued from it.
+    # Revoking a refresh token also revokes its access tokens.
     token_type_hint = "access_token" if token.refresh_token is None else "refresh_token"
     fields = {"token": token.refresh_token or token.access_token, "token_type_hint": token_type_hint}
     form, headers = yield from _authenticate_form(login.server, login.client, fields, signer)

@@ -2,9 +2,11 @@
 
 from typing import Final
 
-_MAX_DOUBLINGS: Final = 30  # 30 doublings turn a nanosecond into a second
+_MAX_DOUBLINGS: Final = 30  # prevents an overflow after many failures
 
 
 def compute_backoff(initial_delay: float, attempts: int, max_delay: float) -> float:
-    """Return the seconds to wait after this many failed attempts, starting with `initial_delay`."""
+    """Return how many seconds to wait after this many failed attempts. The delay starts at
+    `initial_delay` and doubles.
+    """
     return min(initial_delay * 2 ** min(attempts, _MAX_DOUBLINGS), max_delay)

@@ -36,7 +36,7 @@ from dovetail.wire.revisions import DRAFT, is_stateless
 
 
 class RequestEncoder:
-    """Encodes the messages of one client in one protocol version."""
+    """Encodes a client's messages in one protocol version."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class RequestEncoder:
         self._version_header = (VERSION_HEADER, revision.encode())
 
     def encode_request(self, id: RequestId, method: str, params: Any, meta: Mapping[str, Any] | None = None) -> bytes:
-        """Encode a request. Its progress token is its id, so every server can report progress."""
+        """Encode a request. Its ID is also its progress token, so every server can report progress."""
         encoded_id = encode(id)
-        if type(params) is dict and "_meta" in params:  # the caller passed the whole message, including `_meta`
+        if type(params) is dict and "_meta" in params:  # the caller passed its own `_meta`
             params = dict(params)
             meta = {**(params.pop("_meta") or {}), **(meta or {})}
         meta_members, separator = self._meta_members, self._separator
@@ -75,7 +75,7 @@ class RequestEncoder:
         try:
             encoded_params = encode(params)[:-1] if params else b"{"
         except (TypeError, ValueError, OverflowError) as exc:
-            # A UnicodeError cannot be created from a message alone.
+            # Raise ValueError instead of UnicodeError, which needs more arguments.
             error_type = ValueError if isinstance(exc, UnicodeError) else type(exc)
             raise error_type(
                 f"the parameters of {describe_request(method, params)} cannot be encoded as JSON: {exc}"
@@ -98,7 +98,7 @@ class RequestEncoder:
         )
 
     def build_headers(self, method: str, params: Any) -> list[tuple[bytes, bytes]]:
-        """Build the headers that repeat values of the body. spec: streamable-http#standard-request-headers"""
+        """Build the HTTP headers that repeat values from the body. spec: streamable-http#standard-request-headers"""
         mirrored = [self._version_header, (METHOD_HEADER, method.encode())]
         row = METHODS.get(method)
         if row is not None and row.name_parameter is not None:
@@ -109,7 +109,7 @@ class RequestEncoder:
         return mirrored
 
 
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # names that need no encoding, which saves a call per request
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # these names need no encoding, which saves a function call
 _PROGRESS_TOKEN_KEY: Final = b'"%s":' % PROGRESS_TOKEN.encode()
 
 
@@ -125,9 +125,7 @@ def encode_initialize(
 
 
 def parse_progress(params: Any) -> tuple[RequestId, float, float | None, str | None]:
-    """Return the token, progress, total and message of a progress notification. The draft version nests these
-    values.
-    """
+    """Return the token, progress, total and message of a progress notification."""
     data: Any = to_plain(params)
     try:
         progress = data["progress"]
@@ -144,16 +142,16 @@ def parse_progress(params: Any) -> tuple[RequestId, float, float | None, str | N
             )
     except (KeyError, TypeError):
         pass
-    raise InvalidResult("notifications/progress has no token or no progress")
+    raise InvalidResult("notifications/progress must contain a token and a progress value")
 
 
-# The error codes for an item that does not exist, by method and protocol version.
+# The error codes for a missing item, by method and protocol version.
 _NOT_FOUND_CODES: Final = {
     "resources/read": frozenset({-32002, -32001}),
     "resources/subscribe": frozenset({-32002, -32001}),
 }
-# Some servers send no specific code. For these servers, the client compares the message with the examples of the
-# specification and with the messages of other SDKs. spec: tools#error-handling
+# Some servers have no code for a missing item, so compare the message with those of known SDKs.
+# spec: tools#error-handling
 _ITEM_KINDS_BY_METHOD: Final = {
     "tools/call": ("tool",),
     "prompts/get": ("prompt",),
@@ -202,9 +200,7 @@ _UNSUPPORTED_HINTS: Final = {
 
 
 class RemoteUnauthorized(Unauthorized, RemoteError):
-    """An error of the server for missing credentials. The exception keeps the error code, so that a mount can
-    forward it.
-    """
+    """The server requires credentials. The error keeps its code, so that a mounting server can forward it."""
 
     status_code: int | None = None
 
@@ -232,14 +228,15 @@ def _find_hint(method: str, code: int, data: Any) -> str | None:
 
 
 def is_not_found_message(method: str, message: str) -> bool:
-    """Return whether a server's message means that a tool, prompt or resource does not exist."""
+    """Return whether an error message means that a tool, prompt or resource does not exist."""
     match = _NOT_FOUND_MESSAGE.match(message)
     return match is not None and (match[1] or match[2]).lower() in _ITEM_KINDS_BY_METHOD.get(method, ())
 
 
 def _choose_error_type(revision: str | None, method: str, error_object: ErrorObject) -> Any:
     code = error_object.code
-    # The newest version has no code for a missing resource, but `data` contains its URI. spec: resources#error-handling
+    # In the newest version, this error has no code of its own, but `data` contains the URI.
+    # spec: resources#error-handling
     if (
         code == InvalidParams.code
         and method in _NOT_FOUND_CODES

@@ -18,7 +18,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class EncodedRequest(Struct, eq=False):
-    """An encoded request, and the headers that repeat its values."""
+    """An encoded request, and the HTTP headers that repeat its values."""
 
     id: RequestId
     method: str
@@ -29,7 +29,7 @@ class EncodedRequest(Struct, eq=False):
 
     @property
     def step(self) -> str:
-        """Return the name of the request for error messages."""
+        """Return a short name of the request for error messages."""
         return describe_request(self.method, self.params)
 
     def encode_cancellation(self, reason: str) -> bytes:
@@ -38,33 +38,33 @@ class EncodedRequest(Struct, eq=False):
 
 
 def describe_request(method: str, params: Any) -> str:
-    """Describe a request for error messages: its method, and the name of its tool, prompt or resource."""
+    """Describe a request for error messages: its method, and the name of the tool, prompt or resource."""
     fields: dict[str, Any] = params if type(params) is dict else {}
-    if type(fields.get("ref")) is dict:  # only completion/complete has `ref`
+    if type(fields.get("ref")) is dict:  # only completion/complete has this field
         fields = fields["ref"]
     target = fields.get("name") or fields.get("uri")
     return f"{method} {clip(target, 200)}" if isinstance(target, str) else method
 
 
 class MessageReceiver(Protocol):
-    """Receives the messages and events of a transport that are not responses."""
+    """Receives everything from a transport except responses."""
 
     def receive(self, message: RawMessage, parent_id: RequestId | None = None) -> None:
-        """Handle a notification or a request of the server. If the message came on the response stream of a request,
-        `parent_id` is the id of that request.
+        """Handle a notification or a request from the server. `parent_id` is the request on whose stream the message
+        came, if known.
         """
         ...
 
     def record_activity(self, id: RequestId) -> None:
-        """Record that the server sent a message for this request before its response."""
+        """Record that a message for this request arrived before its response."""
         ...
 
     def record_invalid_message(self, text: str) -> None:
-        """Record data that is not a valid message."""
+        """Record that the server sent something that is not a valid message."""
         ...
 
     def record_gap(self) -> None:
-        """Record that notifications of the server may have been lost."""
+        """Record that notifications may have been lost."""
         ...
 
     def pause_timeouts(self) -> None:
@@ -90,7 +90,7 @@ class Authorizer(Protocol):
     async def handle_challenge(
         self, status: int, header: str, nonce: str | None, sent_token: str | None, attempt: int
     ) -> bool:
-        """Handle a rejected request. Return whether the client should repeat the request with new credentials."""
+        """Handle a rejected request. Return True if the client should repeat it with new credentials."""
         ...
 
     async def close(self) -> None:
@@ -100,27 +100,27 @@ class Authorizer(Protocol):
 
 @runtime_checkable
 class ClientTransport(Protocol):
-    """A connection to a server that sends and receives messages."""
+    """A client's connection to a server."""
 
     @property
     def has_headers(self) -> bool:
-        """Return whether requests can carry headers."""
+        """Return whether requests can have HTTP headers."""
         ...
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Start the server or connect to it. Raise ProcessStartError or ConnectError on failure."""
+        """Start the server or connect to it. Raise ProcessStartError or ConnectError if that fails."""
         ...
 
     async def exchange(self, request: EncodedRequest) -> RawMessage:
-        """Send a request and return its response. Raise TransportError or AuthError on failure."""
+        """Send a request and return its response. Raise TransportError or AuthError if that fails."""
         ...
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
-        """Cancel a request without waiting. Return the message that was sent, if any."""
+        """Cancel a request without waiting. Return the notification that was sent, if any."""
         ...
 
     async def send_message(self, body: bytes, headers: Headers = ()) -> None:
-        """Send a notification, or the response to a request of the server."""
+        """Send a notification, or the response to a request from the server."""
         ...
 
     async def complete_handshake(self, revision: str) -> None:
@@ -128,7 +128,7 @@ class ClientTransport(Protocol):
         ...
 
     async def wait_until_listening(self) -> bool:
-        """Wait briefly until the transport can receive unsolicited messages of the server.
+        """Wait briefly until messages from the server can arrive at any time.
 
         Return False if the transport never can. The wait is short because some servers never confirm the stream.
         """
@@ -139,35 +139,33 @@ class ClientTransport(Protocol):
         ...
 
     def create_fallback(self) -> "ClientTransport | None":
-        """Return an older transport to the same server, or None."""
+        """Return an older transport for the same server, or None if there is none."""
         ...
 
     def suggest_fix(self) -> str | None:
-        """Suggest a fix if the server exited before it could be used."""
+        """Suggest a fix if the server exited while it was starting."""
         ...
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """Return details that explain a failure, such as `exit_code` and `stderr`. `since` limits stderr to recent
-        output.
-        """
+        """Return details about a failure, such as `exit_code` and `stderr`. `since` leaves out older stderr lines."""
         ...
 
 
 class ServerConnection(Protocol):
-    """The server side of a connection in memory."""
+    """The server's end of an in-memory connection."""
 
     def receive(self, data: bytes) -> None:
-        """Receive one message of the client."""
+        """Receive a message from the client."""
         ...
 
     async def close(self, grace: float = 0.0) -> None:
-        """Close the connection. Running requests may finish within `grace` seconds."""
+        """Close the connection. Running requests have `grace` seconds to finish."""
         ...
 
 
 @runtime_checkable
 class InProcessServer(Protocol):
-    """A server in this process that a client can connect to, for example a `Server`."""
+    """A server in the same process, such as a `Server`."""
 
     @property
     def name(self) -> str:
@@ -175,15 +173,13 @@ class InProcessServer(Protocol):
         ...
 
     async def start(self, user: object = None, /) -> None:
-        """Start the server unless it is running. `user` identifies the caller, which must release the server with
-        `stop`.
-        """
+        """Start the server if it is not running. Each `user` must later call `stop`."""
         ...
 
     async def stop(self, user: object = None, /) -> None:
-        """Release the server. The server stops when its last user has released it."""
+        """Stop the server if no other user needs it."""
         ...
 
     def open_connection(self, send: Callable[[bytes], None], /) -> ServerConnection:
-        """Open a connection. `send` receives the messages to the client."""
+        """Open a connection. `send` is called with each message for the client."""
         ...

@@ -28,10 +28,10 @@ from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT, R_2025_03_26, R_2025_06_18, R_2025_11_25, REVISIONS, is_older, is_stateless
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
-# The protocol versions that have every type of content block.
+# Versions that have every type of content block
 _FULL_CONTENT_REVISIONS: Final = frozenset(revision for revision in REVISIONS if not is_older(revision, R_2025_11_25))
 
-# The draft version has its own error codes.
+# The draft version has different error codes.
 _DRAFT_CODES: Final[dict[type[ProtocolError], int]] = {
     ResourceNotFound: -32002,
     ToolNotFound: -32003,
@@ -56,7 +56,7 @@ def get_error_code(revision: str, exc: ProtocolError) -> int:
         return _DRAFT_CODES[type(exc)]
     if isinstance(exc, ResourceNotFound):
         return _HANDSHAKE_RESOURCE_NOT_FOUND
-    # Handshake versions have no code for MissingClientCapability. spec: basic#error-codes
+    # Handshake versions have no separate code for this error. spec: basic#error-codes
     return -32602 if isinstance(exc, MissingClientCapability) else exc.code
 
 
@@ -84,8 +84,8 @@ def _draft_progress(id: RequestId, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def downgrade_request(revision: str, method: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Convert a request to the client for a protocol version. Raise MissingClientCapability if that version cannot
-    express the request.
+    """Convert a request to the client for a protocol version. Raise MissingClientCapability if the version has no such
+    request.
     """
     match method:
         case "elicitation/create":
@@ -108,15 +108,15 @@ def _downgrade_elicitation(revision: str, params: dict[str, Any]) -> tuple[str, 
         schema["properties"] = {name: _convert_titled_choices(rule) for name, rule in schema["properties"].items()}
         return "elicitation/create", {"message": params["message"], "requestedSchema": schema}
     if params.get("mode") == "url" and not is_stateless(revision):
-        from secrets import token_urlsafe  # imported here because few servers use it
+        from secrets import token_urlsafe  # imported here, because few servers need it
 
         return "elicitation/create", params | {"elicitationId": params.get("elicitationId") or token_urlsafe(16)}
     return "elicitation/create", params
 
 
 def _convert_titled_choices(property_schema: dict[str, Any]) -> dict[str, Any]:
-    """Convert choices with titles to `enum` and `enumNames`. Versions before 2025-11-25 do not support multiple
-    choice.
+    """Convert choices with titles to `enum` and `enumNames`, for versions before 2025-11-25. They do not support
+    multiple choice.
     """
     if property_schema.get("type") == "array":
         raise MissingClientCapability({"elicitation": {}})
@@ -142,7 +142,7 @@ def _downgrade_sampling(revision: str, params: dict[str, Any]) -> dict[str, Any]
 
 
 def _wrap_structured_content(message: dict[str, Any]) -> dict[str, Any]:
-    """Wrap structured content in an object, as versions before 2026-07-28 require."""
+    """Put structured content into an object, for versions before 2026-07-28."""
     content = message["content"]
     if isinstance(content, list):
         return message | {"content": [_wrap_structured_content({"content": block})["content"] for block in content]}
@@ -155,7 +155,7 @@ def _wrap_structured_content(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split_message(revision: str, message: dict[str, Any]) -> list[dict[str, Any]]:
-    """Split a message into one message per content block, as versions before 2025-11-25 require."""
+    """Split a message into one message per content block, for versions before 2025-11-25."""
     content = message["content"]
     blocks: list[dict[str, Any]] = content if isinstance(content, list) else [content]
     for block in blocks:
@@ -167,7 +167,7 @@ def _split_message(revision: str, message: dict[str, Any]) -> list[dict[str, Any
 
 
 def downgrade_implementation(revision: str, info: Implementation) -> Implementation:
-    """Return the implementation info without the fields that a version does not have."""
+    """Return the name and version of a program, without fields that a protocol version does not have."""
     if is_older(revision, R_2025_06_18):
         return Implementation(name=info.name, version=info.version)
     if is_older(revision, R_2025_11_25):
@@ -176,14 +176,14 @@ def downgrade_implementation(revision: str, info: Implementation) -> Implementat
 
 
 def downgrade_capabilities(revision: str, declared: ServerCapabilities) -> ServerCapabilities:
-    """Return the capabilities without those that a version does not have."""
+    """Return the capabilities that exist in a protocol version."""
     if is_older(revision, R_2025_03_26):
         declared = replace(declared, completions=None)
     return declared if is_stateless(revision) else replace(declared, extensions=None)
 
 
 def downgrade_result(revision: str, method: str, value: Result, *, wrap_structured: bool = False) -> Result:
-    """Convert a result for a handshake version. `wrap_structured` wraps its structured content in an object."""
+    """Convert a result for a handshake version. `wrap_structured` puts its structured content into an object."""
     if wrap_structured and isinstance(value, CallToolResult) and value.structured_content is not UNSET:
         value = replace(value, structured_content={"result": value.structured_content})
     convert = _CONVERTERS.get(method)
@@ -191,8 +191,8 @@ def downgrade_result(revision: str, method: str, value: Result, *, wrap_structur
 
 
 def is_wrapped(schema: dict[str, Any] | None) -> bool:
-    """Return whether handshake versions need a wrapper for this output schema. They do if the schema allows values
-    other than objects.
+    """Return whether results with this output schema must be put into an object for handshake versions. Only objects
+    are sent as they are.
     """
     return schema is not None and schema.get("type") != "object"
 
@@ -252,7 +252,7 @@ def _downgrade_tool(revision: str, tool: Tool) -> Tool:
 
 
 def _wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a schema in an object with the member `result`, as versions before 2026-07-28 require."""
+    """Put a schema into an object schema as the property `result`, for versions before 2026-07-28."""
     inner = {name: value for name, value in schema.items() if name not in ("$defs", "$schema")}
     outer: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
     return outer | {name: schema[name] for name in ("$defs", "$schema") if name in schema}
@@ -262,7 +262,7 @@ _NO_CACHE_HINT: Final[dict[str, Any]] = {"ttl_ms": None, "cache_scope": None}
 
 
 def _create_list_converter(field: str) -> Callable[[str, Any], Result]:
-    """Create a converter for lists of items. Items have `title` and `_meta` since 2025-06-18, and icons since
+    """Create a function that converts items of a list. `title` and `_meta` exist since 2025-06-18, icons since
     2025-11-25.
     """
 

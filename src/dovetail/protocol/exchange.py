@@ -27,42 +27,42 @@ Ask = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
 
 
 class Caller(Struct):
-    """The sender of a request: protocol version, capabilities, log level and principal."""
+    """The sender of a request, with its protocol version, capabilities, log level and identity."""
 
     protocol_version: str  # the protocol version of the request
-    is_stateless: bool  # whether the protocol version has no handshake
-    client_capabilities: ClientCapabilities = NO_CAPABILITIES  # the capabilities that the client declared
-    log_level: int | None = None  # lowest severity of log messages to send, 0 is "debug". None means no log messages
+    is_stateless: bool  # True if the protocol version has no handshake
+    client_capabilities: ClientCapabilities = NO_CAPABILITIES  # what the client says it supports
+    log_level: int | None = None  # minimum severity of log messages to send. 0 is "debug", None means none
     principal: Principal | None = None  # the authenticated identity, or None
-    client_info: Implementation | None = None  # the name and version that the client reports, not verified
-    session_id: str = ""  # identifies the handshake session or connection, or empty
+    client_info: Implementation | None = None  # name and version from the client. They are not verified
+    session_id: str = ""  # ID of the session or connection, or empty
 
 
 class Exchange(Struct, eq=False):
-    """One request and all messages that the server sends in response. Middleware receives it."""
+    """One request, with everything that the server sends in reply. Middleware receives it."""
 
     is_outgoing: ClassVar[bool] = False
 
-    id: RequestId  # the JSON-RPC id, or 0 for a request that is not sent yet
+    id: RequestId  # the JSON-RPC ID. 0 if the request was not sent yet
     method: str  # the method, such as "tools/call"
     params: dict[str, Any]  # the parameters as JSON. Middleware may change them
     meta: dict[str, Any]  # the `_meta` of the parameters. Middleware may change the dict
     caller: Caller  # the sender of the request
     # The HTTP headers with names in lower case, or None on other transports.
     headers: Mapping[bytes, bytes] | None = None
-    exception: BaseException | None = None  # the exception that the tool raised, if the result reports a failure
+    exception: BaseException | None = None  # the exception that the tool raised, or None
     _extra: dict[str, Any] | None = None
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Values that middleware shares with other middleware and, as `Context.extra`, with the function."""
+        """A dict that middleware can use to share values. Functions see it as `Context.extra`."""
         if self._extra is None:
             self._extra = {}
         return self._extra
 
     @property
     def progress_token(self) -> RequestId | None:
-        """The token for progress notifications, or None if the caller did not ask for progress."""
+        """Return the token for progress notifications, or None if the caller wants no progress."""
         # spec: progress#progress-flow
         token = self.meta.get(PROGRESS_TOKEN)
         if token is not None and type(token) is not int and type(token) is not str:
@@ -70,7 +70,7 @@ class Exchange(Struct, eq=False):
         return token
 
     async def notify(self, method: str, params: object = None) -> None:
-        """Send a notification to the caller before the result. Does nothing for an outgoing request.
+        """Send a notification to the caller before the result. Does nothing for a request that a client sends.
 
         Args:
             params: The parameters: a struct of the protocol or a dict.
@@ -78,20 +78,20 @@ class Exchange(Struct, eq=False):
 
 
 class IncomingExchange(Exchange, eq=False):
-    """A request that a server received, with the state that transports and the dispatcher need to run it."""
+    """A request that a server received, with the state that is needed to run it."""
 
-    size: int = 0  # number of bytes of the message
-    origin: str | None = None  # key of the caller for limits, or None if callers cannot be distinguished
+    size: int = 0  # size of the message in bytes
+    origin: str | None = None  # identifies the caller for limits. None if that is impossible
     emit: Emit | None = None
     ask: Ask | None = None
     close_stream: Callable[[int], Awaitable[None]] | None = None
-    wraps: bool = False  # whether to wrap a structured result that is not an object in `{"result": ...}`
-    task: Any = None  # the task that runs the request and that `end` cancels
+    wraps: bool = False  # True if structured content must be an object, so other values become `{"result": ...}`
+    task: Any = None  # the task that runs the request
     deadline: float | None = None
-    questions: list[float] | None = None  # times at which the open questions were asked, oldest first
-    paused_at: float = 0.0  # time at which the first open question was asked
-    verdict: str | None = None  # why the task was cancelled: "cancelled", "gone", "timeout", "unanswered", "shutdown"
-    # Checks whether the caller has access. Raises the same error as the call would.
+    questions: list[float] | None = None  # when each open question was asked, oldest first
+    paused_at: float = 0.0  # when the oldest open question was asked
+    verdict: str | None = None  # why the call was stopped: "cancelled", "gone", "timeout", "unanswered", "shutdown"
+    # Checks that the caller may make this call. Raises the same error as the call.
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
 
     async def notify(self, method: str, params: object = None) -> None:
@@ -100,21 +100,21 @@ class IncomingExchange(Exchange, eq=False):
             await self.emit(encode_notification(self.caller.protocol_version, self.id, method, params))
 
     def end(self, verdict: str) -> None:
-        """Cancel the task that runs the request. Only the first verdict counts. The error response may contain it."""
+        """Stop the request for this reason. Only the first reason counts."""
         if self.task is not None and self.verdict is None:
             self.verdict = verdict
-            self.emit = None  # after the end, only the response may be sent
+            self.emit = None  # only the response may follow
             self.task.cancel()
 
     def pause(self, now: float) -> None:
-        """Pause the time limit of the call while the caller has not answered a question."""
+        """Pause the time limit of a call while the caller answers a question."""
         if not self.questions:
             self.questions = []
             self.paused_at = now
         self.questions.append(now)
 
     def resume(self, asked_at: float, now: float) -> None:
-        """Close the question asked at `asked_at`. Resume the time limit if no other question is open."""
+        """Remove the question that was asked at `asked_at`. If no other question is open, the time limit continues."""
         assert self.questions is not None
         self.questions.remove(asked_at)
         if not self.questions and self.deadline is not None:
@@ -122,23 +122,23 @@ class IncomingExchange(Exchange, eq=False):
 
 
 class ForwardedResult(bytes):
-    """The encoded result of another server with the same protocol version. The server sends these bytes unchanged."""
+    """The encoded result of another server with the same protocol version. It is sent unchanged."""
 
 
 class ChangeListener(Protocol):
     """Receives changes of a server."""
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Return whether the listener is subscribed to this change."""
+        """Return whether the listener wants this change."""
         ...
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Receive one change. The server calls this method in the listener's event loop. It must not block."""
+        """Receive one change. This method runs in the listener's event loop and must not block."""
         ...
 
 
 class Service(Protocol):
-    """The interface of a server for transports."""
+    """What transports need from a server."""
 
     @property
     def implementation(self) -> Implementation: ...
@@ -158,22 +158,20 @@ class Service(Protocol):
         ...
 
     def can_subscribe(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether this caller may subscribe to a resource. Raise InsufficientScope if the caller needs more
-        scopes.
-        """
+        """Return whether this caller may subscribe to a resource. Raise InsufficientScope if scopes are missing."""
         ...
 
     def handle(self, exchange: IncomingExchange) -> Coroutine[Any, Any, Result | bytes]:
-        """Return the result of an exchange, as a value or as bytes in the caller's protocol version."""
+        """Run a request. Return the result as an object, or as bytes in the caller's protocol version."""
         ...
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Deliver changes to a listener. Call the returned function to stop the delivery."""
+        """Send changes to a listener. The returned function stops this."""
         ...
 
 
 def convert_params(exchange: IncomingExchange, params_type: type[Any]) -> Any:
-    """Convert the parameters of an exchange to a struct."""
+    """Convert the parameters of a request to a struct."""
     return convert(exchange.params, params_type)
 
 
@@ -184,9 +182,7 @@ def check_meta_size(exchange: IncomingExchange, max_bytes: int) -> None:
 
 
 def check_result_size(exchange: IncomingExchange, result: Result | bytes, max_bytes: int) -> None:
-    """Raise InternalError if the result of a tool is too large. The rest of the message does not count toward the
-    limit.
-    """
+    """Raise InternalError if the result of a tool is too large. Only the result counts, not the whole message."""
     size = len(result if isinstance(result, bytes) else encode(result))
     if size > max_bytes and exchange.method == "tools/call":
-        raise InternalError(f"The result is larger than {max_bytes} bytes")
+        raise InternalError(f"The result of the tool is larger than {max_bytes} bytes")

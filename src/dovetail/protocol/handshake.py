@@ -35,7 +35,7 @@ INITIALIZE: Final = "initialize"
 DEFAULT_LOG_LEVEL: Final = get_severity("info")
 EMPTY_RESULT: Final = EmptyResult()
 
-# The session itself handles requests with these methods.
+# The session answers these methods itself.
 _SESSION_METHODS: Final = frozenset(
     {"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 )
@@ -43,7 +43,7 @@ _MAX_SUBSCRIPTIONS: Final = 1000
 
 
 def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
-    """Return the requested version if the server supports it, otherwise the newest supported version. spec:
+    """Return the version that the client asked for, or else the newest version that the server supports. spec:
     handshake/lifecycle#version-negotiation
     """
     handshake_revisions = [revision for revision in supported if not is_stateless(revision)]
@@ -63,17 +63,15 @@ class HandshakeState:
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.is_ready = False
-        self.subscriptions: dict[str, list[str]] | None = None  # maps the key of a URI to the URIs that the client sent
+        self.subscriptions: dict[str, list[str]] | None = None  # for each normalized URI, the URIs that the client sent
 
     @property
     def allows_batches(self) -> bool:
-        """Return whether the client may send several messages in one array."""
+        """Return whether the client may send a JSON array of messages."""
         return self.caller.protocol_version in BATCH_REVISIONS
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Return whether this session receives a change. It receives all list changes, and updates of subscribed
-        resources.
-        """
+        """Return whether this session wants a change. It gets all list changes, and updates of subscribed resources."""
         if not self.is_ready:
             return False
         if method != RESOURCE_UPDATED:
@@ -81,11 +79,11 @@ class HandshakeState:
         return self.subscriptions is not None and uri is not None and uri_key(uri) in self.subscriptions
 
     def get_subscribed_uris(self, uri: str | None) -> list[str | None]:
-        """Return the URIs for the notifications of one change, in the spelling of the client."""
+        """Return the URIs to notify about one change, exactly as the client wrote them."""
         return find_subscribed_uris(self.subscriptions or {}, uri)
 
     def admit(self, message: dict[str, Any]) -> IncomingExchange:
-        """Return the exchange for a request of this session."""
+        """Create the exchange for a request in this session."""
         method = message["method"]
         if method == INITIALIZE:
             raise InvalidRequest("Invalid request: this session is already initialized")
@@ -100,7 +98,7 @@ class HandshakeState:
         return IncomingExchange(message["id"], method, params, meta, self.caller)
 
     def handle_session_request(self, exchange: IncomingExchange, service: Service) -> Result | None:
-        """Return the result of a request about the session itself, or None for other requests."""
+        """Answer a request about the session itself. Return None for other requests."""
         if exchange.method not in _SESSION_METHODS:
             return None
         match exchange.method:
@@ -128,25 +126,26 @@ class HandshakeState:
         key = uri_key(uri)
         spellings = self.subscriptions.get(key, [])
         if exchange.method == "resources/unsubscribe":
-            remaining = (
-                [spelling for spelling in spellings if spelling != uri] if uri in spellings else []
-            )  # a spelling that was not subscribed ends all subscriptions of the resource
+            # An unknown spelling of the URI ends all subscriptions to the resource.
+            remaining = [spelling for spelling in spellings if spelling != uri] if uri in spellings else []
             self.subscriptions[key] = remaining
             if not remaining:
                 del self.subscriptions[key]
         elif uri not in spellings:
             if sum(map(len, self.subscriptions.values())) >= _MAX_SUBSCRIPTIONS:
-                raise InvalidRequest(f"Invalid request: more than {_MAX_SUBSCRIPTIONS} subscriptions in one session")
+                raise InvalidRequest(f"Invalid request: a session can have at most {_MAX_SUBSCRIPTIONS} subscriptions")
             self.subscriptions[key] = [*spellings, uri]
 
 
 def open_session(
     message: dict[str, Any], service: Service, principal: Principal | None = None
 ) -> tuple[HandshakeState, bytes]:
-    """Open a session for an `initialize` request. Return the session and the response."""
+    """Handle an `initialize` request. Return the new session and the response."""
     initialize_params = convert(message.get("params") or {}, InitializeParams)
-    if len(encode(initialize_params)) > service.limits.max_meta_bytes:  # the session keeps the parameters until it ends
-        raise InvalidParams(f"Invalid params: larger than {service.limits.max_meta_bytes} bytes")
+    if len(encode(initialize_params)) > service.limits.max_meta_bytes:  # the session keeps these parameters in memory
+        raise InvalidParams(
+            f"Invalid params: the parameters of initialize are larger than {service.limits.max_meta_bytes} bytes"
+        )
     revision = negotiate_revision(initialize_params.protocol_version, service.protocol_versions)
     session_id = os.urandom(8).hex()
     caller = Caller(
@@ -168,9 +167,7 @@ def open_session(
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
-    """Create a session for a caller without a handshake, on a server that supports a handshake version but keeps no
-    sessions.
-    """
+    """Create a session for one request, on a server that supports handshake versions but keeps no sessions."""
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )
@@ -179,7 +176,7 @@ def create_implicit_session(revision: str | None, principal: Principal | None = 
 
 
 def seal(exchange: IncomingExchange, result: Result | bytes, max_result_bytes: int) -> bytes:
-    """Encode the response for the caller's protocol version."""
+    """Encode a response in the caller's protocol version."""
     if exchange.method == "shutdown":
         return jsonrpc.encode_result(exchange.id, b"null")
     if isinstance(result, bytes):
@@ -195,7 +192,7 @@ def seal(exchange: IncomingExchange, result: Result | bytes, max_result_bytes: i
 
 
 def refuse(revision: str, id: RequestId | None, exc: ProtocolError) -> bytes:
-    """Encode the error response for a protocol version."""
+    """Encode an error response in a protocol version."""
     return jsonrpc.encode_error(id, downgrade.get_error_code(revision, exc), exc.message, exc.data)
 
 
@@ -203,7 +200,7 @@ Waiter = TypeVar("Waiter")
 
 
 class PendingRequests(Generic[Waiter]):
-    """The requests to the client that have no response yet."""
+    """The server's requests to a client that have no response yet."""
 
     __slots__ = ("_last_id", "_waiters")
 
@@ -213,17 +210,19 @@ class PendingRequests(Generic[Waiter]):
 
     @property
     def open_questions(self) -> int:
-        """Return the number of requests without a response."""
+        """Return how many requests have no response yet."""
         return len(self._waiters)
 
     def create_request(self, waiter: Waiter, method: str, params: dict[str, Any]) -> tuple[RequestId, bytes]:
-        """Create a request with a new id. Return the id and the bytes to send."""
+        """Create a request with a new ID. Return the ID and the encoded request."""
         self._last_id += 1
         self._waiters[self._last_id] = waiter
         return self._last_id, jsonrpc.encode_request(self._last_id, method, params)
 
     def match_response(self, message: dict[str, Any]) -> tuple[Waiter, Any] | None:
-        """Return the waiter and the result or RemoteError of a response. Return None for an unknown id."""
+        """Find the request for a response. Return its future and the result or error. Return None if the
+        ID is unknown.
+        """
         id = message.get("id")
         waiter = self._waiters.pop(id, None) if type(id) is int else None
         if waiter is None:
@@ -234,11 +233,11 @@ class PendingRequests(Generic[Waiter]):
         return waiter, RemoteError(error["code"], error["message"], error.get("data"))
 
     def discard(self, id: RequestId) -> bool:
-        """Stop waiting for a response. Return whether the request was still open."""
+        """Stop waiting for a response. Return whether the request was open."""
         return self._waiters.pop(id, None) is not None
 
     def drain(self) -> list[Waiter]:
-        """Remove and return all waiters when the session ends."""
+        """Remove and return the futures of all open requests, because the session ends."""
         waiters = list(self._waiters.values())
         self._waiters.clear()
         return waiters

@@ -18,21 +18,21 @@ from dovetail.wire.base import Struct
 ANNOTATION: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"
 
-# The largest integer that a double represents exactly. spec: streamable-http#schema-extension
+# The largest integer that JavaScript represents exactly. spec: streamable-http#schema-extension
 MAX_SAFE_INTEGER: Final = 2**53 - 1
 
-# Error messages quote at most this many characters of a value.
+# Error messages show at most this many characters of a value.
 _MAX_SHOWN_CHARS: Final = 64
 
 _SENTINEL_PREFIX: Final = "=?base64?"
 _SENTINEL_SUFFIX: Final = "?="
 _LEGAL_VALUE: Final = re.compile(r"[\t -~]*")
-# Python compiles these patterns when the first tool mirrors arguments in headers.
+# These patterns are compiled on first use, because few tools send arguments in headers.
 _FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _INTEGER: Final = r"(-?[0-9]{1,16})(?:\.0+)?"
 
 _PRIMITIVES: Final = ("string", "integer", "boolean")
-# The value of a schema map keyword maps names to schemas. The value of a data keyword contains no schemas.
+# The value of such a keyword maps names to schemas.
 _SCHEMA_MAP_KEYWORDS: Final = frozenset(
     ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 )
@@ -40,7 +40,7 @@ _DATA_KEYWORDS: Final = frozenset(("default", "const", "enum", "examples"))
 
 
 class HeaderPath(Struct, frozen=True):
-    """One annotated property: its header in lower case, and the path of its value in the arguments."""
+    """A tool argument that is also sent as a header: the header name, and the path of the argument."""
 
     header: bytes
     path: tuple[str, ...]
@@ -48,19 +48,19 @@ class HeaderPath(Struct, frozen=True):
 
 
 def encode_value(text: str) -> str:
-    """Encode a value for a header. Text that is safe in a header stays unchanged, and other text becomes base64.
+    """Encode a value for a header. Safe text stays unchanged, and other text becomes base64.
 
     Raises:
         ValueError: The text contains a lone surrogate, which has no UTF-8 form.
     """
-    # A tab is legal, but proxies may rewrite it. spec: streamable-http#value-encoding
+    # Tabs are allowed, but proxies may change them. spec: streamable-http#value-encoding
     if text.isascii() and text.isprintable() and text == text.strip() and not _is_sentinel(text):
         return text
     return _SENTINEL_PREFIX + b64encode(text.encode()).decode("ascii") + _SENTINEL_SUFFIX
 
 
 def decode_value(raw: bytes | str, *, header: str = "a mirrored header") -> str:
-    """Decode the value of a header. `header` is the name of the header for error messages.
+    """Decode a header value. `header` is the header name for error messages.
 
     Raises:
         HeaderMismatch: The value contains invalid characters, or base64 that does not encode a UTF-8 text.
@@ -80,34 +80,36 @@ def _decode_sentinel(text: str, header: str) -> str:
     payload = text[len(_SENTINEL_PREFIX) : -len(_SENTINEL_SUFFIX)].encode("ascii")
     try:
         value = a2b_base64(payload)
-        # A text must have only one spelling. Python's decoder ignores stray characters and bits, but other decoders may
-        # not. In the shortest marked value the two marks overlap, so programs could read it in two ways.
+        # Accept only one spelling of each text, because decoders differ about stray characters.
+        # In the shortest encoded value the prefix and the suffix overlap, so it could be read in two ways.
         if b64encode(value) != payload or len(text) < len(_SENTINEL_PREFIX) + len(_SENTINEL_SUFFIX):
             raise ValueError
         return value.decode()
     except ValueError:
-        raise HeaderMismatch(f"Header mismatch: {header} is not the base64 of a UTF-8 text") from None
+        raise HeaderMismatch(f"Header mismatch: {header} must be UTF-8 text in base64") from None
 
 
 def compile_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
-    """Compile the `x-mcp-header` annotations of a tool's input schema.
+    """Find the `x-mcp-header` annotations in a tool's input schema.
 
     Raises:
         ValueError: An annotation is invalid.
     """
-    # One invalid annotation makes the tool invalid. spec: streamable-http#schema-extension
+    # One invalid annotation makes the whole tool invalid. spec: streamable-http#schema-extension
     rows: dict[bytes, HeaderPath] = {}
     for path, node in _iter_schemas(schema):
         if ANNOTATION in node:
             row = _parse_annotation(path, node)
             if row.header in rows:
-                raise ValueError(f"{_describe_property(path)}: {ANNOTATION} uses {row.header.decode()} more than once")
+                raise ValueError(
+                    f"{_describe_property(path)}: another property already has the {ANNOTATION} {row.header.decode()}"
+                )
             rows[row.header] = row
     return tuple(rows.values())
 
 
 def _iter_schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, Any]]]:
-    """Iterate over a schema and its subschemas. The path is None below any keyword other than `properties`."""
+    """Yield a schema and all its subschemas. The path is None for schemas that `properties` alone does not reach."""
     queue: deque[tuple[tuple[str, ...] | None, Any]] = deque([((), root)])
     while queue:
         path, node = queue.popleft()
@@ -137,13 +139,13 @@ def _parse_annotation(path: tuple[str, ...] | None, node: Mapping[str, Any]) -> 
     name, json_type = node[ANNOTATION], node.get("type")
     if not path:
         raise ValueError(
-            f"{ANNOTATION} {_quote_name(name)} must be on a property that is reached through `properties` only"
+            f"{ANNOTATION} {_quote_name(name)} must be on a property, at the top level or in nested `properties`"
         )
     if not isinstance(name, str) or not re.fullmatch(_FIELD_NAME, name):
         raise ValueError(
-            f"{_describe_property(path)}: {ANNOTATION} {_quote_name(name)} is not an HTTP field-name token"
+            f"{_describe_property(path)}: {ANNOTATION} {_quote_name(name)} is not a valid HTTP header name"
         )
-    # Lists of types and unions with null are rejected too, because other clients hide tools with such an annotation.
+    # Unions with null are not allowed, because other clients hide such tools.
     if json_type not in _PRIMITIVES:
         raise ValueError(f"{_describe_property(path)}: {ANNOTATION} requires the type string, integer or boolean")
     return HeaderPath(PARAM_PREFIX + name.lower().encode("ascii"), path, json_type)
@@ -160,26 +162,27 @@ def _quote_name(name: Any) -> str:
 def check_param_headers(
     paths: Sequence[HeaderPath], arguments: Mapping[str, Any], headers: Mapping[bytes, bytes]
 ) -> None:
-    """Compare the arguments of a call with the headers that mirror them. Header names are lower case.
+    """Check that the headers of a call repeat its arguments. Header names are in lower case.
 
     Raises:
         HeaderMismatch: A header is missing, malformed, unexpected, or differs from the body.
     """
-    # A null counts as absent. spec: streamable-http#server-behavior-for-custom-headers
+    # An argument that is null counts as missing.
+    # spec: streamable-http#server-behavior-for-custom-headers
     for row in paths:
         raw, value = headers.get(row.header), _get_value(row.path, arguments)
         name = row.header.decode("ascii")
         if value is None:
             if raw is not None:
-                raise HeaderMismatch(f"Header mismatch: {name} is present, but the body has no such value")
+                raise HeaderMismatch(f"Header mismatch: the header {name} has a value, but the body does not")
         elif raw is None:
-            raise HeaderMismatch(f"Header mismatch: {name} is missing, but the body has its value")
+            raise HeaderMismatch(f"Header mismatch: the header {name} is missing, but the body has a value")
         else:
             _compare(name, decode_value(raw, header=name), value)
 
 
 def build_param_headers(paths: Sequence[HeaderPath], arguments: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
-    """Build the headers that mirror these arguments. Absent and null values have no header.
+    """Build the headers for these arguments. Arguments that are missing or null have no header.
 
     Raises:
         ValueError: A value is not a string, a boolean or a safe integer.
@@ -207,7 +210,7 @@ def _compare(name: str, text: str, value: Any) -> None:
         expected = _format_value(name, value)
     except ValueError as fault:
         raise HeaderMismatch(f"Header mismatch: {fault}") from None
-    # Integers are compared as numbers, not as text. spec: streamable-http#server-validation
+    # Compare integers as numbers, not as text. spec: streamable-http#server-validation
     number = None if isinstance(value, str | bool) else re.fullmatch(_INTEGER, text)
     if text != expected and (number is None or int(number[1]) != int(expected)):
         raise HeaderMismatch(
@@ -217,14 +220,14 @@ def _compare(name: str, text: str, value: Any) -> None:
 
 
 def _format_value(name: str, value: Any) -> str:
-    """Format a JSON value as the text of a header, before encoding."""
+    """Return the text of a header for a JSON value, before it is encoded."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    # JSON does not distinguish 42 from 42.0, and the schema type integer accepts both.
+    # In JSON, 42 and 42.0 are the same, and the schema type integer accepts both.
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         if abs(value) > MAX_SAFE_INTEGER:
-            raise ValueError(f"{name} cannot mirror an integer larger than 2^53 - 1")
+            raise ValueError(f"the header {name} cannot contain an integer larger than 2^53 - 1")
         return str(int(value))
-    raise ValueError(f"{name} can only mirror a string, an integer or a boolean")
+    raise ValueError(f"the header {name} can only contain a string, an integer or a boolean")

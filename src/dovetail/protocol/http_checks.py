@@ -15,7 +15,8 @@ from dovetail.protocol.limits import CallerBusy
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
-# The HTTP status of each error code. spec: streamable-http#protocol-version-header, streamable-http#server-validation
+# The HTTP status for each error code.
+# spec: streamable-http#protocol-version-header, streamable-http#server-validation
 STATUS_BY_ERROR_CODE: Final = {
     -32700: 400,
     -32600: 400,
@@ -37,12 +38,12 @@ def get_http_status(exc: ProtocolError) -> int:
 
 
 def build_retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
-    """Build the Retry-After header, or no header if the error has no retry delay."""
+    """Build a Retry-After header, if the error says when to retry."""
     return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, ServerBusy) else []
 
 
 def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authorization: bytes = b"") -> bytes:
-    """Build the challenge with the missing scopes, in the scheme of the caller's credentials.
+    """Build a WWW-Authenticate header with the missing scopes.
 
     spec: authorization#runtime-insufficient-scope-errors
     """
@@ -54,7 +55,7 @@ def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authoriza
 JSON_MEDIA_TYPE: Final = b"application/json"
 SSE_MEDIA_TYPE: Final = b"text/event-stream"
 
-# These headers affect decisions. If a request repeats one of them, two programs could use different values.
+# If one of these headers is repeated, two programs could use different values.
 _SINGLE_VALUE_HEADERS: Final = (
     b"host",
     b"origin",
@@ -69,7 +70,7 @@ _ZERO_QUALITY: Final = re.compile(rb"\s*q=0(?:\.0*)?\s*", re.IGNORECASE)
 
 
 class Refusal(Exception):
-    """Ends a request with an HTTP status before its body is read."""
+    """Ends an HTTP request with this status before the body is read."""
 
     def __init__(self, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(message)
@@ -79,7 +80,7 @@ class Refusal(Exception):
 
 
 def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers by lower-case name. Raise Refusal if a header that affects decisions occurs twice."""
+    """Return the headers by lower-case name. Raise Refusal if an important header occurs twice."""
     header_list = list(pairs)
     headers = dict(header_list)
     if len(headers) == len(header_list):
@@ -96,26 +97,26 @@ def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 class HostFilter:
-    """The hosts and origins that may use an endpoint."""
+    """Decides which Host and Origin headers are accepted."""
 
     def __init__(self, hosts: Iterable[str], origins: Iterable[str], public_url: str | None) -> None:
         self._hosts = {host.lower() for host in hosts}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         if public_url is not None:
-            from urllib.parse import urlsplit  # imported here because stdio servers do not use it
+            from urllib.parse import urlsplit  # imported here, because stdio servers do not need it
 
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(f"public_url must be an http or https URL, not {public_url!r}")
-            # A canonical server URI has neither. spec: authorization#canonical-server-uri
+            # The canonical URL of a server has neither. spec: authorization#canonical-server-uri
             if "?" in public_url or "#" in public_url:
-                raise ValueError(f"public_url must have no query and no fragment, not {public_url!r}")
+                raise ValueError(f"public_url must not have a query or a fragment: {public_url!r}")
             self._hosts.add(parts.netloc.rpartition("@")[2].lower())
             self._origins.add(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower())
         self._allowed_cache: dict[tuple[bytes | None, bytes | None, str | None], bool] = {}
 
     def check(self, headers: Mapping[bytes, bytes], bound_host: str | None) -> None:
-        """Reject an unknown Origin with 403 and an unknown Host with 421.
+        """Reject an unknown Origin with status 403, and an unknown Host with status 421.
 
         spec: streamable-http#security-endpoint
         """
@@ -126,13 +127,12 @@ class HostFilter:
         if origin is not None and not self._is_origin_allowed(origin.decode("latin-1").lower(), bound_host):
             raise Refusal(
                 403,
-                f"Origin {clip(origin.decode('latin-1'))} may not use this server. To allow this origin, add it to "
-                "allowed_origins",
+                f"Origin {clip(origin.decode('latin-1'))} is not allowed. To allow it, add it to allowed_origins",
             )
         if host is None or not self._is_host_allowed(host.decode("latin-1").lower(), bound_host):
             raise Refusal(
                 421,
-                f"Host {clip((host or b'(none)').decode('latin-1'))} is not a name of this server. Add the host to "
+                f"Host {clip((host or b'(none)').decode('latin-1'))} is not allowed. To allow it, add it to "
                 "allowed_hosts or set public_url",
             )
         if len(self._allowed_cache) < _MAX_CACHED_DECISIONS:
@@ -148,13 +148,13 @@ class HostFilter:
         if "*" in self._origins or origin in self._origins:
             return True
         scheme, separator, host = origin.partition("://")
-        # Only pages that this server serves may call it, even with allowed_hosts="*".
+        # Even with allowed_hosts="*", only web pages of this server may call it.
         name = _parse_hostname(host) if separator and scheme in ("http", "https") else None
         return name is not None and (name in LOOPBACK or name == bound_host)
 
 
 def _parse_hostname(host: str) -> str | None:
-    """Return the name in `name[:port]`, or None if the text has another form."""
+    """Return the name in `name[:port]`, or None if the text looks different."""
     if host.startswith("["):
         name, bracket, rest = host[1:].partition("]")
         if not bracket or ":" not in name:  # only IPv6 addresses have brackets
@@ -202,7 +202,9 @@ def _accepts_type(value: bytes, full_type: bytes, type_range: bytes) -> bool:
 
 
 def is_safe_url(url: str) -> bool:
-    """Return whether a URL is safe to show to a user: https, or http on this machine, and without hidden parts."""
+    """Return whether a URL is safe to show to a user. It must be https, or http on this machine, without
+    hidden parts.
+    """
     try:
         parts = urlsplit(url)
         host = parts.hostname

@@ -16,15 +16,15 @@ class HTTPRequest(Struct, frozen=True):
 
 
 class HTTPResponse(Struct, frozen=True):
-    """An HTTP response with its whole body."""
+    """An HTTP response with its complete body."""
 
     status_code: int  # the status code
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # the headers, names in lower case
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # header names are in lower case
     body: bytes = b""  # the body
 
 
 class AsyncHTTPClient(Protocol):
-    """A client with the method `request` of `httpx.AsyncClient`."""
+    """Any HTTP client with a `request` method like that of `httpx.AsyncClient`."""
 
     def request(self, method: str, url: str, *, headers: Any, content: Any) -> Awaitable[Any]:
         """Send a request. The result has `status_code`, `headers` and `content`.

@@ -10,7 +10,7 @@ from dovetail.wire.tools import Tool
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """The tokens and the cost of one reply."""
+    """The tokens and cost of one model reply."""
 
     input_tokens: int = 0  # tokens sent to the model
     output_tokens: int = 0  # tokens of the reply
@@ -20,11 +20,11 @@ class Usage(Struct, frozen=True, kw_only=True):
 class ModelReply(Struct, frozen=True, kw_only=True):
     """The reply of a model."""
 
-    content: list[SamplingContent]  # texts and tool calls, in order
+    content: list[SamplingContent]  # text and tool calls, in order
     model: str  # the name of the model
     stop_reason: str | None = None  # why the model stopped
     usage: Usage = Usage()  # the tokens and the cost
-    invalid_calls: Mapping[str, str] = {}  # the problem of each call with invalid arguments, by call id
+    invalid_calls: Mapping[str, str] = {}  # by call ID, why the arguments of a call are invalid
 
 
 class Model(Protocol):

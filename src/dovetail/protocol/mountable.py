@@ -24,15 +24,15 @@ NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
     "prompt": PromptNotFound,
 }
 
-# Receives the method of a change notification, and the URI if the change concerns one resource.
+# Called with the method of a change notification, and the URI if one resource changed.
 ChangeCallback: TypeAlias = Callable[[str, str | None], None]
 
 
 class SupportsMount(Protocol):
-    """A `Client`, or any other object except a `Server` that can be mounted on a server."""
+    """An object that can be mounted on a server, such as a `Client`."""
 
     def __mountable__(self) -> "Mountable":
-        """Return the interface that the mounting server uses."""
+        """Return the object that the mounting server calls."""
         ...
 
 
@@ -40,16 +40,14 @@ class Mountable(Protocol):
     """A server that is mounted on another server."""
 
     name: str
-    is_remote: bool  # whether finding an item needs a request to another process
+    is_remote: bool  # True if looking up an item needs a request to another process
 
     async def start(self) -> None:
-        """Start the server. This method is called before each use, so it must be fast if the server is already
-        running.
-        """
+        """Start the server. This is called before each use, so it must be fast if the server is running."""
         ...
 
     async def stop(self) -> None:
-        """Release all resources. `start` can start the server again."""
+        """Release all resources. `start` may be called again."""
         ...
 
     def capabilities(self) -> ServerCapabilities:
@@ -65,17 +63,17 @@ class Mountable(Protocol):
         ...
 
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
-        """Return the result of an exchange."""
+        """Handle a request and return the result."""
         ...
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Report changes to a callback. Call the returned function to stop the reports."""
+        """Call a function for each change. The returned function stops this."""
         ...
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether this caller may receive updates of a resource. Decide without a request to another process."""
+        """Return whether this caller may receive updates of a resource. Do not send a request for this."""
         ...
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Report updates of these resources for this caller, too. Call the returned function to stop the reports."""
+        """Also report updates of these resources for this caller. The returned function stops this."""
         ...

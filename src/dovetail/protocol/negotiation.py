@@ -20,14 +20,14 @@ ERAS: Final[tuple[Era, ...]] = get_args(Era)
 DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 
-# Error codes that only stateless servers send.
+# Only stateless servers send these error codes.
 _STATELESS_CODES: Final = frozenset(
     {HeaderMismatch.code, MissingClientCapability.code, UnsupportedProtocolVersion.code}
 )
 
 
 class VersionNegotiation:
-    """The state of a negotiation.
+    """Negotiates the protocol version with a server.
 
     `send` is the next request, DISCOVER or INITIALIZE, in version `revision`. It is None when the client and the server
     have agreed on a version.
@@ -49,15 +49,15 @@ class VersionNegotiation:
 
     @property
     def can_fall_back(self) -> bool:
-        """Return whether to try a handshake with a server that does not respond."""
+        """Return whether to try a handshake if the server does not respond."""
         return bool(self._handshake_revisions)
 
     def handle_discovery(self, result: DiscoverResult, *, is_final: bool = True) -> None:
-        """Handle a discovery result. If `is_final` is False, the client asks the server again in the chosen version."""
+        """Handle the result of `server/discover`. If `is_final` is False, ask again in the chosen version."""
         self._choose_revision(result.supported_versions, None if is_final else DISCOVER)
 
     def handle_discovery_error(self, code: int, data: Any) -> bool:
-        """Handle a discovery error. Return whether the negotiation can continue."""
+        """Handle an error of `server/discover`. Return whether the negotiation can continue."""
         if code == UnsupportedProtocolVersion.code and isinstance(data, dict):
             offered: Any = data.get("supported")
             if isinstance(offered, list):
@@ -65,7 +65,7 @@ class VersionNegotiation:
                 self._choose_revision(offered, DISCOVER)
                 return True
         if code in _STATELESS_CODES:
-            return False  # the server is stateless, so a handshake would not help
+            return False  # a handshake would not help with a stateless server
         self.fall_back()
         return True
 
@@ -79,24 +79,22 @@ class VersionNegotiation:
         self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
     def require_stateless(self) -> None:
-        """Exclude a handshake, because the server has turned out to be stateless."""
+        """Rule out a handshake, because the server is stateless."""
         self._handshake_revisions = ()
 
     def handle_initialize(self, revision: str) -> None:
-        """Accept the version that the server chose for the session."""
+        """Check the version that the server chose for the session."""
         if revision not in HANDSHAKE_REVISIONS and revision != DRAFT:
             raise self._no_common_revision([revision])
         if self._requested_revision is not None and revision != self._requested_revision:
             raise add_context(
                 VersionNegotiationError(f"the server chose version {revision} instead of {self._requested_revision}"),
-                hint=f"remove protocol_version=, or pass protocol_version={revision!r}",
+                hint=f"leave out protocol_version=, or pass protocol_version={revision!r}",
             )
         self.next_method, self.revision = None, revision
 
     def handle_initialize_error(self, data: Any) -> bool:
-        """Handle an error of initialize. Return whether the error offers a version that the client has not tried
-        yet.
-        """
+        """Handle an error of `initialize`. Return True if it names a version that the client can still try."""
         offered: Any = data.get("supported") if isinstance(data, dict) else None
         if not isinstance(offered, list):
             return False
@@ -105,7 +103,7 @@ class VersionNegotiation:
         return True
 
     def _choose_revision(self, offered: Sequence[Any], stateless_method: str | None) -> None:
-        """Choose the newest stateless version that the server offers, or else the newest handshake version.
+        """Choose the newest stateless version that the server supports, or else the newest handshake version.
 
         The client tries a version once more if the server rejected it but still offers it.
         """
@@ -141,7 +139,7 @@ def _allowed_revisions(protocol_version: str | None, era: Era, era_revisions: Se
 
 
 def check_protocol_version(protocol_version: str | None) -> None:
-    """Raise ValueError unless this is a known protocol version, "handshake", "stateless" or None."""
+    """Raise ValueError unless the value is a known protocol version, "handshake", "stateless" or None."""
     known = (*HANDSHAKE_REVISIONS, *STATELESS_REVISIONS, DRAFT, *ERAS)
     if protocol_version is not None and protocol_version not in known:
         raise ValueError(f"protocol_version= must be one of {', '.join(known)}, not {protocol_version!r}")

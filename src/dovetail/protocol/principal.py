@@ -8,11 +8,11 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Self, TypeAlias
 
-SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # a scope. RFC 6749, section 3.3
+SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # the syntax of a scope. RFC 6749, section 3.3
 
 
 class Principal(str):
-    """The authenticated identity of a caller. As text, a principal is unique for the issuer and the subject.
+    """The authenticated identity of a caller. Its text is unique for each issuer and subject.
 
     Args:
         subject: The user. Empty for a program that acts for itself.
@@ -42,13 +42,13 @@ class Principal(str):
         claims: Mapping[str, Any] | None = None,
         expires_at: float | None = None,
     ) -> Self:
-        """Create a principal. A program that acts for itself has a client_id and an empty subject."""
+        """Create a principal. A program without a user has a client_id and no subject."""
         if not subject and not client_id:
-            raise ValueError("a principal needs a subject or a client_id")
+            raise ValueError("a principal requires a subject or a client_id")
         scope_set = frozenset(scopes.split() if isinstance(scopes, str) else scopes)
         for scope in scope_set:
             if scope.split() != [scope]:
-                raise ValueError(f"invalid scope {scope!r}: a scope is one word without spaces")
+                raise ValueError(f"invalid scope {scope!r}: a scope must be one word without spaces")
         principal = super().__new__(cls, _build_key(subject, issuer, client_id or ""))
         principal.subject = subject or client_id or ""
         principal.issuer = issuer
@@ -66,7 +66,7 @@ class Principal(str):
         return f"Principal({str(self)!r})"
 
 
-# Receives the headers of an HTTP request (lower-case names) and returns the caller, or None if the caller is unknown.
+# Gets the headers of an HTTP request (names in lower case). Returns the caller, or None if it is unknown.
 Authenticator: TypeAlias = Callable[[Mapping[bytes, bytes]], Awaitable[Principal | str | None]]
 
 
@@ -79,8 +79,8 @@ def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:
 
 
 def get_remaining_seconds(principal: Principal | None, now: float) -> float | None:
-    """Return the seconds until a caller's credentials expire. Return None if they do not expire or the time is
-    unknown.
+    """Return how many seconds the caller's credentials are still valid. Return None if they do not expire or the time
+    is unknown.
     """
     if principal is None or principal.expires_at is None:
         return None
@@ -93,13 +93,13 @@ def as_principal(principal: str | None) -> Principal | None:
 
 
 def _build_key(subject: str, issuer: str | None, client_id: str) -> str:
-    """Build a key that is unique across issuers and clients.
+    """Build a key that is unique for each issuer and client.
 
     Subjects are unique only within their issuer, and a client id may equal a user's name. An issuer has no fragment
     (RFC 8414, section 2), so the first `#` ends the issuer.
     """
     if issuer is None:
         return subject or f"#{client_id}"
-    from urllib.parse import quote  # imported here because few servers use it
+    from urllib.parse import quote  # imported here, because few servers need it
 
     return f"{issuer}#{quote(subject, safe='')}" if subject else f"{issuer}##{quote(client_id, safe='')}"

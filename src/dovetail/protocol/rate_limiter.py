@@ -7,7 +7,7 @@ from typing import Final
 from dovetail.wire.base import Struct
 
 _MAX_KEYS: Final = 10_000
-_ROUNDING: Final = 1e-9  # tolerance for rounding errors, as a fraction of a token
+_ROUNDING: Final = 1e-9  # tolerance for rounding errors
 
 
 class _Bucket(Struct):
@@ -16,7 +16,7 @@ class _Bucket(Struct):
 
 
 class RateLimiter:
-    """A token bucket for each key: `burst` events at once, and `max_count` more in each `window_s` seconds.
+    """A rate limit for each key. It allows `burst` events at once, and `max_count` more in every `window_s` seconds.
 
     If there are too many keys, the limiter drops full buckets first, because they contain no information.
     """
@@ -29,7 +29,7 @@ class RateLimiter:
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float, *, borrow: bool = False) -> float:
-        """Count one event and return 0. If there were too many events, do not count it and return the seconds to wait.
+        """Count an event and return 0. If it is one too many, do not count it, and return how many seconds to wait.
 
         With `borrow`, count the event in any case. The caller must then wait for the returned time.
         """
@@ -43,7 +43,7 @@ class RateLimiter:
         return self._to_seconds(tokens)
 
     def compute_wait(self, key: Hashable, now: float) -> float:
-        """Return the seconds until the next event is allowed, or 0 if it is allowed now."""
+        """Return how many seconds to wait for the next event, or 0 if it is allowed now."""
         bucket = self._buckets.get(key)
         tokens = self._burst if bucket is None else self._refill(bucket, now)
         return 0.0 if tokens + _ROUNDING >= 1.0 else self._to_seconds(tokens)
@@ -70,7 +70,8 @@ class RateLimiter:
 
     def _make_room(self, now: float) -> None:
         if now >= self._sweep_at:
-            self._sweep_at = now + self._window_s  # at most one sweep per window, because a sweep reads every key
+            # remove old keys at most once per window, because this reads all keys
+            self._sweep_at = now + self._window_s
             self._buckets = {
                 key: bucket for key, bucket in self._buckets.items() if self._refill(bucket, now) < self._burst
             }
@@ -79,7 +80,7 @@ class RateLimiter:
 
 
 def normalize_address(address: str) -> str:
-    """Return the address. For an IPv6 address, return its /64 network, because a client usually has a whole network."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address, because a client usually has a whole network."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -17,14 +17,12 @@ from dovetail.protocol.client_transport import Headers
 from dovetail.wire.base import UNSET, Struct, UnsetType, field
 
 FORMAT_VERSION: Final = 2
-EXCHANGE_HEADER: Final = (
-    b":exchange"  # pseudo-header that contains the number of the HTTP request. A real header cannot have this name
-)
+EXCHANGE_HEADER: Final = b":exchange"  # Holds the number of the HTTP request. No real header can have this name.
 MASK: Final = "***"
 
 Receiver: TypeAlias = Literal["server", "client"]
 
-# Receives each message with its receiver, its bytes and its headers.
+# Called with the receiver, the bytes and the headers of each message.
 Recorder: TypeAlias = Callable[[Receiver, bytes, Headers], None]
 
 
@@ -37,20 +35,20 @@ class RecordingHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Frame(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message, or a text that is not a message."""
+    """One recorded message, or a text that is not a valid message."""
 
-    at: float  # seconds since the start of the recording
+    at: float  # seconds since the recording started
     to: Receiver
     message: Any | UnsetType = UNSET
     text: str | None = None
     headers: dict[str, str] | None = None
     status: int | None = None
-    server: str = ""  # name of the server, if the recording has several servers
-    exchange: int | None = None  # number of the HTTP request that this message belongs to
+    server: str = ""  # name of the server, if the recording has several
+    exchange: int | None = None  # number of the HTTP request that contains the message
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event that is not a message: a call, a decision, a user's answer or a change of state."""
+    """Something in a recording that is not a message: a call, a decision, a user's answer or a state change."""
 
     event: str
     at: float
@@ -59,35 +57,35 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _HeaderLine(RecordingHeader, frozen=True, kw_only=True):
-    began: str = ""  # name of `started_at` in format 1
+    began: str = ""  # the name of `started_at` in version 1
 
 
 class _EventLine(Event, frozen=True, kw_only=True):
-    facts: dict[str, Any] | None = None  # name of `data` in format 1
+    facts: dict[str, Any] | None = None  # the name of `data` in version 1
 
 
 _header_decoder: Final = msgspec.json.Decoder(_HeaderLine)
 _frame_decoder: Final = msgspec.json.Decoder(Frame)
 _event_decoder: Final = msgspec.json.Decoder(_EventLine)
 _json_decoder: Final = msgspec.json.Decoder()
-_HEADER_PREFIX: Final = b'{"recording"'  # start of a header line. A file can hold several recordings
+_HEADER_PREFIX: Final = b'{"recording"'  # how a header line starts. A file can contain several recordings
 _EVENT_PREFIX: Final = b'{"event"'
 
 
 def encode_line(part: RecordingHeader | Frame | Event) -> bytes:
-    """Encode one line of a recording, including the line end."""
+    """Encode one line of a recording."""
     return msgspec.json.encode(part) + b"\n"
 
 
 def read_frames(lines: Iterable[bytes], source: object = "the recording") -> Iterator[RecordingHeader | Frame]:
-    """Yield the messages of a recording and its headers. Raises the same errors as `read_parts`."""
+    """Yield the messages of a recording. Raises the same errors as `read_parts`."""
     for part in read_parts(lines, source):
         if not isinstance(part, Event):
             yield part
 
 
 def read_parts(lines: Iterable[bytes], source: object = "the recording") -> Iterator[RecordingHeader | Frame | Event]:
-    """Yield all parts of a recording, including events. `source` is the name of the file for error messages.
+    """Yield everything in a recording, including events. Errors mention the file name `source`.
 
     Raises:
         UnsupportedFileVersion: A newer version of dovetail wrote the recording.
@@ -105,12 +103,11 @@ def read_parts(lines: Iterable[bytes], source: object = "the recording") -> Iter
             else:
                 yield _frame_decoder.decode(raw_line)
         except msgspec.MsgspecError as exc:
-            raise ValueError(f"line {number} is not part of a recording: {exc}") from None
+            raise ValueError(f"line {number} is not a valid line of a recording: {exc}") from None
 
 
 def read_version(first_line: bytes, source: object) -> int:
-    """Return the format version of a recording from its first line. A recording without a header has the current
-    format.
+    """Read the format version from the first line of a recording. Without a header, it is the current version.
 
     Raises:
         UnsupportedFileVersion: A newer version of dovetail wrote the recording.
@@ -138,9 +135,7 @@ def _upgrade_event(line: _EventLine) -> Event:
 def create_frame(
     at: float, to: Receiver, data: bytes, headers: Headers = (), *, keep_request_state: bool = False
 ) -> Frame:
-    """Create a frame with masked secrets. With `keep_request_state`, the sealed `requestState` of servers is not
-    masked.
-    """
+    """Create a frame with masked secrets. `keep_request_state` keeps the encrypted `requestState`."""
     header_values = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name != EXCHANGE_HEADER
     }
@@ -169,15 +164,14 @@ _SECRET_MEMBERS: Final = frozenset(
     {"authorization", "accesstoken", "refreshtoken", "idtoken", "token", "bearer", "apikey", "password", "secret",
      "clientsecret", "clientassertion", "codeverifier", "privatekey", "cookie"}
 )  # fmt: skip
-# If a JSON text contains none of these words, ignoring underscores and dashes, it has no secret members and no
-# credentials.
+# A JSON text without any of these words contains no secrets. Underscores and dashes are ignored.
 _SECRET_WORDS: Final = re.compile("|".join((*_SECRET_MEMBERS, "basic", "requeststate")).encode())
 # A header whose name contains one of these words is secret.
 _SECRET_HEADER_WORDS: Final = ("auth", "cookie", "key", "secret", "token")
 _SAFE_HEADERS: Final = frozenset({"sec-websocket-key", "idempotency-key"})
-# Prefix of headers that repeat an argument. spec: streamable-http#schema-extension
+# Headers with this prefix repeat a tool argument. spec: streamable-http#schema-extension
 _PARAM_HEADER_PREFIX: Final = "mcp-param-"
-_MAX_NESTED_TEXTS: Final = 8  # how deeply JSON texts inside JSON texts are searched
+_MAX_NESTED_TEXTS: Final = 8  # how deep to search JSON inside JSON strings
 _CREDENTIALS: Final = re.compile(r"(?i)\b(bearer|basic) +[\w.~+/=-]{8,}")
 _REQUEST_STATE_KEY: Final = "requestState"
 
@@ -196,17 +190,13 @@ def _is_secret_header(header: str) -> bool:
 
 
 def mask_secrets(value: Any, *, keep_request_state: bool = False) -> Any:
-    """Mask the secrets of a JSON value: members with secret names and credentials in texts, also inside texts that are
-    JSON.
-    """
+    """Mask the secrets in a JSON value: members with secret names, and credentials in texts."""
     return _mask_value(value, keep_request_state, 0)
 
 
 def may_hold_secrets(encoded_value: bytes) -> bool:
-    """Return whether this encoded JSON value may contain secrets. False means that `mask_secrets` would change
-    nothing.
-    """
-    # The value may contain JSON text, or escapes that hide a secret word.
+    """Return False if this encoded JSON value certainly contains no secrets."""
+    # Escapes could hide a secret word, so search the decoded value.
     if b"\\" in encoded_value or not encoded_value.isascii():
         return True
     normalized = encoded_value.translate(None, b"_-").lower()
@@ -229,7 +219,7 @@ def _mask_value(value: Any, keep_request_state: bool, depth: int) -> Any:
 
 
 def _mask_text(text: str, keep_request_state: bool, depth: int) -> str:
-    """Mask the secrets of a text. Text that is JSON with a secret is encoded again."""
+    """Mask the secrets in a text. If the text is JSON, mask the secrets inside."""
     if depth >= _MAX_NESTED_TEXTS or not text.lstrip().startswith(("{", "[")):
         return text
     try:

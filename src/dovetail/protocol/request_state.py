@@ -17,21 +17,21 @@ MAX_STATE_BYTES: Final = 1024 * 1024
 
 
 class RequestState(Struct, kw_only=True):
-    """The state that a request keeps from earlier rounds."""
+    """What a request remembers from its earlier rounds."""
 
-    input_responses: dict[str, Any]  # the client's answers, by the key of the input request
-    request_digests: dict[str, str]  # digests of the input requests so far, by their key
-    once_values: dict[str, Any]  # results of steps that must run only once
-    author_state: str | None = None  # state that the author of the server stores
+    input_responses: dict[str, Any]  # by key, the client's answers
+    request_digests: dict[str, str]  # by key, digests of the questions so far
+    once_values: dict[str, Any]  # results of steps that must not run twice
+    author_state: str | None = None  # state that the server's author stored
 
 
 def create_empty_state() -> RequestState:
-    """Return the state of a first round."""
+    """Return the state of a request before its first question."""
     return RequestState(input_responses={}, request_digests={}, once_values={})
 
 
 class RequestStateSealer:
-    """Seals the state of a request with the newest secret key, and opens it with any of the keys.
+    """Encrypts the state of a request with the newest secret key, and decrypts it with any of the keys.
 
     A state can only be opened for the purpose that it was sealed for.
     """
@@ -40,8 +40,8 @@ class RequestStateSealer:
         self._sealer = Sealer(secret_keys, purpose=purpose)
 
     def seal(self, request_state: RequestState, binding: bytes, expires_at: float) -> str:
-        """Return the sealed state as text. Only this server can open the text, only for this request, and only until it
-        expires.
+        """Encrypt the state as text. Only this server can decrypt it, only for this request, and only for a limited
+        time.
         """
         data = encode(
             [
@@ -53,17 +53,17 @@ class RequestStateSealer:
         )
         state = self._sealer.seal_text(data, binding, expires_at)
         if len(state) > MAX_STATE_BYTES:
-            raise ValueError(f"the request state is too large: more than {MAX_STATE_BYTES} bytes when sealed")
+            raise ValueError(f"the request state is too large: more than {MAX_STATE_BYTES} bytes after encryption")
         return state
 
     def open(self, state: str, binding: bytes, now: float) -> RequestState:
-        """Return the state. Raise InvalidParams with the same message for every invalid state."""
+        """Decrypt the state. Raise InvalidParams with the same message for every invalid state."""
         if len(state) > MAX_STATE_BYTES:
             raise _invalid_state()
         try:
             data = self._sealer.open_text(state, binding, now)
             input_responses, request_digests, once_values, author_state = decode(data)
-        except (UnsealError, ParseError):  # ParseError: a value that the author stored is nested too deeply
+        except (UnsealError, ParseError):  # ParseError means that a value is nested too deeply
             raise _invalid_state() from None
         return RequestState(
             input_responses=input_responses,
@@ -74,19 +74,19 @@ class RequestStateSealer:
 
 
 def compute_binding(principal: str | None, method: str, params: dict[str, Any]) -> bytes:
-    """Return a digest of the request that a state belongs to: its principal, method and parameters."""
+    """Return a digest of the principal, method and parameters that a state belongs to."""
     principal_id = None if principal is None else str(principal)
     bound_values = [principal_id, method, params.get("name"), params.get("uri"), params.get("arguments")]
     return _sha256(encode_canonical(bound_values))
 
 
 def hash_request(request: Any) -> str:
-    """Return a short digest that identifies a question."""
+    """Return a short digest of a question."""
     return _sha256(encode_canonical(request)).hex()[:16]
 
 
 def _sha256(data: bytes) -> bytes:
-    import hashlib  # imported here because hashlib loads OpenSSL, which few servers use
+    import hashlib  # imported here, because hashlib loads OpenSSL, which few servers need
 
     return hashlib.sha256(data).digest()
 

@@ -5,7 +5,7 @@ marks.
 import re
 from typing import Final
 
-# Control characters (C0, C1), surrogates, and characters that reorder, join or hide text or end a line.
+# Control characters, surrogates, and characters that reorder, join or hide text or end a line
 UNSAFE_CHARS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
@@ -19,7 +19,7 @@ def escape_text(text: str) -> str:
 
 
 def escape_line(text: str, limit: int | None = None) -> str:
-    """Escape unsafe characters and line ends, and shorten the text to `limit` characters."""
+    """Escape unsafe characters and line breaks, and shorten the text to `limit` characters."""
     shortened = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
     return escape_text(shortened).replace("\n", "\\n").replace("\t", "\\t")
 

@@ -21,12 +21,11 @@ _NEVER: Final = 2 ** (8 * _EXPIRY_BYTES) - 1
 
 
 class UnsealError(ValueError):
-    """A sealed value that cannot be opened."""
+    """The value cannot be decrypted."""
 
 
 class Sealer:
-    """Seals with the first of its secret keys, and opens with any of them. Without keys, the sealer creates a random
-    one.
+    """Encrypts with the first of its secret keys, and decrypts with any of them. Without keys, it creates a random one.
 
     A value can only be opened for the purpose and in the context that it was sealed for.
     """
@@ -38,7 +37,7 @@ class Sealer:
             raise ValueError(f"a secret key must have at least {_MIN_SECRET_BYTES} bytes")
         self._secrets = secrets or [os.urandom(32)]
         self._purpose = purpose.encode()
-        self._ciphers: dict[bytes, Any] = {}  # ciphers by key id, the newest first
+        self._ciphers: dict[bytes, Any] = {}  # by key ID, newest first
 
     def seal(self, data: bytes, context: bytes, expires_at: float | None = None) -> bytes:
         """Return the sealed data."""
@@ -48,35 +47,34 @@ class Sealer:
         return _VERSION + key_id + nonce + cipher.encrypt(nonce, expiry + data, context)
 
     def open(self, sealed: bytes, context: bytes, now: float = 0.0) -> bytes:
-        """Return the data. Raise UnsealError if the value is unknown, changed, expired or from another context."""
+        """Decrypt the data. Raise UnsealError if it was changed, has expired or is from another context."""
         from cryptography.exceptions import InvalidTag
 
         if sealed[:1] != _VERSION:
             version = sealed[0] if sealed else "none"
-            raise UnsealError(f"unknown format version of a sealed value: {version}. Supported: {_VERSION[0]}")
+            raise UnsealError(f"unknown format version of an encrypted value: {version}. Supported: {_VERSION[0]}")
         cipher = (self._ciphers or self._create_ciphers()).get(sealed[len(_VERSION) : _NONCE_START])
         if cipher is None:
-            raise UnsealError("the value was sealed with another secret key")
+            raise UnsealError("the value was encrypted with another secret key")
         try:
             data = cipher.decrypt(sealed[_NONCE_START:_DATA_START], sealed[_DATA_START:], context)
         except (InvalidTag, ValueError):
-            raise UnsealError("the sealed value was changed, or is from another context") from None
+            raise UnsealError("the encrypted value was changed, or is from another context") from None
         if now >= int.from_bytes(data[:_EXPIRY_BYTES]):
-            raise UnsealError("the sealed value has expired")
+            raise UnsealError("the encrypted value has expired")
         return data[_EXPIRY_BYTES:]
 
     def seal_text(self, data: bytes, context: bytes, expires_at: float | None = None) -> str:
-        """Return the sealed data as URL-safe text."""
+        """Encrypt data as URL-safe text."""
         return base64.urlsafe_b64encode(self.seal(data, context, expires_at)).decode("ascii")
 
     def open_text(self, text: str, context: bytes, now: float = 0.0) -> bytes:
-        """Return the data of a sealed text. Raise UnsealError if the text cannot be opened."""
+        """Decrypt a text. Raise UnsealError if that is impossible."""
         try:
             sealed = base64.b64decode(text, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise UnsealError("not a sealed value") from None
-        # The decoder accepts both alphabets and ignores the last bits, so several texts would decode to the same value.
-        # Only one of these texts is valid.
+        # Several base64 texts decode to the same value. Accept only one of them.
         if base64.urlsafe_b64encode(sealed).decode("ascii") != text:
             raise UnsealError("not a sealed value")
         return self.open(sealed, context, now)
@@ -85,7 +83,7 @@ class Sealer:
         import hashlib
         import hmac
 
-        # Imported here because cryptography is slow to import, and few servers use it.
+        # Import cryptography here, because it is slow to import and few servers need it.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         keys = [hmac.digest(secret, b"dovetail " + self._purpose, "sha256") for secret in self._secrets]

@@ -7,22 +7,22 @@ times `max_event_bytes` in memory. This module knows nothing about JSON or MCP.
 import re
 from dataclasses import dataclass
 
-# This is also the limit for the body of a POST, so both directions have the same limit.
+# The body of a POST has the same limit.
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 _LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
-# int() takes quadratic time for long numbers, and 15 digits of milliseconds are 30,000 years.
+# int() is slow for long numbers, and 15 digits of milliseconds are 30,000 years.
 _MAX_RETRY_DIGITS = 15
 
 
 class EventTooLarge(ValueError):
-    """Raised for an event that is larger than the limit. The rest of the stream cannot be used."""
+    """An event is larger than the limit. The rest of the stream cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """One event. `id` is the last id that the stream set, `retry` is the value that this event set."""
+    """One event. `id` is the last ID of the stream, and `retry` is the value from this event."""
 
     data: str
     event: str = "message"
@@ -31,8 +31,8 @@ class ServerSentEvent:
 
 
 def encode_event(payload: bytes, id: str | None = None, *, name: str | None = None, retry: int | None = None) -> bytes:
-    """Encode one event. An event with an empty payload only sets the id of the stream."""
-    # SSE turns every line end into LF, which JSON treats as white space.
+    """Encode one event. An event with an empty payload only sets the ID of the stream."""
+    # SSE changes every line end to LF, which is only white space in JSON.
     if b"\n" in payload or b"\r" in payload:
         payload = _LINE_END.sub(b"\ndata: ", payload)
     head = b"" if id is None else b"id: %b\n" % _encode_line("id", id)
@@ -44,9 +44,9 @@ def encode_event(payload: bytes, id: str | None = None, *, name: str | None = No
 
 
 def encode_comment(text: str = "") -> bytes:
-    """Encode a comment, which keeps an idle stream alive."""
-    # Some readers pass on data only after a blank line, so a blank line follows the comment. spec:
-    # streamable-http#receiving-messages
+    """Encode a comment. Comments keep an idle stream open."""
+    # Some clients wait for a blank line, so send one after the comment.
+    # spec: streamable-http#receiving-messages
     lines = _LINE_END.split(text.encode())
     return b"\n".join(b": " + line if line else b":" for line in lines) + b"\n\n"
 
@@ -64,7 +64,7 @@ def _encode_retry(retry: int) -> bytes:
 
 
 class SSEParser:
-    """Parses a byte stream into events by the WHATWG rules.
+    """Parses server-sent events by the WHATWG rules.
 
     To reconnect, a client needs `last_event_id` and `retry`. `last_event_id` is the id after the last complete event,
     or None if the stream never set or has cleared it. `retry` is the latest delay in milliseconds.
@@ -90,7 +90,7 @@ class SSEParser:
         self.last_event_id: str | None = None
         self.retry: int | None = None
         self._line = bytearray()
-        self._data = bytearray()  # a single buffer, because a list of short lines would take ten times the memory
+        self._data = bytearray()  # one buffer, because a list of short lines would take ten times the memory
         self._held_bytes = 0
         self._event_name = ""
         self._id: str | None = None
@@ -100,7 +100,7 @@ class SSEParser:
         self._has_failed = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Parse the next bytes and return the events they complete.
+        """Parse more bytes and return the events that are complete.
 
         If an event is too large, return the events before it. The next call raises.
 
@@ -111,7 +111,7 @@ class SSEParser:
         if not self._has_failed:
             self._parse(chunk, events)
         if self._has_failed and not events:
-            raise EventTooLarge(f"an event of the stream is larger than {self.max_event_bytes} bytes")
+            raise EventTooLarge(f"an event in the stream is larger than {self.max_event_bytes} bytes")
         return events
 
     def _parse(self, chunk: bytes, events: list[ServerSentEvent]) -> None:
@@ -126,7 +126,7 @@ class SSEParser:
         self._append_piece(chunk[start:])
 
     def _append_piece(self, piece: bytes) -> bool:
-        # Comments are not stored, so keep-alive comments never reach the limit.
+        # Comments are not stored, so they never exceed the limit.
         if self._held_bytes + len(self._line) + len(piece) > self.max_event_bytes:
             self._has_failed = True
             self._line.clear()
@@ -148,7 +148,7 @@ class SSEParser:
             self._dispatch(events)
 
     def _handle_field(self, name: bytes, value: bytes) -> None:
-        # A comment has an empty name and is ignored like any unknown field.
+        # A comment has an empty name. It is ignored, like any unknown field.
         if name == b"data":
             self._data += value
             self._data += b"\n"

@@ -27,7 +27,7 @@ COMPLETE_RESULT_TYPE: Final = "complete"
 
 _RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
 _LARGE_RESULT_BYTES: Final = 64 * 1024
-_MAX_CACHED_INFO_BYTES: Final = 1024  # client info above this size is not cached
+_MAX_CACHED_INFO_BYTES: Final = 1024  # larger client info is not cached
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
@@ -35,7 +35,7 @@ NAME_HEADER: Final = b"mcp-name"
 
 
 def is_stateless_message(message: dict[str, Any]) -> bool:
-    """Return whether a message declares a stateless version. spec: versioning#terminology"""
+    """Return whether a message has a stateless protocol version. spec: versioning#terminology"""
     params = message.get("params")
     if type(params) is not dict:
         return False
@@ -44,24 +44,24 @@ def is_stateless_message(message: dict[str, Any]) -> bool:
 
 
 class StatelessProtocol:
-    """The stateless protocol of one server."""
+    """Implements the stateless protocol for one server."""
 
     def __init__(self, implementation: Implementation, revisions: Sequence[str], max_result_bytes: int) -> None:
         self._served_revisions = frozenset(revisions).intersection(STATELESS_REVISIONS)
-        self.is_served = bool(self._served_revisions)  # whether the server supports any stateless version
+        self.is_served = bool(self._served_revisions)  # True if the server supports a stateless version
         self._supported_revisions = tuple(reversed([revision for revision in revisions if revision != DRAFT]))
         self._server_info = implementation
         self._max_result_bytes = max_result_bytes
-        self._cached_client_info: Any = None  # client info of the last request, before decoding
+        self._cached_client_info: Any = None  # encoded client info of the last request
         self._cached_client: Implementation | None = None
         meta = {SERVER_INFO: implementation}
-        self._encoded_meta = as_raw(encode(meta))  # nearly every result has this `_meta`
+        self._encoded_meta = as_raw(encode(meta))  # encoded once, because nearly every result has this `_meta`
         self._result_prefix = b',"result":' + encode({"resultType": COMPLETE_RESULT_TYPE, "_meta": meta})[:-1]
 
     def admit(
         self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: Principal | None = None
     ) -> IncomingExchange:
-        """Return the exchange for a request. Pass None as `headers` if the transport has no headers."""
+        """Create the exchange for a request. `headers` is None if the transport has no headers."""
         params: dict[str, Any] = message.get("params") or {}
         meta: Any = params.get("_meta")
         if type(meta) is not dict:
@@ -82,9 +82,7 @@ class StatelessProtocol:
         return IncomingExchange(message["id"], method, params, meta, caller, headers)
 
     def _read_client(self, client_info: Any) -> Implementation | None:
-        """Decode the client info. The result is cached, because consecutive requests usually send the same client
-        info.
-        """
+        """Decode the client info. Requests in a row usually send the same one, so the result is cached."""
         if client_info == self._cached_client_info:
             return self._cached_client
         client = None if client_info is None else convert(client_info, Implementation, label=CLIENT_INFO)
@@ -93,7 +91,9 @@ class StatelessProtocol:
         return client
 
     def seal(self, exchange: IncomingExchange, result: Result | bytes) -> bytes:
-        """Encode the response. Every result contains its type and the server's info. spec: basic#resulttype"""
+        """Encode a response. Every result contains its type and the server's name and version. spec:
+        basic#resulttype
+        """
         if isinstance(result, bytes):
             data = (
                 jsonrpc.encode_result(exchange.id, result)
@@ -119,7 +119,7 @@ class StatelessProtocol:
     def _seal_bytes(self, id: RequestId, body: bytes) -> bytes:
         if len(body) == 2:
             return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b"}}"))
-        # A view saves one copy of a large result. For a small result, a view would cost more than a copy.
+        # For a large result, a memoryview saves a copy. For a small one, a copy is faster.
         rest = memoryview(body)[1:] if len(body) > _LARGE_RESULT_BYTES else body[1:]
         return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b",", rest, b"}"))
 
@@ -139,18 +139,18 @@ class StatelessProtocol:
 
 
 def _check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
-    """Check that a header repeats the value of the body. spec: streamable-http#server-validation"""
+    """Check that a header has the same value as the body. spec: streamable-http#server-validation"""
     header_value = headers.get(header)
-    # Header and body usually contain the same plain text, which needs no decoding.
+    # Usually both are the same plain text, which needs no decoding.
     is_same = type(value) is str and header_value == value.encode()
     if is_same and value.isascii() and value.isprintable() and not value.startswith("=?"):
         return
     name = header.decode("ascii")
     if header_value is None:
-        raise HeaderMismatch(f"Header mismatch: {name} is required")
+        raise HeaderMismatch(f"Header mismatch: the header {name} is required")
     text = decode_value(header_value, header=name) if header == NAME_HEADER else header_value.decode("latin-1")
     if text != value:
-        raise HeaderMismatch(f"Header mismatch: {name} is '{clip(text, 64)}', but the body has another value")
+        raise HeaderMismatch(f"Header mismatch: {name} is '{clip(text, 64)}', but the body has a different value")
 
 
 def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:

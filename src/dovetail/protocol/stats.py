@@ -6,7 +6,7 @@ from dovetail.wire.base import Struct
 
 
 class EndpointStats(Struct, frozen=True, kw_only=True):
-    """The sessions and streams of one HTTP endpoint."""
+    """The number of sessions and streams of one HTTP endpoint."""
 
     sessions: int = 0
     streams: int = 0
@@ -15,7 +15,7 @@ class EndpointStats(Struct, frozen=True, kw_only=True):
 
 
 class ServerStats(Struct, frozen=True, kw_only=True):
-    """Open connections and running calls of a server, in all event loops of this process.
+    """The number of open connections and running calls of a server, in all event loops of this process.
 
     running_calls: requests that are not finished, except subscriptions.
     open_questions: questions that the client has not answered.
@@ -38,7 +38,7 @@ class ServerStats(Struct, frozen=True, kw_only=True):
 
 
 class ClientStats(Struct, frozen=True, kw_only=True):
-    """Open connections and running requests of a client.
+    """The number of open connections and running requests of a client.
 
     connections: 1 while the client is connected, otherwise 0.
     running_requests: requests without a response, including those of stateless subscriptions.
@@ -55,7 +55,7 @@ class ClientStats(Struct, frozen=True, kw_only=True):
 
 
 class HostStats(Struct, frozen=True, kw_only=True):
-    """Open connections and running calls of a host.
+    """The number of open connections and running calls of a host.
 
     connected_servers: servers with a running client. A server counts once per caller that has its own credentials.
     running_calls: calls and subscriptions that use a server now.

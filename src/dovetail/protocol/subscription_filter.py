@@ -24,7 +24,7 @@ LIST_CHANGED_METHODS = {
 
 
 def restrict_filter(requested: SubscriptionFilter, capabilities: ServerCapabilities) -> SubscriptionFilter:
-    """Return the part of a filter that the server supports. spec: subscriptions#acknowledgment"""
+    """Return the parts of a subscription filter that the server supports. spec: subscriptions#acknowledgment"""
     tools, prompts, resources = capabilities.tools, capabilities.prompts, capabilities.resources
     uris = requested.resource_subscriptions if resources is not None and resources.subscribe else None
     return SubscriptionFilter(
@@ -36,7 +36,7 @@ def restrict_filter(requested: SubscriptionFilter, capabilities: ServerCapabilit
 
 
 def get_list_methods(subscription_filter: SubscriptionFilter) -> frozenset[str]:
-    """Return the methods of the list changes in a filter."""
+    """Return the notification methods for the lists in a filter."""
     return _select_list_methods(
         subscription_filter.tools_list_changed,
         subscription_filter.prompts_list_changed,
@@ -44,14 +44,14 @@ def get_list_methods(subscription_filter: SubscriptionFilter) -> frozenset[str]:
     )
 
 
-@cache  # all streams with the same filter share one set
+@cache  # streams with the same filter share one set
 def _select_list_methods(tools: bool, prompts: bool, resources: bool) -> frozenset[str]:
     requested = (TOOLS_LIST_CHANGED, tools), (PROMPTS_LIST_CHANGED, prompts), (RESOURCES_LIST_CHANGED, resources)
     return frozenset(method for method, is_requested in requested if is_requested)
 
 
 def create_matcher(subscription_filter: SubscriptionFilter) -> Callable[[str, str | None], bool]:
-    """Return a function of (method, uri) that returns whether the filter matches."""
+    """Return a function that takes (method, uri) and returns whether the filter matches."""
     list_methods = get_list_methods(subscription_filter)
     keys = frozenset(map(uri_key, subscription_filter.resource_subscriptions or ()))
 
@@ -64,7 +64,7 @@ def create_matcher(subscription_filter: SubscriptionFilter) -> Callable[[str, st
 
 
 def group_spellings(uris: Iterable[str]) -> dict[str, list[str]]:
-    """Group URIs by their key. The URIs keep the listener's spelling."""
+    """Group URIs that mean the same resource. Keep them as the listener wrote them."""
     uris_by_key: dict[str, list[str]] = {}
     for uri in dict.fromkeys(uris):
         uris_by_key.setdefault(uri_key(uri), []).append(uri)
@@ -72,5 +72,5 @@ def group_spellings(uris: Iterable[str]) -> dict[str, list[str]]:
 
 
 def find_subscribed_uris(uris_by_key: Mapping[str, list[str]], uri: str | None) -> list[str | None]:
-    """Return the URIs for the notifications of one change, each in the listener's spelling."""
+    """Return the URIs to notify about one change, exactly as the listener wrote them."""
     return [None] if uri is None else [*uris_by_key.get(uri_key(uri), (uri,))]

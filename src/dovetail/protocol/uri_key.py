@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-# Matches a URI that equals its key: no escapes, only ASCII, and no upper case in scheme and authority.
+# Matches a URI that is already normalized: only ASCII, no escapes, and a lower-case scheme and authority.
 _IS_KEY: Final = re.compile(
     r"[^:/?#%A-Z\x80-\U0010ffff]*+:(?:(?!//)|//[^/?#%A-Z\x80-\U0010ffff]*+(?=[/?#]|\Z))[^%\x80-\U0010ffff]*+"
 )
@@ -24,17 +24,17 @@ _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _SHORTEST_ESCAPES: Final = [chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in range(256)]
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
-# The longest request line that nginx and Apache accept by default. Longer URIs are not decoded.
+# nginx and Apache accept request lines of this length by default. Longer URIs are not decoded.
 MAX_URI_CHARS: Final = 8192
-_DECODING_ROUNDS: Final = 4  # how often a chain of programs may decode the same URI
+_DECODING_ROUNDS: Final = 4  # how often several programs together may decode a URI
 _CACHED_READINGS: Final = 512
-_MAX_CACHED_CHARS: Final = 512  # longer URIs are not cached, so that untrusted callers cannot fill the memory
+_MAX_CACHED_CHARS: Final = 512  # longer URIs are not cached, because callers could fill the memory
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BLANKS: Final = re.compile(r"[\x00-\x20\x7f]")
-# Escapes of ? and #, which must stay because the plain characters end the path.
+# The escapes of ? and # must stay, because the plain characters would end the path.
 _KEPT_ESCAPES: Final = re.compile(r"%(?=3[Ff]|23)")
-# Matches a URI that all programs read in the same way, except for the meaning of its first segment.
+# Matches a URI that all programs read in the same way. Only the meaning of its first segment may differ.
 _SIMPLE: Final = re.compile(r"[a-z][a-z0-9+.-]*+:/*+(?:[\w~!$&'()*+,;=:@-][\w.~!$&'()*+,;=:@-]*+/?)*+", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _THIS_MACHINE: Final = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
@@ -45,7 +45,7 @@ _DRIVE: Final = re.compile(r"(/*[A-Za-z])\|(?=/|\Z)")
 
 
 def uri_key(uri: str) -> str:
-    """Return the canonical form of a URI by RFC 3986, section 6.2.2, without resolving dot segments.
+    """Normalize a URI by RFC 3986, section 6.2.2. Dot segments stay.
 
     Scheme and host are in lower case, escapes of unreserved characters are decoded, the other escapes are in upper
     case, and characters outside ASCII are escaped. Two URIs with the same key name the same resource.
@@ -63,7 +63,7 @@ def uri_key(uri: str) -> str:
 
 
 def fold_site(uri: str) -> str:
-    """Return a URI with scheme and host in lower case, because case does not matter in these parts."""
+    """Return a URI with its scheme and host in lower case."""
     site = _SITE.match(uri)
     if site is None:
         return uri
@@ -74,20 +74,20 @@ def fold_site(uri: str) -> str:
 
 
 def is_uri(name: str) -> bool:
-    """Return whether a name begins with a scheme, so that a lenient parser may read it as a URI."""
+    """Return whether a name starts with a scheme, so that a parser may read it as a URI."""
     return _URI.match(_strip(name)) is not None
 
 
 def rule_keys(uri: str) -> frozenset[str]:
-    """Return the forms of a URI in a rule. The rule matches every URI that has one of these forms among its
-    readings.
+    """Return the normalized forms of a URI in a rule. The rule matches each URI that a program may read
+    as one of them.
     """
     texts = _clean_texts(uri)
     return frozenset({uri_key(uri), *(form for text in texts[:1] for form in _forms(text, lenient=False))})
 
 
 def uri_readings(uri: str) -> frozenset[str]:
-    """Return every form in which a program may understand a URI.
+    """Return every form in which a program may read a URI.
 
     Programs differ in which characters they decode and how often, in the order of decoding and resolving dot segments,
     and in how they treat slashes, backslashes, control characters, the authority of `file:`, query and fragment.
@@ -96,9 +96,7 @@ def uri_readings(uri: str) -> frozenset[str]:
 
 
 def is_ambiguous(uri: str) -> bool:
-    """Return whether programs may disagree about the resource of a URI. A URI that is too long to decode counts as
-    ambiguous.
-    """
+    """Return whether programs may disagree about which resource a URI means. Very long URIs count as ambiguous."""
     if len(uri) > MAX_URI_CHARS:
         return True
     plain = uri
@@ -113,7 +111,7 @@ def is_ambiguous(uri: str) -> bool:
         return False
     if _family(match[1]) == "file" and len(match[2]) != 2:
         return False
-    # Some programs decode or normalize an authority before they search for its end.
+    # Some programs decode a URI before they search for the end of the authority.
     authority = re.split("[/?#]", match[3], maxsplit=1)[0]
     host = unquote(authority)
     if any(delimiter in host and delimiter not in authority for delimiter in "/?#@"):
@@ -122,7 +120,7 @@ def is_ambiguous(uri: str) -> bool:
 
 
 def split_authority(uri: str) -> tuple[str, str]:
-    """Split a URI, or a pattern for URIs, into the part up to the end of the authority and the rest."""
+    """Split a URI or a URI pattern after its authority."""
     start = uri.find("://")
     if start < 0:
         return uri, ""
@@ -146,12 +144,12 @@ _cached_readings = lru_cache(_CACHED_READINGS)(_readings)
 
 
 def _strip(uri: str) -> str:
-    """Remove the characters that URL parsers ignore: control characters, and spaces at both ends."""
+    """Remove characters that URL parsers ignore: control characters, and spaces at both ends."""
     return _CONTROLS.sub("", uri).strip(" ")
 
 
 def _clean_texts(uri: str) -> list[str]:
-    """Return the decoded URI, and the decoded URI with dot segments resolved before or after each round of decoding."""
+    """Return a decoded URI, with and without dot segments. Each round of decoding may reveal more of them."""
     if _SIMPLE.fullmatch(uri):
         return [uri]
     text = _strip(uri).replace("\\", "/")
@@ -162,7 +160,7 @@ def _clean_texts(uri: str) -> list[str]:
             break
         rounds.append(text)
     texts = [_decode(rounds[-1])]
-    if "/." in text or len(rounds) > 1:  # only these texts can contain dot segments
+    if "/." in text or len(rounds) > 1:  # other texts contain no dot segments
         texts += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
     return [*dict.fromkeys(texts)]
 
@@ -181,7 +179,7 @@ def _unquote(text: str) -> str:
 
 
 def _resolve_dots(text: str) -> str:
-    """Resolve dot segments, including escaped ones. Do not collapse slashes, because URL parsers do not either."""
+    """Resolve dot segments, also escaped ones. Keep repeated slashes, because URL parsers keep them."""
     end = re.search("[?#]", text)
     path, tail = (text, "") if end is None else (text[: end.start()], text[end.start() :])
     start = path.find(":") + 1
@@ -200,7 +198,7 @@ def _resolve_dots(text: str) -> str:
 
 
 def _forms(text: str, *, lenient: bool) -> Iterator[str]:
-    """Yield each form of a decoded URI that a rule may contain.
+    """Yield the forms of a decoded URI that a rule may contain.
 
     lenient: also omit the parts that some programs ignore: the user, the port of an unknown scheme, the fragment, and
     the query of a file.
@@ -224,8 +222,8 @@ def _forms(text: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _family(scheme: str) -> str:
-    """Return the scheme that decides how a URI is read. It is `file` for `file` and also for `files+file`, a file URI
-    of a server that is mounted as `files`.
+    """Return the scheme that decides how a URI is read. `files+file` counts as `file`: a file URI of a server mounted
+    as `files`.
     """
     return scheme.lower().rpartition("+")[2]
 
@@ -255,7 +253,9 @@ def _web_places(path: str, default_port: str) -> Iterator[str]:
 
 
 def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
-    """Yield the first part of the URI as an authority and as a segment, because servers differ about custom schemes."""
+    """Yield the first part of a URI as an authority and as a path segment, because servers read custom schemes
+    differently.
+    """
     if slashes == 2 or lenient:
         first, slash, inner = path.partition("/")
         paths = [*_paths(inner)] if slash else [""]
@@ -269,7 +269,7 @@ def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
-    """Yield an authority, and if lenient also its host without user and port."""
+    """Yield an authority. If lenient, also yield its host without user and port."""
     host = _fold_host(authority)
     yield host
     if lenient and ("@" in host or ":" in host):
@@ -278,7 +278,7 @@ def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _paths(path: str) -> Iterator[str]:
-    """Yield a path with slashes collapsed and dots resolved, and also without a slash at its end."""
+    """Yield a path without repeated slashes and dot segments, with and without its last slash."""
     segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -292,7 +292,7 @@ def _paths(path: str) -> Iterator[str]:
 
 
 def _tails(tail: str, *, drop_query: bool, drop_fragment: bool) -> Iterator[str]:
-    """Yield query and fragment, and also both with the parameters of the query sorted."""
+    """Yield the query and fragment, also with sorted query parameters."""
     query, separator, fragment = tail.partition("#")
     for query_form in (query, "?" + "&".join(sorted(pair for pair in query[1:].split("&") if pair))):
         yield f"{query_form if query_form != '?' else ''}{separator if fragment else ''}{fragment}"
@@ -308,7 +308,7 @@ def _fold_host(host: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape each literal percent sign, so that templates can match the text."""
+    """Escape percent signs, so that templates match them literally."""
     return _LITERAL_PERCENT.sub("%25", text).replace("%3f", "%3F") if "%" in text else text
 
 
@@ -316,7 +316,7 @@ def nfc(text: str) -> str:
     """Return a text in Unicode normal form C."""
     if text.isascii():
         return text
-    from unicodedata import normalize  # imported only for text outside ASCII
+    from unicodedata import normalize  # only needed for text that is not ASCII
 
     return normalize("NFC", text)
 

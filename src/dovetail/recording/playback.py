@@ -73,7 +73,8 @@ def _find_request_key(
     key: tuple[int | None, str], pending: Iterable[tuple[int | None, str]]
 ) -> tuple[int | None, str] | None:
     """Find the request for a recorded response. It has the same HTTP exchange, or it is the only request with that ID
-    if the stream was resumed."""
+    if the stream was resumed.
+    """
     if key in pending:
         return key
     candidates = [candidate for candidate in pending if candidate[1] == key[1]]

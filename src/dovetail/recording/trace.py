@@ -35,7 +35,8 @@ _lock: Final = threading.Lock()
 
 class RecordingWriter:
     """Writes messages to a recording file. Several writers can share a file, so a writer repeats its header after
-    another one wrote."""
+    another one wrote.
+    """
 
     def __init__(self, file: str | Path, name: str) -> None:
         self._file = str(file).replace("{name}", _sanitize_name(name))
@@ -93,7 +94,8 @@ def _sanitize_name(name: str) -> str:
 
 def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
     """Return a function that creates one recorder per HTTP request. Each recorder adds the number of the request to its
-    messages."""
+    messages.
+    """
     numbers = itertools.count(1)
 
     def create_recorder() -> Recorder:

@@ -68,7 +68,8 @@ def command(ctx: click.Context, strict: bool, **params: Any) -> int:
 
 def _split_targets(options: TargetOptions) -> tuple[TargetOptions, TargetOptions]:
     """Return the options for both targets. If one target is a recording, both use the protocol version of the
-    recording."""
+    recording.
+    """
     args = options.args
     recording = next((arg for arg in args if arg.endswith(".jsonl")), None)
     if recording is not None and options.protocol_version is None:

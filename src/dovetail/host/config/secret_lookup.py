@@ -153,7 +153,8 @@ class SecretLookup:
 
     def mask(self, value: Any) -> Any:
         """Mask secrets in a JSON value or a text. Secrets are resolved values, and values whose names look like
-        secrets."""
+        secrets.
+        """
         return mask_secrets(self._replace_secrets(value))
 
     def has_known_secret(self, encoded_value: bytes) -> bool:
@@ -247,7 +248,8 @@ class SecretResolver:
 
     def mask(self, value: Any) -> Any:
         """Mask secrets in a JSON value or a text. Secrets are resolved values, and values whose names look like
-        secrets."""
+        secrets.
+        """
         return self._lookup.mask(value)
 
 

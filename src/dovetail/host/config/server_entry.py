@@ -346,7 +346,8 @@ def _parse_setting(name: str, value: Any) -> Any:
 
 def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return which tools to offer. `include_tools` under x-dovetail wins over the host's filter. A tool that either
-    filter excludes is not offered."""
+    filter excludes is not offered.
+    """
     filters: dict[str, list[str]] = {}
     included = [entry[name] for name in ("includeTools", "enabled_tools") if entry.get(name) is not None]
     # In Goose, an empty list allows all tools.

@@ -38,7 +38,8 @@ _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No
 
 def _build_form(*, can_remember: bool) -> dict[str, Any]:
     """Return the schema of the consent form. Callers that are not recognized in later requests can only allow one
-    request."""
+    request.
+    """
     choices = {name: text for name, text in _CHOICES.items() if can_remember or name != "session"}
     field = {"type": "string", "title": "Allow this?", "enum": [*choices], "enumNames": [*choices.values()]}
     return {"type": "object", "properties": {"allow": field}, "required": ["allow"]}
@@ -141,7 +142,8 @@ class ConsentRound:
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """Ask the caller's user. Raise ConsentRequired if a stateless caller must repeat the request with
-        the answer."""
+        the answer.
+        """
         params = {
             "mode": "form",
             "message": request.text,
@@ -222,7 +224,8 @@ class ConsentRound:
 
     def wrap_result(self, result: Result | bytes) -> Result | bytes:
         """Return the result for the caller. If the server asks for input, encrypt its state together with the user's
-        consent."""
+        consent.
+        """
         if not self._has_asked or not self._exchange.caller.is_stateless:
             return result
         input_required = find_input_required(result, self._exchange.method)

@@ -126,7 +126,8 @@ class Upstream:
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Subscribe to resources, and log a warning if the server refuses. The returned function ends the
-        subscription."""
+        subscription.
+        """
         allowed_uris = [uri for uri in uris if self.can_receive_updates(uri, principal)]
         if not allowed_uris:
             return lambda: None
@@ -230,7 +231,8 @@ class Upstream:
 
     async def _ask_later(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
         """Ask about a result after the call. If the caller cannot be asked directly, ask the host's user, because
-        repeating the request would repeat the call."""
+        repeating the request would repeat the call.
+        """
         if consent_round.can_ask_directly:
             return await consent_round.ask(request)
         return await self._ask_host(request, "the client cannot be asked after a call")

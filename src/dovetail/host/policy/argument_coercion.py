@@ -118,7 +118,8 @@ def create_expected_schemas(schema: Schema | None) -> ExpectedSchemas:
 
 def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
     """Yield each value that a server may read. The first is `value` itself, or UNCLEAR if the schema does
-    not allow it."""
+    not allow it.
+    """
     expected_schemas.steps.use()
     types, value_type = expected_schemas.types, get_json_type(value)
     if value_type not in types:
@@ -137,7 +138,8 @@ def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
     """Yield each value that a server may read at a JSON pointer. There is at least one, which may be MISSING or
-    UNCLEAR."""
+    UNCLEAR.
+    """
     steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
     yield from _iter_values(arguments, create_expected_schemas(schema), steps)
 

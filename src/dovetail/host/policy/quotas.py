@@ -98,7 +98,8 @@ class Meter:
         self, server: str, tool: str, limits: ToolLimits, kind: str = "tool.call"
     ) -> AsyncGenerator[None]:
         """Run one call within the limits. Wait if too many calls are running. Raise PolicyError if the rate is
-        exceeded."""
+        exceeded.
+        """
         tool = tool if kind == "tool.call" else kind
         if limits.rate is not None:
             self.record_call(server, tool, limits.rate)

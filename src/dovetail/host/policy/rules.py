@@ -179,13 +179,15 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "PolicyRequest":
         """Return the question about a call with these arguments, decoded by the schema. Send the decoded arguments to
-        the server."""
+        the server.
+        """
         return replace(self, arguments=normalize(self.schema, arguments))
 
 
 def evaluate_hint(request: PolicyRequest, name: str) -> bool:
     """Return the value of an annotation such as `destructive`. If the server is not trusted, return the
-    riskier value."""
+    riskier value.
+    """
     annotations = request.annotations if request.trusted and request.annotations is not None else ToolAnnotations()
     match name:
         case "read_only":

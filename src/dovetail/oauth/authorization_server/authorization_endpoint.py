@@ -56,13 +56,13 @@ T = TypeVar("T")
 
 METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
 
-_RENEWAL_LOCK_TTL_S: Final = 40.0  # longest time that one process holds the lock for renewing a token
+_RENEWAL_LOCK_TTL_S: Final = 40.0  # a process may hold the lock for renewing a token this long
 _RENEWAL_POLL_INTERVAL_S: Final = 0.2
 _MAX_RENEWAL_POLLS: Final = 50
-_PENDING_REQUEST_TTL_S: Final = 600.0  # time in which the user must decide
+_PENDING_REQUEST_TTL_S: Final = 600.0  # how long the user has to decide
 _CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
-_MAX_PARAMETER_CHARS: Final = 4096  # longest state, scope or resource parameter
-# Scripts of any web page may call these paths, because the endpoints do not use cookies.
+_MAX_PARAMETER_CHARS: Final = 4096  # maximum length of the state, scope and resource parameters
+# Scripts on any web page may call these endpoints, because they do not use cookies.
 _CORS_PATHS: Final = frozenset({METADATA_PATH, "/jwks", "/token", "/register", "/revoke"})
 _PREFLIGHT_HEADERS: Final = {
     "access-control-allow-methods": "GET, POST",
@@ -72,7 +72,7 @@ _PREFLIGHT_HEADERS: Final = {
 
 
 class AuthorizationEndpoints:
-    """The browser endpoints of one authorization server."""
+    """The endpoints that a user's browser opens during a login."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class AuthorizationEndpoints:
         self._identity_provider = identity_provider
         self._sealer = sealer
         self._request_seal_context = (
-            # The issuer is part of the context, because other servers may use the same secret.
+            # The context contains the issuer, because several servers may share a secret key.
             f"authorization request of {settings.issuer}"
         )
         self._known_clients = {client.client_id: client for client in settings.clients}
@@ -99,15 +99,14 @@ class AuthorizationEndpoints:
         )
         self._token_endpoint = TokenEndpoint(settings, store, token_issuer, client_authenticator)
         self._fetch_limiter = RateLimiter(settings.max_fetches_per_minute, 60.0)
-        # Counts failures per user and address.
+        # Counts failed logins per user and address.
         self._login_failure_limiter = RateLimiter(settings.max_failures_per_minute, 60.0)
-        self._address_failure_limiter = RateLimiter(
-            settings.max_failures_per_minute * 5, 60.0
-        )  # counts failures per address, for all users
-        self._user_failure_limiter = RateLimiter(
-            settings.max_failures_per_minute * 10, 60.0
-        )  # counts failures per user, from any address
-        self._decision_limiter = RateLimiter(settings.max_decisions_per_minute, 60.0)  # counts decisions per address
+        # Counts failed logins per address, for all users.
+        self._address_failure_limiter = RateLimiter(settings.max_failures_per_minute * 5, 60.0)
+        # Counts failed logins per user, from any address.
+        self._user_failure_limiter = RateLimiter(settings.max_failures_per_minute * 10, 60.0)
+        # counts consent decisions per address
+        self._decision_limiter = RateLimiter(settings.max_decisions_per_minute, 60.0)
         is_https = settings.issuer.startswith("https://")
         self._cookie_name = "__Host-dovetail" if is_https else "dovetail"
         self._cookie_attributes = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if is_https else "")
@@ -157,7 +156,7 @@ class AuthorizationEndpoints:
             return add_headers(response, {"retry-after": "60"})
 
     def _serve_metadata(self, request: Request) -> Flow[HTTPResponse]:
-        """Serve the metadata. The issuer is exactly the configured text. RFC 8414"""
+        """Serve the metadata of the authorization server. The issuer is exactly as configured. RFC 8414"""
         yield Now()
         issuer, settings = self._settings.issuer, self._settings
         metadata: dict[str, Any] = {
@@ -226,8 +225,8 @@ class AuthorizationEndpoints:
             self._settings.warn(message)
 
     def _find_client(self, client_id: str | None, address: str, now: float) -> Flow[ClientRecord]:
-        """Return the client with this id. Raise InvalidClient if the client is unknown. The number of fetched documents
-        per address is limited.
+        """Return the client with this ID. Raise InvalidClient if it is unknown. Each address can only cause a limited
+        number of fetches.
         """
         if client_id is None:
             raise InvalidClient("client_id is missing", "invalid_request")
@@ -242,18 +241,18 @@ class AuthorizationEndpoints:
             raise InvalidClient("unknown client", "invalid_client")
         host, is_trusted = urlsplit(client_id).hostname or "", self._settings.is_trusted_client
         if is_trusted is not None and not is_trusted(host):
-            raise InvalidClient("clients of this host are not accepted", "invalid_client")
+            raise InvalidClient("clients from this host are not accepted", "invalid_client")
         self._check_fetch_limit(address, now)
         response = yield FetchUntrusted(client_id)
         client = clients.parse_client_document(client_id, response)
-        with contextlib.suppress(StoreFull):  # if the store is full, the document is fetched again next time
+        with contextlib.suppress(StoreFull):  # if the store is full, fetch the document again next time
             self._store.put(
                 record_kind, client_id, encode_record(client), now + clients.get_document_ttl(response.headers), now
             )
         return client
 
     def _check_fetch_limit(self, address: str, now: float) -> None:
-        """Raise OAuthError if this address has caused too many fetches of client documents."""
+        """Raise OAuthError if this address has made the server fetch too many client documents."""
         if wait_s := self._fetch_limiter.take(address, now):
             raise OAuthError(rate_limit_response(wait_s))
 
@@ -269,8 +268,8 @@ class AuthorizationEndpoints:
             return _error_page("This application cannot request access", str(exc).capitalize() + ".")
         redirect_uri = clients.match_redirect_uri(client, fields.get("redirect_uri"))
         if redirect_uri is None:
-            # Do not redirect, because an unregistered URI may belong to an attacker. spec:
-            # security-considerations#open-redirection
+            # Do not redirect, because an unregistered URI may belong to an attacker.
+            # spec: security-considerations#open-redirection
             return _error_page("This application cannot request access", "The redirect URI is not registered.")
         problem = self._find_problem(fields)
         if problem is not None:
@@ -291,7 +290,7 @@ class AuthorizationEndpoints:
             csrf=secrets.token_urlsafe(24),
             until=now + _PENDING_REQUEST_TTL_S,
         )
-        # The page contains the sealed request, so unanswered requests take no space in the store.
+        # The page itself contains the encrypted request, so open requests need no space in the store.
         response = self._render_consent(
             client,
             authorization_request,
@@ -303,7 +302,8 @@ class AuthorizationEndpoints:
     def _find_problem(self, fields: Mapping[str, str]) -> tuple[str, str] | None:
         if fields.get("response_type") != "code":
             return "unsupported_response_type", "response_type must be code"
-        # Without PKCE, a code can be stolen in transit. spec: security-considerations#authorization-code-protection
+        # Without PKCE, an attacker could use a stolen code.
+        # spec: security-considerations#authorization-code-protection
         if fields.get("code_challenge_method") != "S256" or not _CODE_CHALLENGE.fullmatch(
             fields.get("code_challenge", "")
         ):
@@ -320,8 +320,8 @@ class AuthorizationEndpoints:
         return tuple(scope for scope in requested if not supported or scope in supported)
 
     def _redirect_error(self, redirect_uri: str, state: str | None, error: str, description: str) -> HTTPResponse:
-        """Report an error to the client only if its redirect URI is on the user's machine. Otherwise show the error to
-        the user. Anyone can register a client, so another redirect could lead to a malicious site.
+        """Send an error to the client only if its redirect URI is on the user's machine. Otherwise show the error to
+        the user, because anyone can register a client with a malicious site.
 
         spec: security-considerations#open-redirection
         """
@@ -351,7 +351,7 @@ class AuthorizationEndpoints:
         return html_response(html, 200 if problem is None else 403, form_target=authorization_request.redirect_uri)
 
     def _handle_consent(self, request: Request) -> Flow[HTTPResponse]:
-        """Handle the user's decision. It must come from the browser that showed the consent page."""
+        """Handle the user's decision. It must come from the browser that opened the consent page."""
         now: float = yield Now()
         fields = request.fields or {}
         sealed_request = fields.get("request", "")
@@ -394,7 +394,7 @@ class AuthorizationEndpoints:
         return self._redirect_with_code(authorization_request, subject, now)
 
     def _is_still_valid(self, authorization_request: AuthorizationRequest, address: str, now: float) -> Flow[bool]:
-        """Return whether the server would still accept the request, with the same client, redirect URI and scopes."""
+        """Return whether the client, redirect URI and scopes of a request are still accepted."""
         try:
             client = yield from self._find_client(authorization_request.client_id, address, now)
         except InvalidClient:
@@ -408,7 +408,7 @@ class AuthorizationEndpoints:
         )
 
     def _mark_decided(self, sealed_request: str, authorization_request: AuthorizationRequest, now: float) -> bool:
-        """Mark a request as decided. Return whether the request was still open."""
+        """Mark a request as decided. Return False if it was already decided."""
         return self._store.add("decided", hash_secret(sealed_request), b"1", authorization_request.until, now) is None
 
     def _is_same_browser(self, request: Request, browser_hash: str) -> bool:
@@ -416,16 +416,16 @@ class AuthorizationEndpoints:
         return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
     def _is_same_origin(self, request: Request) -> bool:
-        """Return whether a form came from our page. If a page sends no referrer, browsers send `null` as its origin."""
+        """Return whether a form was sent from our own page. Browsers may send the origin `null` for it."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
     def _sign_in(self, name: str, password: str, address: str, now: float) -> Flow[str | None]:
-        """Return the user's subject. Each attempt counts as a failure until it succeeds, because many attempts can run
-        at once.
+        """Check the password and return the user's subject. Each attempt counts as failed until it succeeds, because
+        many can run at once.
         """
         name = name[:128]
-        user = name.casefold()  # counts all spellings together, because the user database may ignore case
+        user = name.casefold()  # The user database may ignore case, so count all spellings as one user.
         limiters = (
             (self._login_failure_limiter, f"{user} {address}"),
             (self._address_failure_limiter, address),
@@ -473,7 +473,7 @@ class AuthorizationEndpoints:
     def _redirect_to_provider(
         self, authorization_request: AuthorizationRequest, sealed_request: str, now: float
     ) -> Flow[HTTPResponse]:
-        """Send the browser to the provider. Call this only after the user has consented to this client.
+        """Send the browser to the upstream provider. Call this only after the user has allowed the client.
 
         spec: security-considerations#confused-deputy-problem
         """
@@ -496,14 +496,11 @@ class AuthorizationEndpoints:
             now + _PENDING_REQUEST_TTL_S,
             now,
         )
-        # Send a page instead of a redirect, because browsers apply the page's form policy to all redirects after the
-        # form.
+        # Send a page instead of a redirect, because browsers apply the page's form policy to redirects of a form.
         return html_response(pages.render_provider_redirect(self._identity_provider.name, provider_url))
 
     def _handle_callback(self, request: Request) -> Flow[HTTPResponse]:
-        """Handle the redirect from the provider. The redirect must come from the browser in which the user
-        consented.
-        """
+        """Handle the redirect from the upstream provider. It must come from the browser in which the user consented."""
         now: float = yield Now()
         assert self._identity_provider is not None
         fields = request.fields or {}
@@ -535,13 +532,11 @@ class AuthorizationEndpoints:
         )
 
     def upstream_token(self, family: str, subject: str) -> Flow[str | None]:
-        """Return a fresh token of the provider for a user's grant. Only the server may use this token, never a
-        client.
-        """
+        """Return a valid token of the upstream provider for a user. Only the server may use it, never a client."""
         now: float = yield Now()
         grant, token = self._load_upstream_token(family, subject, now)
         if grant is not None and token is not None and not token.is_fresh(now):
-            yield AcquireLock()  # a provider may accept its refresh token only once
+            yield AcquireLock()  # the provider may accept its refresh token only once
             grant, token = self._load_upstream_token(family, subject, now)
         if grant is None or token is None or token.is_fresh(now):
             return None if token is None else token.access_token
@@ -554,8 +549,8 @@ class AuthorizationEndpoints:
         return grant, self._open(grant.upstream, family, Token, now)
 
     def _renew_upstream_token(self, grant: TokenGrant, now: float) -> Flow[str | None]:
-        """Renew the provider's token in one process at a time, because a provider may treat a second use of its refresh
-        token as theft.
+        """Renew the provider's token in one process at a time. A provider may treat a second use of its refresh token
+        as theft.
         """
         family, subject = grant.family, grant.subject
         for _ in range(_MAX_RENEWAL_POLLS):
@@ -585,7 +580,7 @@ class AuthorizationEndpoints:
         if new_token is None:
             return None
         sealed_token = self._seal(new_token, grant.family)
-        # A grant that was revoked during the request to the provider stays revoked.
+        # If the grant was revoked in the meantime, it stays revoked.
         return (
             new_token.access_token
             if self._token_issuer.update_grant(replace(grant, upstream=sealed_token), now)
@@ -602,9 +597,7 @@ class AuthorizationEndpoints:
             return None
 
     def _warn_provider_failure(self, exc: LoginFailed) -> None:
-        """Log an error of the provider that concerns this server, because users do not see it. Do not log errors that
-        concern a user.
-        """
+        """Log an error of the provider that the operator must fix. Errors of a single user are not logged."""
         if exc.__cause__ is not None:
             self._warn(f"{exc}: {exc.__cause__}")
 

@@ -31,14 +31,14 @@ from dovetail.wire.raw_message import to_plain
 JWT_BEARER_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 _LEEWAY_S: Final = 30.0
-# Longest lifetime of an assertion. The server remembers each used assertion for its lifetime.
+# Maximum lifetime of a client assertion. The server remembers used assertions for this long.
 _MAX_ASSERTION_TTL_S: Final = 3600.0
 _MAX_JTI_CHARS: Final = 256
-_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # limit for each URL of keys
+_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # limit for each key URL
 
 
 class OAuthError(Exception):
-    """An OAuth error. Raising it ends the request with an error response."""
+    """Ends a request with an OAuth error response."""
 
     def __init__(self, response: HTTPResponse) -> None:
         super().__init__(response.status_code)
@@ -51,7 +51,7 @@ def create_oauth_error(error: str, description: str, status: int = 400) -> OAuth
 
 
 class ClientAuthenticator:
-    """Authenticates the clients of one issuer.
+    """Checks the identity of clients at the token endpoint.
 
     `find_client` returns a client by its id, or raises InvalidClient. `check_fetch_limit` raises if an address has
     caused too many fetches.
@@ -65,7 +65,7 @@ class ClientAuthenticator:
         find_client: Callable[[str | None, str, float], Any],
         check_fetch_limit: Callable[[str, float], None],
     ) -> None:
-        self._audience = (issuer, endpoint)  # an assertion may have either value as its audience
+        self._audience = (issuer, endpoint)  # both are valid audiences for a client assertion
         self._issuer = issuer
         self._store = store
         self._find_client = find_client
@@ -74,7 +74,9 @@ class ClientAuthenticator:
         self._failed_fetch_limiter = RateLimiter(1, 60.0)
 
     def authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
-        """Return the client if it authenticates with the method it registered. Otherwise raise OAuthError."""
+        """Return the client if it proves its identity with the method that it registered. Otherwise raise
+        OAuthError.
+        """
         credentials, assertion = parse_basic_auth(request), fields.get("client_assertion")
         client_id = read_claimed_client_id(request, fields)
         named_client_id = fields.get("client_id", client_id)
@@ -120,7 +122,7 @@ class ClientAuthenticator:
             raise create_oauth_error("invalid_client", f"invalid client assertion: {exc}", 401) from None
 
     def _verify_assertion(self, client: ClientRecord, assertion: str, address: str, now: float) -> Flow[dict[str, Any]]:
-        """Return the claims of an assertion, verified with the cached keys or with newly fetched ones."""
+        """Return the claims of a client assertion. Verify it with cached keys, or fetch the keys again."""
         header = signing.read_header(assertion)
         keys = signing.select_keys(self._load_keys(client, now), header, ASYMMETRIC_ALGORITHMS)
         try:
@@ -138,7 +140,7 @@ class ClientAuthenticator:
         return signing.parse_jwks(client.jwks or {"keys": []} if stored is None else to_plain(stored))
 
     def _fetch_keys(self, client: ClientRecord, url: str, address: str, now: float) -> Flow[PublicKeys]:
-        """Fetch the keys of a client. The number of fetches is limited, because a client can choose any URL."""
+        """Fetch the public keys of a client. The number of fetches is limited, because a client can choose any URL."""
         if self._key_fetch_limiter.compute_wait(url, now) or self._failed_fetch_limiter.compute_wait(url, now):
             raise TokenRejected("the client's keys were fetched too often")
         self._check_fetch_limit(address, now)
@@ -151,16 +153,18 @@ class ClientAuthenticator:
             self._failed_fetch_limiter.take(url, now)
             raise TokenRejected("the client's keys cannot be fetched") from None
         expires_at = now + get_document_ttl(response.headers)
-        with contextlib.suppress(StoreFull):  # if the store is full, the keys are fetched again next time
+        with contextlib.suppress(StoreFull):  # if the store is full, fetch the keys again next time
             self._store.put(
                 "client keys", client.client_id, encode({"keys": [key.jwk for key in keys]}), expires_at, now
             )
         return keys
 
     def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], now: float) -> None:
-        # An assertion must have one audience, because each of several audiences could replay it at the others.
+        # With several audiences, each of them could send the assertion to the others.
         if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
-            raise TokenRejected("issuer and subject must be the client, and this server must be the only audience")
+            raise TokenRejected(
+                "the assertion's issuer and subject must be the client ID, and its only audience must be this server"
+            )
         assertion_id = claims.get("jti")
         if not isinstance(assertion_id, str) or not 0 < len(assertion_id) <= _MAX_JTI_CHARS:
             raise TokenRejected("it has no usable jti")
@@ -173,7 +177,7 @@ class ClientAuthenticator:
 
 
 def parse_basic_auth(request: Request) -> tuple[str, str] | None:
-    """Return the name and secret of a Basic Authorization header."""
+    """Return the name and secret in a Basic Authorization header."""
     scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -185,7 +189,7 @@ def parse_basic_auth(request: Request) -> tuple[str, str] | None:
 
 
 def read_claimed_client_id(request: Request, fields: Mapping[str, str]) -> str | None:
-    """Return the client id that a request claims, without verification."""
+    """Return the client ID in a request, without verifying it."""
     credentials = parse_basic_auth(request)
     if credentials is not None:
         return credentials[0]

@@ -20,22 +20,22 @@ from dovetail.oauth.metadata import is_valid_netloc
 from dovetail.protocol.http_checks import LOOPBACK
 
 AUTH_METHODS: Final = ("none", "client_secret_post", "client_secret_basic", "private_key_jwt")
-ANY_SECRET_METHOD: Final = "client_secret"  # the client may send its secret in the header or in the form
+ANY_SECRET_METHOD: Final = "client_secret"  # the client may send its secret in a header or in the form
 GRANT_TYPES: Final = ("authorization_code", "refresh_token")
 CLIENT_CREDENTIALS: Final = "client_credentials"
-# The server deletes clients that registered themselves after this time without use.
+# A client that registered itself is deleted if it is not used for this long.
 UNUSED_CLIENT_TTL_S: Final = 90 * 86400.0
 
 _MAX_REDIRECT_URIS: Final = 5
 _MAX_KEYS: Final = 10
-_DEFAULT_DOCUMENT_TTL_S: Final = 3600.0  # lifetime of a document without a cache header
-_MAX_DOCUMENT_BYTES: Final = 5 * 1024  # the specification of client metadata documents recommends this limit
+_DEFAULT_DOCUMENT_TTL_S: Final = 3600.0  # how long a document without a cache header is cached
+_MAX_DOCUMENT_BYTES: Final = 5 * 1024  # recommended by the specification of client metadata documents
 _MAX_URI_CHARS: Final = 2048
 _MAX_NAME_BYTES: Final = 128
 _UNSAFE_CHARS: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
-# RFC 8252, section 7.1 recommends a reversed domain name as the scheme, but many applications use other names.
+# RFC 8252 recommends a reversed domain name as the scheme, but many applications use other names.
 _PRIVATE_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]{2,63}")
-# A browser or the system would run, display or forward URIs with these schemes.
+# A browser or operating system would run or display URIs with these schemes.
 _RESERVED_SCHEMES: Final = re.compile(
     "about|blob|chrome|content|data|edge|facetime|feed|file|filesystem|ftps?|gopher|https?|imap|intent|jar|javascript|"
     "ldaps?|livescript|magnet|mailto|market|mhtml|mms|mocha|news|nntp|opera|pop|resource|search|sftp|sips?|smb|sms|smsto|"
@@ -52,36 +52,36 @@ class InvalidClient(Exception):
 
 
 def check_redirect_uri(uri: Any) -> str:
-    """Return the redirect URI if the server may send codes to it. Otherwise raise InvalidClient."""
+    """Return the redirect URI. Raise InvalidClient if the server must not send codes to it."""
     if not isinstance(uri, str) or not uri or len(uri) > _MAX_URI_CHARS or _UNSAFE_CHARS.search(uri):
-        raise InvalidClient("a redirect URI contains invalid characters", "invalid_redirect_uri")
+        raise InvalidClient("the redirect URI contains invalid characters", "invalid_redirect_uri")
     try:
         parts = urlsplit(uri)
         _ = parts.port
     except ValueError:
-        raise InvalidClient("a redirect URI is not a valid URI", "invalid_redirect_uri") from None
+        raise InvalidClient("the redirect URI is not a valid URI", "invalid_redirect_uri") from None
     if not is_valid_netloc(parts.netloc):
-        raise InvalidClient("a redirect URI is not a valid URI", "invalid_redirect_uri")
+        raise InvalidClient("the redirect URI is not a valid URI", "invalid_redirect_uri")
     if "#" in uri or parts.username is not None or parts.password is not None:
-        raise InvalidClient("a redirect URI must not contain a fragment or credentials", "invalid_redirect_uri")
+        raise InvalidClient("the redirect URI must not contain a fragment or credentials", "invalid_redirect_uri")
     is_loopback = parts.scheme == "http" and parts.hostname in LOOPBACK
     is_https = parts.scheme == "https" and bool(parts.hostname)
     is_private_scheme = _is_private_scheme(parts.scheme) and bool(parts.netloc or parts.path.strip("/"))
     if not (is_loopback or is_https or is_private_scheme):
         raise InvalidClient(
-            "a redirect URI must be https, http on the user's machine, or have a scheme of the application",
+            "the redirect URI must use https, http on the user's machine, or the application's private scheme",
             "invalid_redirect_uri",
         )
     return uri
 
 
 def _is_private_scheme(scheme: str) -> bool:
-    """Return whether a scheme can belong to an application."""
+    """Return whether an application can have this URI scheme."""
     return _RESERVED_SCHEMES.fullmatch(scheme) is None and _PRIVATE_SCHEME.fullmatch(scheme) is not None
 
 
 def match_redirect_uri(client: ClientRecord, requested_uri: str | None) -> str | None:
-    """Return the registered redirect URI that matches, or None. On loopback, the port may differ.
+    """Return the registered redirect URI that matches, or None. For loopback addresses, the port may differ.
 
     The comparison is by text. On loopback, it compares every part except the port. RFC 8252, section 7.3
     """
@@ -110,15 +110,13 @@ def _without_port(uri: str) -> tuple[str | None, str, str] | None:
 
 
 def is_local_redirect(uri: str) -> bool:
-    """Return whether a redirect stays on the user's machine. Any program on that machine may listen for the
-    redirect.
-    """
+    """Return whether a redirect stays on the user's machine. Any program on that machine could receive it."""
     parts = urlsplit(uri)
     return parts.scheme not in ("http", "https") or parts.hostname in LOOPBACK
 
 
 def create_client(metadata: Mapping[str, Any]) -> tuple[ClientRecord, str | None]:
-    """Create the client for a registration. Return the client, and its secret or None. RFC 7591"""
+    """Register a client. Return it with its secret, or with None if it has no secret. RFC 7591"""
     uris, method = _parse_redirect_uris(metadata), metadata.get("token_endpoint_auth_method", "none")
     if method not in AUTH_METHODS:
         raise InvalidClient(f"token_endpoint_auth_method must be one of {', '.join(AUTH_METHODS)}")
@@ -154,7 +152,7 @@ def build_registration_response(client: ClientRecord, secret: str | None, now: f
 
 
 def is_document_url(client_id: str) -> bool:
-    """Return whether a client id is the URL of a metadata document."""
+    """Return whether a client ID is the URL of a client metadata document."""
     if not client_id.startswith("https://") or len(client_id) > _MAX_URI_CHARS or _UNSAFE_CHARS.search(client_id):
         return False
     try:
@@ -168,23 +166,23 @@ def is_document_url(client_id: str) -> bool:
 
 
 def parse_client_document(client_id: str, response: FetchResponse) -> ClientRecord:
-    """Return the client that a metadata document describes. Raise InvalidClient if the document is invalid or describes
-    another client.
+    """Return the client that a metadata document describes. Raise InvalidClient if the document is invalid or has
+    another client ID.
 
     spec: security-considerations#client-id-metadata-document-security
     """
     metadata = response.json() if response.status_code == 200 and len(response.body) <= _MAX_DOCUMENT_BYTES else None
     if metadata is None:
-        raise InvalidClient("the client's document cannot be fetched", "invalid_client")
+        raise InvalidClient("the client metadata document cannot be fetched", "invalid_client")
     if metadata.get("client_id") != client_id:
-        raise InvalidClient("the client's document describes another client", "invalid_client")
+        raise InvalidClient("the client metadata document describes another client", "invalid_client")
     method = metadata.get("token_endpoint_auth_method", "none")
     if "client_secret" in metadata or method not in ("none", "private_key_jwt"):
         raise InvalidClient("a client with a metadata document cannot have a secret", "invalid_client")
     jwks, jwks_uri = _parse_keys(metadata, method)
     name = _parse_name(metadata)
     if not name:
-        raise InvalidClient("the client's document has no name", "invalid_client")
+        raise InvalidClient("the client metadata document has no client_name", "invalid_client")
     return ClientRecord(
         client_id=client_id,
         client_name=name,
@@ -198,7 +196,7 @@ def parse_client_document(client_id: str, response: FetchResponse) -> ClientReco
 
 
 def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the public keys of a client that authenticates with a private key, or the URL of these keys. RFC 7591,
+    """Return the public keys of a client, or their URL. The client uses a private key instead of a secret. RFC 7591,
     section 2
     """
     if method != "private_key_jwt":
@@ -212,12 +210,12 @@ def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any
         else []
     )
     if not keys or len(keys) > _MAX_KEYS:
-        raise InvalidClient("a client with a private key needs jwks or jwks_uri, with a limited number of keys")
+        raise InvalidClient("private_key_jwt requires jwks or jwks_uri, with a limited number of keys")
     return {"keys": [key.jwk for key in keys]}, None
 
 
 def get_document_ttl(headers: Mapping[str, str]) -> float:
-    """Return how long a client's document may be cached, within limits."""
+    """Return how long to cache a client metadata document."""
     cache_control = headers.get("cache-control", "")
     if "no-store" in cache_control or "no-cache" in cache_control:
         return 60.0
@@ -235,13 +233,13 @@ def _parse_redirect_uris(metadata: Mapping[str, Any], max_uris: int = _MAX_REDIR
 def _parse_name(metadata: Mapping[str, Any]) -> str:
     name = metadata.get("client_name", "")
     if not isinstance(name, str) or len(name.encode("utf-8", "replace")) > _MAX_NAME_BYTES or not name.isprintable():
-        raise InvalidClient(f"client_name must be a printable text of at most {_MAX_NAME_BYTES} bytes")
+        raise InvalidClient(f"client_name must be printable and at most {_MAX_NAME_BYTES} bytes")
     return name
 
 
 def _parse_grant_types(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the grant types that this server supports. Ignore others, because many clients list every grant type they
-    know.
+    """Return the requested grant types that this server supports. Many clients list every type they know, so ignore the
+    others.
     """
     grant_types, response_types = (
         metadata.get("grant_types", ["authorization_code"]),
@@ -255,7 +253,7 @@ def _parse_grant_types(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class RegisteredClient:
-    """A client that you register by hand. Pass it as `AuthorizationServer(clients=[...])`.
+    """A client with fixed settings. Pass it as `AuthorizationServer(clients=[...])`.
 
     A client without `redirect_uris` is a program that gets tokens for itself, not for users.
 
@@ -279,11 +277,13 @@ class RegisteredClient:
         scopes: str | Sequence[str] = (),
     ) -> None:
         if not redirect_uris and client_secret is None and public_keys is None:
-            raise ValueError("a client needs redirect_uris=, and a program needs client_secret= or public_keys=")
+            raise ValueError(
+                "pass redirect_uris= for a client with users, or client_secret= or public_keys= for a program"
+            )
         if redirect_uris and scopes:
-            raise ValueError("scopes= is for programs, which have no redirect_uris=. Users decide on all other scopes")
+            raise ValueError("scopes= is only for programs without redirect_uris=. For other clients, the users decide")
         if client_secret is not None and not client_secret.strip():
-            raise ValueError("client_secret= is blank, so any program could log in as this client")
+            raise ValueError("client_secret= must not be blank, because any program could use this client")
         if client_secret is not None and public_keys is not None:
             raise ValueError("pass client_secret= or public_keys=, not both")
         auth_method = "none" if client_secret is None else ANY_SECRET_METHOD
@@ -303,12 +303,12 @@ class RegisteredClient:
 
 
 def get_client_record(client: Any) -> ClientRecord:
-    """Return the stored form of a client that was registered by hand."""
+    """Return the record to store for a RegisteredClient."""
     if not isinstance(client, RegisteredClient):
         raise TypeError(f"clients= must be a list of RegisteredClient(...), not of {type(client).__name__}")
     return client._record  # pyright: ignore[reportPrivateUsage]
 
 
 def can_use_client_credentials(client: ClientRecord) -> bool:
-    """Return whether a client can get tokens for itself."""
+    """Return whether a client can get tokens without a user."""
     return CLIENT_CREDENTIALS in client.grant_types

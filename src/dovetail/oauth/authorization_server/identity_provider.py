@@ -25,18 +25,18 @@ class ProviderMetadata(Struct, frozen=True, kw_only=True):
     """The endpoints and options of an identity provider."""
 
     name: str  # the name that users see
-    authorization_endpoint: str  # the URL where users log in
+    authorization_endpoint: str  # the URL of the login page
     token_endpoint: str  # the URL that exchanges codes for tokens
     userinfo_endpoint: str  # the URL that returns the claims of the user
-    issuer: str | None = None  # the expected issuer in responses, if the provider sends one
-    subject_claim: str = "sub"  # the claim that identifies a user permanently
+    issuer: str | None = None  # the issuer in responses, if the provider sends one
+    subject_claim: str = "sub"  # the claim with the permanent ID of a user
     scopes: tuple[str, ...] = ("openid",)  # the scopes to request
-    # How to send the secret: "client_secret_post" or "client_secret_basic".
+    # How to send the client secret: "client_secret_post" or "client_secret_basic".
     token_endpoint_auth_method: str = "client_secret_post"
     extra_params: dict[str, str] = field(default_factory=dict)  # additional parameters for the authorization endpoint
 
 
-# The values are from the providers' documentation. Options of `UpstreamProvider` replace `{...}`.
+# These values are from the documentation of the providers. Options of `UpstreamProvider` replace `{...}`.
 PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
     "github": {
         "issuer": "https://github.com/login/oauth",
@@ -99,7 +99,7 @@ PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
 
 
 class UpstreamProvider:
-    """A login service whose users can log in to this authorization server. Pass it as
+    """An identity provider whose users can log in to this authorization server. Pass it as
     `AuthorizationServer(upstream=...)`.
 
     provider: a known provider, such as "github", or a `ProviderMetadata(...)`.
@@ -127,7 +127,7 @@ class UpstreamProvider:
         realm: str | None = None,
     ) -> None:
         if (provider is None) == (issuer is None):
-            raise ValueError("UpstreamProvider needs either a provider or issuer=, not both")
+            raise ValueError("UpstreamProvider requires either a provider or issuer=, not both")
         if issuer is not None and not is_secure_url(issuer):
             raise ValueError(f"issuer must be an https URL, exactly as in the provider's metadata, not {issuer!r}")
         _check_allow_user(allow_user)
@@ -148,12 +148,12 @@ class UpstreamProvider:
 
 
 def get_identity_provider(upstream: UpstreamProvider) -> "IdentityProvider":
-    """Return the flows of a provider."""
+    """Return the object that runs the logins at a provider."""
     return upstream._identity_provider  # pyright: ignore[reportPrivateUsage]
 
 
 class IdentityProvider:
-    """The flows to a login service behind the authorization server."""
+    """Logs users in at an identity provider."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class IdentityProvider:
             if metadata is None or not (
                 metadata.authorization_endpoint and metadata.token_endpoint and metadata.userinfo_endpoint
             ):
-                raise LoginFailed("the provider publishes no usable metadata") from failure_cause
+                raise LoginFailed("the identity provider publishes no usable metadata") from failure_cause
             supported = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
             supports_post = "client_secret_post" in supported
             self._metadata = ProviderMetadata(
@@ -204,11 +204,11 @@ class IdentityProvider:
                 token_endpoint_auth_method="client_secret_post" if supports_post else "client_secret_basic",
             )
         if not all(map(is_secure_url, (self._metadata.token_endpoint, self._metadata.userinfo_endpoint))):
-            raise LoginFailed("the provider's endpoints must be https")
+            raise LoginFailed("the endpoints of the identity provider must be https")
         return self._metadata
 
     def build_authorization_url(self, callback: str, state: str, challenge: str) -> Flow[str]:
-        """Return the URL to which the user's browser is sent."""
+        """Return the login URL for the user's browser."""
         provider = yield from self.get_metadata()
         fields = provider.extra_params | {
             "response_type": "code",
@@ -225,14 +225,14 @@ class IdentityProvider:
     def finish_login(
         self, fields: Mapping[str, str], callback: str, verifier: str
     ) -> Flow[tuple[str, dict[str, Any], Token]]:
-        """Return the subject, the claims and the provider's tokens of the user who logged in.
+        """Finish a login. Return the user's subject and claims, and the provider's tokens.
 
         Raise LoginFailed if the login failed. The cause of the exception is the provider's error, if the provider sent
         one.
         """
         provider = yield from self.get_metadata()
         if provider.issuer is not None and fields.get("iss", provider.issuer) != provider.issuer:
-            raise LoginFailed("the response comes from another provider")
+            raise LoginFailed("the login response comes from another identity provider")
         form = {
             "grant_type": "authorization_code",
             "code": fields.get("code", ""),
@@ -245,7 +245,7 @@ class IdentityProvider:
         user_info = response.json() if response.status_code == 200 else None
         subject = user_info.get(provider.subject_claim) if user_info is not None else None
         if user_info is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
-            raise LoginFailed("the provider did not identify the user") from login_error(
+            raise LoginFailed("the identity provider did not say who the user is") from login_error(
                 provider.userinfo_endpoint, response
             )
         if self._allow_user is not None and self._allow_user(user_info) is not True:
@@ -254,8 +254,8 @@ class IdentityProvider:
         return f"{provider.name}:{subject}", claims, token
 
     def renew_token(self, token: Token) -> Flow[Token | None]:
-        """Return a new token of the provider. Return None if the old token has no refresh token. Raise LoginFailed if
-        the provider refuses to renew it.
+        """Renew the provider's token. Return None if there is no refresh token. Raise LoginFailed if the provider
+        refuses.
         """
         if token.refresh_token is None:
             return None
@@ -276,16 +276,18 @@ class IdentityProvider:
         now: float = yield Now()
         try:
             if response.status_code != 200:
-                raise LoginFailed("the response contains no token")
+                raise LoginFailed("the token response contains no token")
             return parse_token(response, now)
-        except LoginFailed:  # some providers report errors with status 200
-            raise LoginFailed("the provider issued no token") from login_error(provider.token_endpoint, response)
+        except LoginFailed:  # some providers send errors with status 200
+            raise LoginFailed("the identity provider did not issue a token") from login_error(
+                provider.token_endpoint, response
+            )
 
 
 def _check_allow_user(allow_user: Any) -> None:
     if not (allow_user is None or callable(allow_user)):
         raise TypeError(
-            'allow_user must be a function of the user\'s claims, such as lambda user: user["login"] == "ada"'
+            'allow_user must be a function that takes the user\'s claims, such as lambda user: user["login"] == "ada"'
         )
 
 

@@ -35,7 +35,7 @@ def render_consent(
     provider_name: str | None,
     problem: str | None = None,
 ) -> str:
-    """Render the consent page. It shows the application, the requested access, and where the answer is sent. spec:
+    """Render the consent page with the application, the requested access, and the redirect target. spec:
     client-registration
     """
     host = describe_redirect_host(authorization_request.redirect_uri)
@@ -79,7 +79,7 @@ def _render_notes(authorization_request: AuthorizationRequest, user: str | None,
 
 
 def render_provider_redirect(name: str, url: str) -> str:
-    """Render the page with the link to the upstream provider."""
+    """Render a page with a link to the upstream provider."""
     link = escape(url)
     return _render_page(
         "Log in",
@@ -96,7 +96,7 @@ def render_error(title: str, paragraphs: Sequence[str]) -> str:
 
 
 def describe_redirect_host(uri: str) -> str:
-    """Describe the target of a redirect for the user."""
+    """Describe for the user where a redirect leads."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return f"the application that owns {parts.scheme}:"

@@ -18,7 +18,7 @@ _MAX_FIELDS: Final = 32
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """An HTTP request. The path is relative to the issuer, and header names are lower case."""
+    """An HTTP request. `path` is relative to the issuer, and header names are in lower case."""
 
     method: str
     path: str
@@ -29,7 +29,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> dict[str, str] | None:
-        """Return the fields of the query or form. Return None if a field is repeated or there are too many fields."""
+        """Return the query or form fields. Return None if a field is repeated or there are too many."""
         if self.method != "POST":
             return _parse_fields(self.query)
         content_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -63,7 +63,7 @@ def _parse_fields(text: str) -> dict[str, str] | None:
     except ValueError:
         return None
     fields = dict(pairs)
-    # A form with a repeated parameter is ambiguous. RFC 6749, section 3.1
+    # With a repeated parameter, the meaning of a form is unclear. RFC 6749, section 3.1
     return fields if len(fields) == len(pairs) else None
 
 
@@ -73,7 +73,7 @@ def add_headers(response: HTTPResponse, headers: Mapping[str, str]) -> HTTPRespo
 
 
 def json_response(content: Mapping[str, Any], status: int = 200, *, is_cacheable: bool = False) -> HTTPResponse:
-    """Return a JSON response. Only a response that is the same for every caller may be cached."""
+    """Return a JSON response. It may only be cached if it is the same for every caller."""
     cache_control = "public, max-age=300" if is_cacheable else "no-store"
     return HTTPResponse(status, {"content-type": "application/json", "cache-control": cache_control}, encode(content))
 
@@ -84,12 +84,12 @@ def error_response(error: str, description: str, status: int = 400) -> HTTPRespo
 
 
 def rate_limit_response(wait_s: float, description: str = "too many requests") -> HTTPResponse:
-    """Return a response that asks the caller to wait."""
+    """Return a response that tells the caller to wait."""
     return add_headers(error_response("slow_down", description, 429), {"retry-after": str(math.ceil(wait_s))})
 
 
 def html_response(html: str, status: int = 200, *, form_target: str | None = None) -> HTTPResponse:
-    """Return a page that cannot be framed, runs no scripts and loads no resources. Its form may redirect to
+    """Return an HTML page without scripts or external resources. Other pages cannot frame it. Its form may redirect to
     `form_target`.
     """
     form_source = "" if form_target is None else " " + csp_source(form_target)
@@ -109,16 +109,14 @@ def html_response(html: str, status: int = 200, *, form_target: str | None = Non
 
 
 def redirect_response(url: str, fields: Mapping[str, str | None]) -> HTTPResponse:
-    """Redirect the browser, with these fields in the query."""
+    """Redirect the browser to a URL with these query parameters."""
     query = urlencode({name: value for name, value in fields.items() if value is not None})
     location = url + ("&" if urlsplit(url).query else "?") + query
     return HTTPResponse(303, {"location": location, "cache-control": "no-store", "referrer-policy": "no-referrer"})
 
 
 def csp_source(url: str) -> str:
-    """Return the source expression of a URL for a content security policy. Browsers allow a form to redirect only to
-    such a source.
-    """
+    """Return the form of a URL for a content security policy. Browsers block form redirects to other URLs."""
     parts = urlsplit(url)
     source_expression = (
         f"{parts.scheme}://{parts.netloc.lower()}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
@@ -127,7 +125,7 @@ def csp_source(url: str) -> str:
 
 
 def hash_secret(secret: str) -> str:
-    """Return the hash of a secret. The server stores the hash instead of the secret."""
+    """Return the hash of a secret. The server stores only the hash."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

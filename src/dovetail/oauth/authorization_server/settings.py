@@ -13,25 +13,25 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
 
     issuer: str
     name: str
-    resources: tuple[str, ...] = ()  # servers that tokens may be for. If empty, servers in the issuer's origin
-    scopes_supported: tuple[str, ...] = ()  # scopes that clients may request. If empty, any scope
+    # URLs of servers that accept the tokens. If empty, all servers on the issuer's origin
+    resources: tuple[str, ...] = ()
+    scopes_supported: tuple[str, ...] = ()  # scopes that clients may request. If empty, all scopes
     clients: tuple[ClientRecord, ...] = ()
     allow_registration: bool = True
-    max_registrations_per_hour: int = 10  # client registrations per address
-    max_failures_per_minute: int = 10  # failed logins per client, and per user
-    max_token_responses_per_minute: int = 600  # token responses per client and address
-    max_decisions_per_minute: int = 60  # consent decisions per address
-    max_fetches_per_minute: int = 30  # fetched client documents per address
-    is_trusted_client: Callable[[str], bool] | None = None  # decides which hosts may publish client documents
-    has_passwords: bool = False  # whether users log in with a password at this server
-    development_user: str | None = None  # the user that every login in development mode gets
-    introspection_clients: dict[str, str] = field(
-        default_factory=dict
-    )  # the secrets of the resource servers that may introspect tokens, by client id
-    warn: Callable[[str], None] | None = None  # reports problems to the operator
+    max_registrations_per_hour: int = 10  # maximum per address
+    max_failures_per_minute: int = 10  # maximum failed logins per client and per user
+    max_token_responses_per_minute: int = 600  # maximum per client and address
+    max_decisions_per_minute: int = 60  # maximum consent decisions per address
+    max_fetches_per_minute: int = 30  # maximum fetched client documents per address
+    is_trusted_client: Callable[[str], bool] | None = None  # returns whether a host may publish client documents
+    has_passwords: bool = False  # True if users log in with a password at this server
+    development_user: str | None = None  # in development, the user of every login
+    # Secrets of the resource servers that may introspect tokens, by client ID.
+    introspection_clients: dict[str, str] = field(default_factory=dict)
+    warn: Callable[[str], None] | None = None  # shows problems to the operator
 
     def url_for(self, path: str) -> str:
-        """Return the URL of a path below the issuer."""
+        """Return the URL of an endpoint."""
         return self.issuer.rstrip("/") + path
 
     @property
@@ -41,7 +41,7 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
         return f"{parts.scheme}://{parts.netloc}"
 
     def select_resource(self, fields: Mapping[str, str]) -> str | None:
-        """Return the requested resource if this server issues tokens for it, or None. RFC 8707"""
+        """Return the requested resource if this server issues tokens for it, otherwise None. RFC 8707"""
         requested, allowed = fields.get("resource"), self.resources
         if requested is None:
             return allowed[0] if len(allowed) == 1 else None

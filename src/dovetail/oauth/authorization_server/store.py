@@ -10,45 +10,45 @@ from dovetail.wire.base import Struct, field
 
 T = TypeVar("T")
 
-# The server can fetch entries of these kinds again. If the store is full, it removes the entry that expires first.
+# The server can fetch these entries again. If the store is full, it removes the one that expires first.
 REFETCHABLE_KINDS: Final = frozenset({"client document", "client keys"})
 
-MAX_ENTRIES: Final = 20_000  # limit for each kind. Normal use stays far below
+MAX_ENTRIES: Final = 20_000  # limit for each kind of entry, far more than normal use needs
 
 
 class StoreFull(Exception):
-    """The store has no room for more entries of this kind."""
+    """The store cannot hold more entries of this kind."""
 
 
 class AuthorizationStore(Protocol):
-    """Stores the data of an authorization server. A value expires at its time `until`.
+    """Stores the data of an authorization server. Each value expires at the time `until`.
 
     Several processes can share a store. `add`, `take` and `swap` must be atomic: if several processes call one at once,
     only one succeeds.
     """
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
-        """Return the value, or None if there is no value."""
+        """Return the value, or None if the key has no value."""
         ...
 
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
-        """Store a value. Replace an existing value."""
+        """Store a value, and replace an existing one."""
         ...
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
-        """Store a value if the key has none, and return None. Otherwise return the existing value."""
+        """Store a value if the key is new, and return None. Otherwise return the existing value."""
         ...
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
-        """Remove the value and return it."""
+        """Remove a value and return it."""
         ...
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
-        """Replace the value if it is still `old`, and return True. Otherwise return False."""
+        """Replace a value if it still equals `old`. Return whether it was replaced."""
         ...
 
     def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
-        """Return every key of a kind, with its value."""
+        """Return all keys and values of a kind."""
         ...
 
 
@@ -59,7 +59,7 @@ class InMemoryStore:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
-        """Return the value, or None if there is no value."""
+        """Return the value, or None if the key has no value."""
         until, value = self._records.get(kind, {}).get(key, (0.0, b""))
         return value if now < until else None
 
@@ -76,26 +76,26 @@ class InMemoryStore:
         records[key] = (until, value)
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
-        """Store a value if the key has none, and return None. Otherwise return the existing value."""
+        """Store a value if the key is new, and return None. Otherwise return the existing value."""
         existing = self.get(kind, key, now)
         if existing is None:
             self.put(kind, key, value, until, now)
         return existing
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
-        """Remove the value and return it."""
+        """Remove a value and return it."""
         until, value = self._records.get(kind, {}).pop(key, (0.0, b""))
         return value if now < until else None
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
-        """Replace the value if it is still `old`, and return True. Otherwise return False."""
+        """Replace a value if it still equals `old`. Return whether it was replaced."""
         if self.get(kind, key, now) != old:
             return False
         self._records[kind][key] = (until, value)
         return True
 
     def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
-        """Return every key of a kind, with its value."""
+        """Return all keys and values of a kind."""
         return [(key, value) for key, (until, value) in self._records.get(kind, {}).items() if now < until]
 
 
@@ -106,16 +106,16 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     client_name: str = ""
     redirect_uris: tuple[str, ...] = ()
     grant_types: tuple[str, ...] = ("authorization_code", "refresh_token")
-    method: str = "none"  # authentication method at the token endpoint
+    method: str = "none"  # how the client authenticates at the token endpoint
     secret_mark: str | None = None
-    jwks: dict[str, Any] | None = None  # public keys of the client. `jwks_uri` is the URL of the keys
+    jwks: dict[str, Any] | None = None  # public keys of the client, unless `jwks_uri` is set
     jwks_uri: str | None = None
-    scopes: tuple[str, ...] = ()  # scopes of a program that acts for itself
-    by_document: bool = False  # whether the client id is the URL of a metadata document
+    scopes: tuple[str, ...] = ()  # scopes of a program without a user
+    by_document: bool = False  # True if the client ID is the URL of a metadata document
 
 
 class AuthorizationRequest(Struct, frozen=True, kw_only=True):
-    """An authorization request. It exists until the server issues the code."""
+    """An authorization request that has no code yet."""
 
     client_id: str
     redirect_uri: str
@@ -123,20 +123,20 @@ class AuthorizationRequest(Struct, frozen=True, kw_only=True):
     challenge: str
     resource: str
     scopes: tuple[str, ...] = ()
-    browser: str  # hash of the browser's cookie
+    browser: str  # hash of the cookie in the user's browser
     csrf: str
     until: float
 
 
 class ProviderLogin(Struct, frozen=True, kw_only=True):
-    """A request whose user has consented and is logging in at the upstream provider."""
+    """A login that continues at the upstream provider, after the user allowed the client."""
 
     asked: AuthorizationRequest
     verifier: str
 
 
 class TokenGrant(Struct, frozen=True, kw_only=True):
-    """The access that a user gave a client. All tokens of a grant form a family, and revoking one ends all of them."""
+    """What a user allowed a client to do. All tokens of a grant are valid or revoked together."""
 
     family: str
     client_id: str
@@ -144,23 +144,23 @@ class TokenGrant(Struct, frozen=True, kw_only=True):
     resource: str
     scopes: tuple[str, ...] = ()
     claims: dict[str, Any] = field(default_factory=dict)
-    jkt: str | None = None  # thumbprint of the key to which the tokens are bound
-    upstream: str | None = None  # sealed tokens of the upstream provider
+    jkt: str | None = None  # thumbprint of the DPoP key that the tokens are bound to
+    upstream: str | None = None  # encrypted tokens of the upstream provider
 
 
 class TokenFamily(Struct, frozen=True, kw_only=True):
-    """An active grant with its current refresh token."""
+    """An active grant with its newest refresh token."""
 
     grant: TokenGrant
     since: float
-    code: str = ""  # hash of the code from which the family was created
-    root: str = ""  # hash of the part that all refresh tokens of the family share
+    code: str = ""  # hash of the authorization code that started the grant
+    root: str = ""  # hash of the part that all its refresh tokens share
     current: str = ""  # hash of the newest refresh token
-    renewable: float = 0.0  # time until which the family can be renewed
+    renewable: float = 0.0  # the time until which it can be renewed
 
 
 class AuthorizationCode(Struct, frozen=True, kw_only=True):
-    """An authorization code with its grant. The client has not redeemed the code yet."""
+    """An authorization code that the client has not used yet, with its grant."""
 
     grant: TokenGrant
     redirect_uri: str
@@ -173,7 +173,7 @@ def encode_record(value: Struct) -> bytes:
 
 
 def decode_record(data: bytes | None, record_type: type[T]) -> T | None:
-    """Decode a stored value. Return None if the data is None or has another type."""
+    """Decode a stored value. Return None if there is no data, or if it has another type."""
     if data is None:
         return None
     try:

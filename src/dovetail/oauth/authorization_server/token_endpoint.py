@@ -41,7 +41,7 @@ _MAX_NAME_CHARS: Final = 4096
 
 
 class TokenEndpoint:
-    """Handles the token requests of clients and resource servers."""
+    """The token, revocation and introspection endpoints."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class TokenEndpoint:
         self._client_authenticator = client_authenticator
         self._known_client_ids = frozenset(client.client_id for client in settings.clients)
         self._proof_checker = DPoPChecker()
-        # Counts failures per client and address.
+        # Counts failed attempts per client and address.
         self._failure_limiter = RateLimiter(settings.max_failures_per_minute, 60.0)
         self._issue_limiter = RateLimiter(settings.max_token_responses_per_minute, 60.0)
 
     def handle_token(self, request: Request) -> Flow[HTTPResponse]:
-        """Handle a token request. Return the tokens or an error. OAuth 2.1, section 3.2"""
+        """Handle a token request. Return tokens or an error. OAuth 2.1, section 3.2"""
         now: float = yield Now()
         fields = request.fields
         if fields is None:
@@ -79,9 +79,7 @@ class TokenEndpoint:
         return json_response(token_response)
 
     def _authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
-        """Authenticate the client. Each attempt counts as a failure until it succeeds, because many attempts can run at
-        once.
-        """
+        """Authenticate the client. Each attempt counts as failed until it succeeds, because many can run at once."""
         limiter_key = _limiter_key(request, fields)
         if wait_s := self._failure_limiter.take(limiter_key, now):
             raise OAuthError(rate_limit_response(wait_s))
@@ -110,7 +108,7 @@ class TokenEndpoint:
                 )
 
     def _check_proof(self, request: Request, now: float) -> str | None:
-        """Return the thumbprint of the key in the client's proof, or None if the client sent no proof. The tokens are
+        """Check the client's DPoP proof and return the thumbprint of its key, or None without a proof. The tokens are
         bound to this key. RFC 9449, section 5
         """
         proof = request.headers.get("dpop")
@@ -171,8 +169,8 @@ class TokenEndpoint:
     def _grant_client_credentials(
         self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
     ) -> dict[str, Any]:
-        """Issue tokens to a program that acts for itself. The tokens get the requested scopes that the program may
-        have. RFC 6749, section 4.4
+        """Issue tokens to a program without a user. They get those requested scopes that the program may have. RFC
+        6749, section 4.4
         """
         resource = self._settings.select_resource(fields)
         if resource is None:
@@ -180,7 +178,7 @@ class TokenEndpoint:
                 "invalid_target", "resource must be a server for which this authorization server issues tokens"
             )
         requested_scopes = fields["scope"].split() if "scope" in fields else client.scopes
-        # The grant has no subject, because a program's id may equal a user's name. RFC 9068, section 5
+        # The grant has no subject, because a program's ID could equal a user's name. RFC 9068, section 5
         grant = TokenGrant(
             family=secrets.token_urlsafe(16),
             client_id=client.client_id,
@@ -200,7 +198,7 @@ class TokenEndpoint:
             self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
 
     def handle_revocation(self, request: Request) -> Flow[HTTPResponse]:
-        """Revoke a token. The response is the same for an unknown token. RFC 7009"""
+        """Revoke a token. The response for an unknown token is the same. RFC 7009"""
         now: float = yield Now()
         fields = request.fields or {}
         client = yield from self._authenticate(request, fields, now)
@@ -214,7 +212,7 @@ class TokenEndpoint:
         return HTTPResponse(200, {"cache-control": "no-store"})
 
     def handle_introspection(self, request: Request) -> Flow[HTTPResponse]:
-        """Return the state of a token to a resource server in `introspection_clients`. RFC 7662"""
+        """Tell a resource server in `introspection_clients` whether a token is active. RFC 7662"""
         now: float = yield Now()
         client_id, secret = parse_basic_auth(request) or ("", "")
         limiter_key = f"asker {client_id[:_MAX_NAME_CHARS]} {request.address}"

@@ -35,7 +35,7 @@ _KEY_SEAL_CONTEXT: Final = b"signing key"
 
 
 class OAuthTokenIssuer:
-    """Issues and checks the tokens of one issuer."""
+    """Creates, verifies and revokes tokens."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class OAuthTokenIssuer:
 
     @property
     def is_local(self) -> bool:
-        """Return whether the data of the issuer exists only in this process."""
+        """Return whether only this process stores the tokens."""
         return isinstance(self._store, InMemoryStore)
 
     def get_signing_key(self, now: float) -> Any:
-        """Return the stored signing key, or create one."""
+        """Return the stored signing key, or create it."""
         if self._signing_key is None:
             from joserfc.jwk import ECKey
 
@@ -86,7 +86,7 @@ class OAuthTokenIssuer:
             return None
 
     def _create_key(self, now: float) -> dict[str, Any]:
-        """Create a signing key. If another process was faster, return the key of that process."""
+        """Create a signing key. If another process has just created one, return that key."""
         from joserfc.jwk import ECKey
 
         new_key = ECKey.generate_key("P-256")
@@ -107,7 +107,7 @@ class OAuthTokenIssuer:
         return text
 
     def redeem_code(self, code_text: str, now: float) -> AuthorizationCode | None:
-        """Redeem a code. A second use of the code revokes the tokens that were issued for it."""
+        """Exchange a code for its grant. If a code is used twice, revoke its tokens."""
         code = decode_record(self._store.take("code", hash_secret(code_text), now), AuthorizationCode)
         if code is None:
             family = self._load_family(code_text.partition(".")[0], now)
@@ -116,7 +116,7 @@ class OAuthTokenIssuer:
         return code
 
     def issue_tokens(self, grant: TokenGrant, now: float, *, refreshable: bool, code: str = "") -> dict[str, Any]:
-        """Start a token family for a grant and return the token response."""
+        """Create the first tokens of a grant and return the token response."""
         root = secrets.token_urlsafe(16)
         current, refresh_token = self._create_refresh_token(grant.family, root)
         family = TokenFamily(grant=grant, since=now, code=hash_secret(code))
@@ -126,7 +126,7 @@ class OAuthTokenIssuer:
         return self._build_response(grant, grant.scopes, now, refresh_token if refreshable else None)
 
     def renew_tokens(self, old_token: str, now: float, scopes: Sequence[str] | None = None) -> dict[str, Any] | None:
-        """Redeem a refresh token and return the token response. A second use ends the family and returns None.
+        """Exchange a refresh token for new tokens. If it is used twice, revoke the grant and return None.
 
         The stored family contains the hash of the valid refresh token, so rotation needs no extra space and cannot fail
         halfway.
@@ -147,18 +147,17 @@ class OAuthTokenIssuer:
         return None
 
     def find_grant(self, refresh_token: str, now: float) -> TokenGrant | None:
-        """Return the grant of a refresh token, and do not redeem the token. It may be an older token of its family."""
+        """Return the grant of a refresh token without using the token. Older tokens of the grant work, too."""
         match = self._find_family(refresh_token, now)
         return None if match is None else match[1].grant
 
     def _find_family(self, refresh_token: str, now: float) -> tuple[bytes, TokenFamily] | None:
-        """Return the family of a current or older refresh token. Return it both as stored bytes and decoded."""
+        """Return the stored record of a refresh token's grant, both encoded and decoded."""
         family_id, _, rest = refresh_token.partition(".")
         root, _, secret = rest.partition(".")
         stored = self._store.get("family", family_id, now)
         family = decode_record(stored, TokenFamily)
-        # Check the root, because an access token reveals the family id, but only the holder of a refresh token knows
-        # the root.
+        # Access tokens reveal the ID of the grant, so also check the part that only refresh tokens contain.
         if (
             stored is None
             or family is None
@@ -216,12 +215,12 @@ class OAuthTokenIssuer:
         return decode_record(self._store.get("family", family_id, now), TokenFamily)
 
     def find_active_grant(self, family: str, now: float) -> TokenGrant | None:
-        """Return the grant of an active family."""
+        """Return the grant with this ID if it is still active."""
         record = self._load_family(family, now)
         return None if record is None else record.grant
 
     def update_grant(self, grant: TokenGrant, now: float) -> bool:
-        """Store a changed grant if its family is still active. Return whether the family was active."""
+        """Store a changed grant, unless it was revoked. Return whether it was stored."""
         while (stored := self._store.get("family", grant.family, now)) is not None:
             family = decode_record(stored, TokenFamily)
             if family is None:
@@ -232,11 +231,11 @@ class OAuthTokenIssuer:
         return False
 
     def revoke_family(self, family: str, now: float) -> None:
-        """End a family, so that none of its tokens is valid."""
+        """Revoke all tokens of a grant."""
         self._store.take("family", family, now)
 
     def revoke_user(self, subject: str) -> Flow[int]:
-        """Revoke all tokens and codes of a user. Return the number of revoked grants."""
+        """Revoke all tokens and codes of a user. Return the number of grants."""
         now: float = yield Now()
         revoked_count = 0
         for name, value in self._store.all("code", now):
@@ -250,7 +249,7 @@ class OAuthTokenIssuer:
         return revoked_count
 
     def verify_access_token(self, token: str, now: float) -> dict[str, Any] | None:
-        """Return the claims of a valid access token of this issuer, or None."""
+        """Return the claims of an access token from this issuer, or None if it is invalid."""
         try:
             header = signing.read_header(token)
             keys = signing.load_keys(self.build_jwks(now))
@@ -262,7 +261,7 @@ class OAuthTokenIssuer:
 
 
 class LocalTokenVerifier(BuiltInVerifier):
-    """Verifies tokens of an authorization server in the same process. Revoked tokens are rejected at once."""
+    """Verifies tokens of an authorization server in the same process. Revoked tokens are rejected immediately."""
 
     def __init__(self, token_issuer: OAuthTokenIssuer, audience: Sequence[str]) -> None:
         self.issuer = token_issuer.issuer

@@ -9,11 +9,11 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.protocol.principal import Principal
 
-_MAX_TIMESTAMP_S: Final = 1e13  # rejects larger numbers, which would overflow in calculations
+_MAX_TIMESTAMP_S: Final = 1e13  # larger numbers would overflow in calculations
 
 
 class AuthenticationFailed(Exception):
-    """Authentication failed. The caller sees the message, and the operator's log contains `reason`."""
+    """Authentication failed. The caller sees the message, and the server logs `reason`."""
 
     def __init__(self, message: str, detail: str | None = None) -> None:
         super().__init__(message)
@@ -34,7 +34,9 @@ def check_claims(
     """Raise TokenRejected unless the token has this issuer and audience and is valid now."""
     if issuer is not None and claims.get("iss") != issuer:
         actual_issuer = clip(str(claims.get("iss")))
-        raise TokenRejected("the token is from another issuer", f"its issuer is {actual_issuer}, expected {issuer}")
+        raise TokenRejected(
+            "the token was issued by another authorization server", f"its issuer is {actual_issuer}, expected {issuer}"
+        )
     check_audience(claims, audience)
     expires_at = parse_timestamp(claims, "exp")
     if expires_at is None:
@@ -48,7 +50,7 @@ def check_claims(
 
 
 def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None:
-    """Check that the token is for this server. spec: authorization#token-handling"""
+    """Check that the token was issued for this server. spec: authorization#token-handling"""
     audience_claim = claims.get("aud")
     token_audiences: list[Any] = (
         [audience_claim]
@@ -57,36 +59,36 @@ def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None
         if isinstance(audience_claim, list | tuple)
         else []
     )
-    # A trailing slash of a URL is ignored. spec: authorization#canonical-server-uri
+    # Ignore a trailing slash in URLs. spec: authorization#canonical-server-uri
     accepted = {uri.rstrip("/") for uri in audience}
     if not any(isinstance(name, str) and name.rstrip("/") in accepted for name in token_audiences):
         own_names = ", ".join(sorted(accepted))
         raise TokenRejected(
             "the token is for another audience",
-            f"its audience is {clip(str(audience_claim))}, and this server is {own_names}",
+            f"the audience of the token is {clip(str(audience_claim))}, but the URL of this server is {own_names}",
         )
 
 
 def parse_timestamp(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return the time in a claim, or None. Raise TokenRejected if the claim is not a valid time."""
+    """Return the time in a claim, or None if the claim is missing. Raise TokenRejected if it is not a time."""
     value = claims.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MAX_TIMESTAMP_S:
-        raise TokenRejected(f"the token's {name} is not a valid time")
+        raise TokenRejected(f"the {name} claim of the token is not a valid time")
     return float(value)
 
 
 def build_principal(
     claims: Mapping[str, Any], issuer: str | None, scope_claims: Sequence[str], expires_at: float | None
 ) -> Principal:
-    """Return the principal of a token. Raise TokenRejected if the token has neither a subject nor a client."""
+    """Return the caller that a token identifies. Raise TokenRejected if it names neither a subject nor a client."""
     subject, client_id = claims.get("sub"), claims.get("client_id", claims.get("azp"))
     if subject is not None and not isinstance(subject, str):
-        raise TokenRejected("the token's subject is not a text")
+        raise TokenRejected("the subject of the token must be a string")
     client_id = client_id if isinstance(client_id, str) and client_id else None
     if not subject and client_id is None:
-        raise TokenRejected("the token has no subject and no client")
+        raise TokenRejected("the token contains neither a subject nor a client ID")
     return Principal(
         subject or "",
         issuer=issuer,
@@ -98,7 +100,7 @@ def build_principal(
 
 
 def parse_scopes(claims: Mapping[str, Any], claim_names: Sequence[str]) -> frozenset[str]:
-    """Return the scopes of a token from any of these claims. The value of a claim is a text or a list."""
+    """Return the scopes in all of these claims. Each claim is a string or a list."""
     scopes: set[str] = set()
     for name in claim_names:
         value = claims.get(name)

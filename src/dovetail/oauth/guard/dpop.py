@@ -17,18 +17,18 @@ from dovetail.oauth.proofs import sha256_base64url
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
 
-_MAX_PROOF_AGE_S: Final = 60.0  # largest difference between the time of a proof and the current time
+_MAX_PROOF_AGE_S: Final = 60.0  # maximum difference between a proof's time and the current time
 MAX_REMEMBERED_PROOFS: Final = 100_000
 _MAX_JTI_CHARS: Final = 256
 _NONCE_INTERVAL_S: Final = 300.0  # how often the nonce changes
 
 
 class NonceRequired(TokenRejected):
-    """The proof must contain a nonce of this server."""
+    """The DPoP proof must contain a nonce from this server."""
 
 
 class DPoPChecker:
-    """Checks DPoP proofs and remembers used proofs."""
+    """Checks DPoP proofs. Each proof is accepted once."""
 
     def __init__(self, *, require_nonce: bool = False, secret: str | bytes | None = None) -> None:
         secret_bytes = secret.encode() if isinstance(secret, str) else secret
@@ -39,8 +39,8 @@ class DPoPChecker:
         self._used_proofs: dict[bytes, float] = {}
 
     def check(self, proof: str | None, *, method: str, url: str, token: str | None, now: float) -> str:
-        """Return the thumbprint of the key that signed the proof. The proof must be fresh, unused and for this
-        request.
+        """Check a DPoP proof and return the thumbprint of its key. The proof must be new, unused and for
+        this request.
         """
         if not proof:
             raise TokenRejected("a DPoP proof is required")
@@ -53,22 +53,22 @@ class DPoPChecker:
             raise TokenRejected("the DPoP proof is for another request")
         issued_at, proof_id = parse_timestamp(claims, "iat"), claims.get("jti")
         if issued_at is None or not abs(now - issued_at) <= _MAX_PROOF_AGE_S:
-            raise TokenRejected("the DPoP proof is too old or in the future")
+            raise TokenRejected("the time of the DPoP proof is too old or in the future")
         if not isinstance(proof_id, str) or not 0 < len(proof_id) <= _MAX_JTI_CHARS:
-            raise TokenRejected("the DPoP proof has no usable jti")
+            raise TokenRejected("the DPoP proof has no valid jti")
         if token is not None and claims.get("ath") != sha256_base64url(token):
             raise TokenRejected("the DPoP proof is for another token")
         if self._require_nonce and claims.get("nonce") not in (
             self.current_nonce(now),
             self.current_nonce(now - _NONCE_INTERVAL_S),
         ):
-            raise NonceRequired("the DPoP proof must contain the nonce")
+            raise NonceRequired("the DPoP proof must contain the server's nonce")
         thumbprint = key.thumbprint()
         self._check_unused(f"{thumbprint} {proof_id}", now)
         return thumbprint
 
     def current_nonce(self, now: float) -> str:
-        """Return the current nonce. The nonce is computed from the time, so the server does not store it."""
+        """Return the current nonce. It is computed from the time, so the server does not store it."""
         return hmac.digest(self._secret, b"dpop nonce %d" % int(now // _NONCE_INTERVAL_S), "sha256").hex()[:32]
 
     def _check_unused(self, proof_id: str, now: float) -> None:
@@ -80,13 +80,13 @@ class DPoPChecker:
                 used_hash: expires_at for used_hash, expires_at in self._used_proofs.items() if expires_at > now
             }
         if len(self._used_proofs) >= MAX_REMEMBERED_PROOFS:
-            raise VerificationUnavailable("too many DPoP proofs at once")
+            raise VerificationUnavailable("too many DPoP proofs. Try again later")
         self._used_proofs[proof_hash] = now + 2 * _MAX_PROOF_AGE_S
 
 
 def check_confirmation(claims: Any, thumbprint: str | None) -> None:
-    """Check that a bound token comes with a proof of its key, and an unbound token without a proof. RFC 9449,
-    section 7.1
+    """Check that a token bound to a key comes with a proof of this key, and any other token without. RFC 9449, section
+    7.1
     """
     confirmation = claims.get("cnf")
     if confirmation is None:
@@ -95,9 +95,9 @@ def check_confirmation(claims: Any, thumbprint: str | None) -> None:
         return
     expected = confirmation.get("jkt") if isinstance(confirmation, dict) else None
     if not isinstance(expected, str):
-        raise TokenRejected("this server cannot check how the token is bound")
+        raise TokenRejected("the token is bound in a way that this server cannot check")
     if thumbprint is None or not hmac.compare_digest(expected.encode(), thumbprint.encode()):
-        raise TokenRejected("the token is bound to a key, but the request has no proof of the key")
+        raise TokenRejected("the token is bound to a key, but the request contains no DPoP proof")
 
 
 def _read_proof_key(header: dict[str, Any]) -> PublicKey:
@@ -106,7 +106,7 @@ def _read_proof_key(header: dict[str, Any]) -> PublicKey:
         raise TokenRejected("the DPoP proof is invalid")
     key = PublicKey({name: value for name, value in jwk.items() if name not in ("alg", "kid", "use", "key_ops")})
     if not key.is_strong:
-        raise TokenRejected("the DPoP proof is signed with a key that is not accepted")
+        raise TokenRejected("the DPoP proof is signed with an unsupported key")
     return key
 
 
@@ -115,7 +115,7 @@ def _is_same_url(claimed_url: Any, url: str) -> bool:
 
 
 def _normalize_url(url: str) -> tuple[str, str, int | None, str]:
-    """Normalize a URL: no query and fragment, host in lower case, explicit port. RFC 9449, section 4.3"""
+    """Normalize a URL: remove query and fragment, lower the case of the host, add the port. RFC 9449, section 4.3"""
     try:
         parts = urlsplit(url)
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)

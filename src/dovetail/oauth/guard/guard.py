@@ -27,10 +27,10 @@ from dovetail.wire.base import Struct
 
 
 class RequestHead(Struct, frozen=True, kw_only=True):
-    """The parts of a request that a guard checks, and the URLs of the server."""
+    """The method, URLs and headers of a request that a guard checks."""
 
     method: str
-    url: str  # URL of the request, as the client sees it
+    url: str  # the URL that the client requested
     authorization: str | None = None
     dpop_proof: str | None = None
     resource: str
@@ -38,7 +38,7 @@ class RequestHead(Struct, frozen=True, kw_only=True):
 
 
 class CredentialChecker:
-    """Checks the credentials of requests. It has the same options as `Guard`."""
+    """Checks the credentials of requests, with the options of `Guard`."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class CredentialChecker:
         list_restricted: bool,
     ) -> None:
         if not verifiers:
-            raise ValueError("a Guard needs at least one verifier: JWTVerifier(...), IntrospectionVerifier(...)")
+            raise ValueError("a Guard requires at least one verifier, such as JWTVerifier(...)")
         for verifier in verifiers:
             _check_verifier(verifier)
         self.list_restricted = list_restricted
@@ -69,12 +69,12 @@ class CredentialChecker:
 
     @property
     def has_authorization_servers(self) -> bool:
-        """Return whether the metadata contains an authorization server."""
+        """Return whether the metadata names an authorization server."""
         return bool(self._issuer_urls)
 
     @property
     def is_local(self) -> bool:
-        """Return whether the guard accepts tokens that other processes do not know."""
+        """Return whether the guard accepts tokens that only this process knows."""
         return any(is_local_verifier(verifier) for verifier in self._verifiers)
 
     def authenticate(self, head: RequestHead) -> Flow[Principal]:
@@ -83,7 +83,7 @@ class CredentialChecker:
         now: float = yield Now()
         try:
             if self._require_dpop and scheme != "dpop":
-                raise TokenRejected("this server accepts only tokens that are bound to a key")
+                raise TokenRejected("this server only accepts tokens that are bound to a key (DPoP)")
             principal = yield from self._verify(token, head.resource)
             check_confirmation(principal.claims, self._check_proof(head, token, now) if scheme == "dpop" else None)
         except NonceRequired as exc:
@@ -93,7 +93,7 @@ class CredentialChecker:
         except TokenRejected as exc:
             raise self._unauthorized_error(head, "invalid_token", str(exc), scheme) from exc
         except VerificationUnavailable as exc:
-            # The status is not 401, because the client would then discard a token that may be valid.
+            # With status 401, the client would discard a token that may be valid.
             unavailable = AuthError(f"Try again later: {exc}")
             unavailable.status_code = 503
             raise unavailable from exc
@@ -115,7 +115,7 @@ class CredentialChecker:
         return scheme, token
 
     def _verify(self, token: str, resource: str) -> Flow[Principal]:
-        """Call the verifiers that may accept the token, until one accepts it."""
+        """Try all verifiers that may accept the token."""
         candidates = select_verifiers(self._verifiers, token)
         problem: Exception = TokenRejected(
             "the token is from an unknown issuer" if self._issuer_urls else "unknown token",
@@ -131,7 +131,7 @@ class CredentialChecker:
         raise problem
 
     def _describe_unknown_issuer(self, token: str) -> str | None:
-        """Describe the issuer in an unknown token, so that the operator can compare it with the configured issuers."""
+        """Describe the issuer of a rejected token, so that the operator can compare it with the configuration."""
         try:
             actual_issuer = clip(str(read_unverified_claims(token).get("iss")))
         except TokenRejected:
@@ -158,7 +158,7 @@ class CredentialChecker:
         status: int = 401,
         nonce: str | None = None,
     ) -> AuthError:
-        """Create the error with a challenge. spec: authorization#error-handling,
+        """Create an error with a challenge for the client. spec: authorization#error-handling,
         authorization#scope-selection-strategy
         """
         use_dpop = self._require_dpop or scheme == "dpop"
@@ -168,7 +168,7 @@ class CredentialChecker:
             "scope": " ".join(self._required_scopes) or None,
             "resource_metadata": head.metadata_url
             if self._issuer_urls
-            else None,  # the metadata is useless to clients without an authorization server
+            else None,  # without an authorization server, clients cannot use the metadata
             "algs": " ".join(DPOP_ALGORITHMS) if use_dpop else None,
         }
         parameters = ", ".join(f'{name}="{value}"' for name, value in fields.items() if value is not None)
@@ -177,20 +177,20 @@ class CredentialChecker:
         if status == 403:
             return Forbidden(message, challenge=challenge)
         unauthorized = Unauthorized(message, challenge=challenge, dpop_nonce=nonce)
-        unauthorized.status_code = status  # the status is 400 for malformed credentials. RFC 6750, section 3.1
+        unauthorized.status_code = status  # 400 for malformed credentials. RFC 6750, section 3.1
         return unauthorized
 
     def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
-        """Return the scopes that a token needs for a request: the required scopes of the guard, `needed`, and
-        `granted`.
-        """
+        """Return all scopes that a token needs for a request: those of the guard, `needed`, and `granted`."""
         implied = {included for scope in granted for included in self._implied_scopes.get(scope, ())}
         return tuple(
             dict.fromkeys((*self._required_scopes, *needed, *(scope for scope in granted if scope not in implied)))
         )
 
     def build_metadata(self, resource: str, needed: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the protected resource metadata. `needed` are the scopes of the server's items. RFC 9728, section 2"""
+        """Return the protected resource metadata. `needed` are the scopes that the server's items require. RFC 9728,
+        section 2
+        """
         supported = (*self._required_scopes, *needed) if self._scopes_supported is None else self._scopes_supported
         metadata: dict[str, Any] = {"resource": resource, "bearer_methods_supported": ["header"]}
         if self._issuer_urls:
@@ -204,8 +204,7 @@ class CredentialChecker:
 
 
 class Guard:
-    """Decides who may call a server. Pass it as `Server(auth=...)`. If you pass only a verifier, the other options have
-    their defaults.
+    """Decides who may call a server. Pass it as `Server(auth=...)`. You can also pass only a verifier.
 
     verifiers: check tokens. It is enough if one verifier accepts the token.
     required_scopes: scopes that every caller needs.
@@ -253,7 +252,7 @@ def get_credential_checker(auth: Guard | TokenVerifier | Sequence[TokenVerifier]
 
 
 def _check_verifier(verifier: Any) -> None:
-    """Raise TypeError if the value is not a verifier. The message never shows the value, because it may be a secret."""
+    """Raise TypeError if the value is not a verifier. Do not show the value, because it may be a secret."""
     if not isinstance(verifier, type) and callable(getattr(verifier, "verify", None)) and hasattr(verifier, "issuer"):
         return
     description = f"the class {verifier.__name__} itself" if isinstance(verifier, type) else type(verifier).__name__
@@ -270,11 +269,11 @@ def _check_verifier(verifier: Any) -> None:
 
 
 def validate_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the scopes as a tuple. Raise ValueError if a scope cannot be part of a challenge."""
+    """Return the scopes as a tuple. Raise ValueError if a scope contains invalid characters."""
     scope_list = as_tuple(scopes)
     for scope in scope_list:
         if not SCOPE_PATTERN.fullmatch(scope):
-            raise ValueError(f"invalid scope {scope!r}: a scope is one word without quotes or backslashes")
+            raise ValueError(f"invalid scope {scope!r}: a scope must be one word without quotes or backslashes")
     return tuple(dict.fromkeys(scope_list))
 
 
@@ -287,7 +286,7 @@ class ServerLocation(Struct, frozen=True):
     """The URLs of a server and of its metadata."""
 
     base_url: str  # URL of the application
-    path: str  # path of the endpoint, relative to base_url
+    path: str  # path of the MCP endpoint, relative to base_url
 
     @property
     def resource(self) -> str:
@@ -296,15 +295,11 @@ class ServerLocation(Struct, frozen=True):
 
     @property
     def metadata_url(self) -> str:
-        """Return the URL of the metadata. The URL keeps the path prefix, because the root may belong to another
-        application.
-        """
+        """Return the URL of the metadata. It keeps the path prefix, because another application may own the root."""
         return self.url_for(RESOURCE_METADATA_PATH + ("" if self.path == "/" else self.path))
 
     def serves_metadata_at(self, path: str) -> bool:
-        """Return whether the server has its metadata at this path: the location of RFC 9728, or one below the path
-        prefix.
-        """
+        """Return whether this path has the metadata: the path from RFC 9728, or one below the path prefix."""
         resource_path = urlsplit(self.resource).path
         return path in (
             RESOURCE_METADATA_PATH,
@@ -313,12 +308,12 @@ class ServerLocation(Struct, frozen=True):
         )
 
     def url_for(self, path: str) -> str:
-        """Return the URL of a path of the application."""
+        """Return the URL for a path of the application."""
         return self.base_url + ("" if path == "/" else path)
 
 
 def location_from_public_url(public_url: str, path: str) -> ServerLocation:
-    """Return the location for a public URL, which is the URL of the endpoint or of the whole application."""
+    """Return the location for a public URL. The URL is that of the endpoint or of the application."""
     parts = urlsplit(public_url)
     origin = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2].lower()}"
     prefix = parts.path.rstrip("/")
@@ -328,13 +323,13 @@ def location_from_public_url(public_url: str, path: str) -> ServerLocation:
 
 
 def location_from_request(scheme: str, host: str, port: int | None, root_path: str, path: str) -> ServerLocation:
-    """Return the location that a request used. `host` has no port."""
+    """Return the location for the URL that a request used. `host` has no port."""
     host_part = f"[{host}]" if ":" in host else host
     port_suffix = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
     return ServerLocation(f"{scheme}://{host_part}{port_suffix}{root_path.rstrip('/')}", path)
 
 
 def parse_host_name(header: Any) -> str:
-    """Return the host name of a Host header."""
+    """Return the host name in a Host header."""
     text = header.decode("latin-1").lower()
     return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]

@@ -32,15 +32,15 @@ ASYMMETRIC_ALGORITHMS: Final = (
 _KEY_TYPES: Final = {"ES": "EC", "RS": "RSA", "PS": "RSA", "Ed": "OKP"}
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _PRIVATE_FIELDS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
-_MIN_RSA_MODULUS_CHARS: Final = 340  # length in base64 characters, which is about 2048 bits
-_MAX_KEYS: Final = 64  # largest number of keys in one document
-_MAX_TRIED_KEYS: Final = 4  # largest number of keys to try for a token without a key id
+_MIN_RSA_MODULUS_CHARS: Final = 340  # in base64 characters, about 2048 bits
+_MAX_KEYS: Final = 64  # maximum number of keys in a document
+_MAX_TRIED_KEYS: Final = 4  # maximum number of keys to try if the token has no key ID
 _INVALID_KEYS_MESSAGE: Final = "keys must be a JWK set, JWKs, or PEM texts of public keys"
 MAX_TOKEN_CHARS: Final = 16 * 1024
 
 
 class PublicKey:
-    """One public key, parsed on first use."""
+    """A public key. It is parsed on first use."""
 
     __slots__ = ("_imported_key", "jwk")
 
@@ -50,14 +50,14 @@ class PublicKey:
 
     @property
     def is_strong(self) -> bool:
-        """Return whether the key can sign, and whether an RSA key has at least 2048 bits."""
+        """Return whether a key is long enough and can sign. RSA keys need 2048 bits."""
         modulus = self.jwk.get("n")
         return self.jwk.get("kty") in ("EC", "OKP") or (
             isinstance(modulus, str) and len(modulus) >= _MIN_RSA_MODULUS_CHARS
         )
 
     def can_verify(self, algorithm: str, key_id: Any) -> bool:
-        """Return whether the key matches an algorithm and a key id."""
+        """Return whether the key has this algorithm and key ID."""
         jwk, curve = self.jwk, _CURVES.get(algorithm)
         return (
             jwk.get("kty") == _KEY_TYPES[algorithm[:2]]
@@ -67,7 +67,7 @@ class PublicKey:
         )
 
     def verify_token(self, token: str, algorithm: str) -> dict[str, Any]:
-        """Return the claims of a token that this key signed. Otherwise raise an error of joserfc, ValueError or
+        """Return the claims of a token signed with this key. Otherwise raise an error from joserfc, ValueError or
         TypeError.
         """
         from joserfc import jwk, jws
@@ -82,14 +82,14 @@ class PublicKey:
         return _decode_claims(signed_token.payload)
 
     def thumbprint(self) -> str:
-        """Return the thumbprint. RFC 7638."""
+        """Return the thumbprint of the key. RFC 7638"""
         from joserfc import jwk
 
         return jwk.import_key(self.jwk).thumbprint()
 
 
 def _decode_claims(payload: bytes | None) -> dict[str, Any]:
-    """Decode the signed claims with the same strict parser as messages."""
+    """Decode the claims with the strict JSON parser that is also used for messages."""
     try:
         claims = decode(payload or b"")
     except ParseError as exc:
@@ -104,7 +104,7 @@ PublicKeys = list[PublicKey]
 
 @contextmanager
 def _suppress_warnings(algorithm: str) -> Generator[None]:
-    """Suppress joserfc's warning about the older name of an algorithm."""
+    """Suppress joserfc's warning about an older algorithm name."""
     if algorithm != "EdDSA":
         yield
         return
@@ -114,21 +114,21 @@ def _suppress_warnings(algorithm: str) -> Generator[None]:
 
 
 def check_algorithms(algorithms: Collection[str]) -> tuple[str, ...]:
-    """Check that all allowed algorithms sign with a private key."""
+    """Check that all algorithms use a public and a private key."""
     names = (algorithms,) if isinstance(algorithms, str) else tuple(algorithms)
     unsupported = [algorithm for algorithm in names if algorithm not in ASYMMETRIC_ALGORITHMS]
     if unsupported or not names:
         raise ValueError(
-            f"algorithms must be among {', '.join(ASYMMETRIC_ALGORITHMS)}, not {', '.join(unsupported) or 'none'}"
+            f"algorithms must be some of {', '.join(ASYMMETRIC_ALGORITHMS)}, not {', '.join(unsupported) or 'none'}"
         )
     return names
 
 
 def parse_jwks(document: Mapping[str, Any]) -> PublicKeys:
-    """Return the public signature keys of a JWK set. Shared secrets are ignored."""
+    """Return the public signature keys in a JWK set. Ignore shared secrets."""
     entries = document.get("keys")
     if not isinstance(entries, list):
-        raise ValueError("invalid JWK set: it has no list of keys")
+        raise ValueError("invalid JWK set: `keys` must be a list")
     signing_entries = [
         entry for entry in entries[:_MAX_KEYS] if isinstance(entry, dict) and entry.get("use", "sig") == "sig"
     ]
@@ -136,7 +136,7 @@ def parse_jwks(document: Mapping[str, Any]) -> PublicKeys:
 
 
 def load_keys(keys: "Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str]") -> PublicKeys:
-    """Load keys from a JWK set, JWKs, or PEM texts."""
+    """Load keys from a JWK set, a JWK or a PEM string."""
     if isinstance(keys, Mapping):
         return parse_jwks(keys if "keys" in keys else {"keys": [dict(keys)]})
     if isinstance(keys, str):
@@ -159,17 +159,17 @@ def _load_pem(text: str) -> PublicKey:
 
 
 def read_header(token: str) -> dict[str, Any]:
-    """Return the header of a token, without verification."""
+    """Return the header of a token without verifying it."""
     return _decode_part(token, 0)
 
 
 def read_unverified_claims(token: str) -> dict[str, Any]:
-    """Return the claims of a token without verification. Use them only to choose a verifier."""
+    """Return the claims of a token without verifying it. Use them only to choose a verifier."""
     return _decode_part(token, 1)
 
 
 def has_issuer(token: str, issuer: str) -> bool:
-    """Return whether a token claims this issuer, without verification."""
+    """Return whether a token claims to be from this issuer. The token is not verified."""
     try:
         return read_unverified_claims(token).get("iss") == issuer
     except TokenRejected:
@@ -190,9 +190,7 @@ def _decode_part(token: str, index: int) -> dict[str, Any]:
 
 
 def select_keys(keys: PublicKeys, header: Mapping[str, Any], algorithms: Collection[str]) -> PublicKeys:
-    """Return the keys that may have signed a token with this header. Raise TokenRejected if the header's algorithm is
-    not allowed.
-    """
+    """Return the keys that may have signed a token. Raise TokenRejected if its algorithm is not allowed."""
     algorithm, key_id = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in algorithms:
         raise TokenRejected("the token's signature algorithm is not accepted")
@@ -200,7 +198,7 @@ def select_keys(keys: PublicKeys, header: Mapping[str, Any], algorithms: Collect
 
 
 def verify_signature(token: str, keys: PublicKeys, algorithm: str) -> dict[str, Any]:
-    """Return the claims of a token that one of these keys signed. Raise TokenRejected if none did."""
+    """Verify a token with these keys and return its claims. Raise TokenRejected if no key signed it."""
     from joserfc.errors import JoseError
 
     for key in keys:

@@ -19,20 +19,20 @@ from dovetail.protocol.principal import Principal
 
 T = TypeVar("T")
 
-TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # a bearer token. RFC 6750, section 2.1
+TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # the syntax of a bearer token. RFC 6750, section 2.1
 SCOPE_CLAIMS: Final = ("scope", "scp")
 
-_ACCESS_TOKEN_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")  # the token types of RFC 9068 and older ones
-_KEY_FETCH_INTERVAL_S: Final = 30.0  # shortest interval between two fetches for an unknown key
-_KEY_REFRESH_INTERVAL_S: Final = 600.0  # keys are fetched again after this time
-_KEY_TTL_S: Final = 3600.0  # after this time, keys are no longer used if fetching them again failed
+_ACCESS_TOKEN_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")  # token types of RFC 9068, and older ones
+_KEY_FETCH_INTERVAL_S: Final = 30.0  # fetch keys for an unknown key ID at most this often
+_KEY_REFRESH_INTERVAL_S: Final = 600.0  # fetch the keys again after this time
+_KEY_TTL_S: Final = 3600.0  # if fetching fails, keep using the keys for this long
 _MAX_CACHED_TOKENS: Final = 1024
 _TOKEN_CACHE_TTL_S: Final = 60.0
-_INACTIVE_TOKEN_TTL_S: Final = 5.0  # short, although an inactive token rarely becomes active again
+_INACTIVE_TOKEN_TTL_S: Final = 5.0  # a token rarely becomes active again
 
 
 class _TokenCache(Generic[T]):
-    """Caches the results of token checks. The cache is cleared when it is full."""
+    """Caches checked tokens. A full cache is cleared."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, tuple[float, T]] = {}
@@ -51,42 +51,40 @@ class _TokenCache(Generic[T]):
 
 
 def _build_cache_key(token: str, audience: Sequence[str]) -> bytes:
-    """Return a digest as the cache key, so that the cache contains no tokens."""
+    """Return a digest of the token, so that the cache contains no tokens."""
     return hashlib.sha256("\n".join((token, *audience)).encode()).digest()
 
 
 class TokenVerifier(Protocol):
-    """Checks access tokens for a `Guard`. In your own class, write `async def verify(self, token, resource)`.
+    """Checks access tokens for a `Guard`. Your own class needs `async def verify(self, token, resource)`.
 
     `verify` returns a `Principal`, or None to reject the token.
     """
 
     @property
     def issuer(self) -> str | None:
-        """The URL of the authorization server that issues the tokens, or None if clients cannot get tokens by a
-        login.
-        """
+        """The URL of the authorization server where clients can log in, or None if there is none."""
         ...
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal] | Awaitable[Principal | None]:
-        """Return the caller to whom the token was issued. `resource` is the URL of this server."""
+        """Return the caller that the token identifies. `resource` is the URL of this server."""
         ...
 
 
 class BuiltInVerifier:
-    """Internal methods that a guard calls only on built-in verifiers."""
+    """Internal methods of the built-in verifiers."""
 
     def _may_accept(self, token: str) -> bool:
-        """Return whether this verifier may accept a token of this form."""
+        """Return whether this verifier accepts tokens of this form."""
         return True
 
     def _is_local(self) -> bool:
-        """Return whether only this process knows the tokens of this verifier."""
+        """Return whether only this process knows the tokens."""
         return False
 
 
 class JWTVerifier(BuiltInVerifier):
-    """Accepts JWTs of one issuer and checks them with the issuer's public keys.
+    """Accepts JWTs from one issuer, and verifies them with the issuer's public keys.
 
     Args:
         issuer: The `iss` claim of the tokens. By default, the issuer's metadata contains the URL of the keys.
@@ -110,14 +108,14 @@ class JWTVerifier(BuiltInVerifier):
         leeway: float = 30.0,
     ) -> None:
         if not isinstance(issuer, str) or not issuer:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError("JWTVerifier needs the issuer of the tokens")
+            raise ValueError("JWTVerifier requires the issuer of the tokens")
         if jwks_uri is None and public_keys is None and not is_secure_url(issuer):
             raise ValueError(
                 f"issuer must be an https URL, exactly as in the tokens, not {issuer!r}. If the issuer does not "
                 "publish its keys, pass jwks_uri= or public_keys="
             )
         if jwks_uri is not None and not is_secure_url(jwks_uri):
-            raise ValueError("jwks_uri must be https, because anyone who can change the keys can create tokens")
+            raise ValueError("jwks_uri must be https, because an attacker who replaces the keys could create tokens")
         self.issuer = issuer
         self._audience = as_tuple(audience)
         self._jwks_url = jwks_uri
@@ -128,14 +126,14 @@ class JWTVerifier(BuiltInVerifier):
         self._fetched_keys: PublicKeys = []
         self._fetched_at: float | None = None
         self._fetch_tried_at: float | None = None
-        self._fetch_failure: str | None = None  # why the last fetch of the keys failed
+        self._fetch_failure: str | None = None  # why the keys could not be fetched last time
         self._verified_tokens = _TokenCache[Principal]()
 
     def _may_accept(self, token: str) -> bool:
         return signing.has_issuer(token, self.issuer)
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Return the caller to whom the token was issued."""
+        """Return the caller that the token identifies."""
         now: float = yield Now()
         audience = self._audience or tuple(resource)
         cache_key = _build_cache_key(token, audience)
@@ -161,7 +159,7 @@ class JWTVerifier(BuiltInVerifier):
             return keys
         is_fetch_due = self._fetch_tried_at is None or now >= self._fetch_tried_at + _KEY_FETCH_INTERVAL_S
         if keys and not is_fetch_due:
-            return keys  # another caller has just fetched the keys or is fetching them now
+            return keys  # another request has fetched the keys, or is fetching them
         if keys:
             self._fetch_tried_at = now
         yield AcquireLock()
@@ -177,7 +175,7 @@ class JWTVerifier(BuiltInVerifier):
         return self._fetched_keys if self._fetched_at is not None and now < self._fetched_at + _KEY_TTL_S else []
 
     def _fetch_keys(self, now: float) -> Flow[None]:
-        """Fetch the keys. If the fetch fails, the known keys stay valid for a while."""
+        """Fetch the keys of the issuer. If this fails, the known keys stay valid for a while."""
         url = self._jwks_url or (yield from self._discover_jwks_uri())
         if url is None:
             return
@@ -189,7 +187,7 @@ class JWTVerifier(BuiltInVerifier):
             self._fetch_failure = f"{url} responds with {outcome}, not with a JWK set"
             return
         self._fetched_at = now
-        self._verified_tokens.clear()  # tokens of a removed key must not stay valid
+        self._verified_tokens.clear()  # tokens signed with a removed key must not stay valid
 
     def _discover_jwks_uri(self) -> Flow[str | None]:
         try:
@@ -205,7 +203,7 @@ class JWTVerifier(BuiltInVerifier):
 
 
 class IntrospectionVerifier(BuiltInVerifier):
-    """Asks the issuer about each token (RFC 7662). A revoked token is rejected at once.
+    """Asks the issuer about each token (RFC 7662). Revoked tokens are rejected immediately.
 
     Args:
         introspection_endpoint: The URL of the introspection endpoint.
@@ -243,7 +241,7 @@ class IntrospectionVerifier(BuiltInVerifier):
         self._inactive_tokens = _TokenCache[bool]()
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Return the caller to whom the token was issued."""
+        """Return the caller that the token identifies."""
         now: float = yield Now()
         audience = self._audience or tuple(resource)
         cache_key = _build_cache_key(token, audience)
@@ -263,7 +261,7 @@ class IntrospectionVerifier(BuiltInVerifier):
         if claims.get("active") is not True:
             self._inactive_tokens.put(cache_key, True, now + _INACTIVE_TOKEN_TTL_S)
             raise TokenRejected("the token is not active")
-        # The issuer confirmed that the token is active, so a response without an expiry is accepted.
+        # The issuer says that the token is active, so a missing expiry time is fine.
         checked_claims = {"exp": now + 1.0, **claims}
         check_claims(
             checked_claims,
@@ -290,7 +288,7 @@ class StaticTokenVerifier(BuiltInVerifier):
     issuer: str | None = None
 
     def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
-        # Look tokens up by digest, so that the duration of a lookup reveals nothing about a token.
+        # Look up the digest, so that the time of a lookup reveals nothing about the token.
         self._principals = {
             _hash_token(_check_token(token)): _as_principal(principal)
             for token, principal in _check_mapping(tokens).items()
@@ -300,7 +298,7 @@ class StaticTokenVerifier(BuiltInVerifier):
         return _hash_token(token) in self._principals
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
-        """Return the caller to whom the token was issued."""
+        """Return the caller that the token identifies."""
         yield Now()
         principal = self._principals.get(_hash_token(token))
         if principal is None:
@@ -316,7 +314,7 @@ def select_verifiers(verifiers: Sequence[TokenVerifier], token: str) -> list[Tok
         if not isinstance(verifier, BuiltInVerifier) or verifier._may_accept(token)  # pyright: ignore[reportPrivateUsage]
     ]
     if any(verifier.issuer is not None and signing.has_issuer(token, verifier.issuer) for verifier in candidates):
-        # If a token claims one of the configured issuers, no other issuer receives it.
+        # If a token claims one of the configured issuers, send it to no other issuer.
         candidates = [
             verifier
             for verifier in candidates
@@ -327,7 +325,7 @@ def select_verifiers(verifiers: Sequence[TokenVerifier], token: str) -> list[Tok
 
 
 def run_verifier(verifier: TokenVerifier, token: str, resource: str) -> Flow[Principal]:
-    """Run a built-in verifier or one of the user, and return the caller."""
+    """Call a verifier and return the caller."""
     result = verifier.verify(token, (resource,))
     principal = (yield from result) if isinstance(result, Generator) else (yield Await(result))
     if principal is None:
@@ -336,22 +334,22 @@ def run_verifier(verifier: TokenVerifier, token: str, resource: str) -> Flow[Pri
 
 
 def is_local_verifier(verifier: TokenVerifier) -> bool:
-    """Return whether only this process knows the tokens of a verifier."""
+    """Return whether only this process knows the tokens that a verifier accepts."""
     return isinstance(verifier, BuiltInVerifier) and verifier._is_local()  # pyright: ignore[reportPrivateUsage]
 
 
 def as_tuple(values: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return one text or several texts as a tuple. Raise TypeError for other values."""
+    """Return a string or several strings as a tuple. Raise TypeError for other values."""
     value: Any = () if values is None else values
     texts: tuple[Any, ...] = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"expected a text or a list of texts, not {values!r}")
+        raise TypeError(f"expected a string or a list of strings, not {values!r}")
     return texts
 
 
 def _check_mapping(tokens: Any) -> Mapping[Any, Any]:
     if not isinstance(tokens, Mapping):
-        raise TypeError("StaticTokenVerifier needs a dict: {token: name or Principal(...)}")
+        raise TypeError("StaticTokenVerifier requires a dict: {token: name or Principal(...)}")
     return tokens
 
 
@@ -369,7 +367,7 @@ def _as_principal(principal: Any) -> Principal:
 
 def _require_keys(keys: PublicKeys) -> PublicKeys:
     if not keys:
-        raise TokenRejected("the token is signed with a key that its issuer does not have")
+        raise TokenRejected("the token is signed with an unknown key")
     return keys
 
 

@@ -13,7 +13,7 @@ from dovetail.oauth.login.login_settings import DeviceLogin, OAuth, get_signer
 from dovetail.oauth.login.saved_login import ClientRegistration
 from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
 
-# The authentication methods at the token endpoint, best first.
+# Authentication methods for the token endpoint, best first.
 _AUTH_METHODS: Final = ("client_secret_basic", "client_secret_post", "none")
 
 
@@ -25,7 +25,7 @@ def identify_client(
     scopes: Sequence[str],
     grant_type: str = "authorization_code",
 ) -> Flow[ClientRegistration]:
-    """Return the client to use with this server. A client of another server is never used.
+    """Return the client ID and credentials to use at this authorization server. Never use those of another server.
 
     If the server limits the scopes of a client and the login needs more scopes, register a new client.
     """
@@ -43,7 +43,7 @@ def identify_client(
     endpoint = server.registration_endpoint
     if endpoint is None or not is_secure_url(endpoint):
         raise add_context(
-            LoginFailed(f"{clip(server.issuer)} does not support client registration"),
+            LoginFailed(f"{clip(server.issuer)} does not support dynamic client registration"),
             hint="register a client at that server by hand and pass auth=OAuth(client_id=...)",
         )
     return (yield from _register(server, endpoint, settings, redirect_uri, scopes, grant_type))
@@ -80,14 +80,14 @@ def _use_given_client(
 def check_issuer(
     server: AuthorizationServerMetadata, expected_issuer: str | None, saved_client: ClientRegistration | None
 ) -> None:
-    """Check the issuer, because credentials of one issuer must never be sent to another. The expected issuer is the
-    `issuer=` option, or else the issuer of the saved client.
+    """Check the issuer, because credentials must never be sent to another one. Expected is `issuer=`, or else the
+    issuer of the saved client.
     """
     if expected_issuer is None and saved_client is not None and saved_client.given:
         expected_issuer = saved_client.issuer
     if expected_issuer is not None and expected_issuer != server.issuer:
         raise add_context(
-            LoginFailed(f"the client belongs to {clip(expected_issuer)}, but the server uses {clip(server.issuer)}"),
+            LoginFailed(f"the client ID is for {clip(expected_issuer)}, but the server uses {clip(server.issuer)}"),
             hint="if the server moved and you trust the new issuer, get a client id from it and pass it with issuer=",
         )
 
@@ -112,7 +112,7 @@ def _register(
     scopes: Sequence[str],
     grant_type: str,
 ) -> Flow[ClientRegistration]:
-    """Register the client. spec: client-registration#dynamic-client-registration"""
+    """Register the client at the authorization server. spec: client-registration#dynamic-client-registration"""
     supported = server.token_endpoint_auth_methods_supported
     auth_method = (
         "none"
@@ -146,7 +146,7 @@ def _register(
         if isinstance(granted_method, str)
         else (choose_auth_method(server, True) if secret else "none"),
         redirect_uris=[redirect_uri],
-        # The server may change the scopes. RFC 7591, section 3.2.1
+        # The server may have changed the scopes. RFC 7591, section 3.2.1
         scopes=granted_scope.split() if isinstance(granted_scope, str) else [],
     )
 

@@ -37,7 +37,7 @@ _SAME_ORIGIN_HINT: Final = (
 
 
 def log_in(server_url: str, challenge: Challenge, settings: OAuth, saved_login: SavedLogin | None) -> Flow[SavedLogin]:
-    """Log in at the server with this URL. A saved login makes a new client registration unnecessary."""
+    """Log in at the server with this URL. If there is a saved login, reuse its client registration."""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     _check_code_flow(server)
     saved_client = saved_login.client if saved_login is not None else None
@@ -62,7 +62,7 @@ def log_in(server_url: str, challenge: Challenge, settings: OAuth, saved_login: 
 def discover(
     server_url: str, challenge: Challenge, saved_login: SavedLogin | None, preferred_issuer: str | None
 ) -> Flow[tuple[ProtectedResourceMetadata | None, AuthorizationServerMetadata]]:
-    """Find the resource metadata and the authorization server of a server."""
+    """Find the resource metadata and the authorization server of an MCP server."""
     document = yield from fetch_resource_metadata(server_url, challenge.resource_metadata)
     if document is None:
         return None, (yield from discover_fallback_server(server_url))
@@ -81,7 +81,7 @@ def _choose_issuer(
 ) -> str:
     issuers = document.authorization_servers
     if not issuers:
-        raise LoginFailed("the server's metadata does not contain an authorization server")
+        raise LoginFailed("the metadata of the server does not name an authorization server")
     candidates = [preferred_issuer, saved_login.server.issuer if saved_login is not None else None]
     issuer = next((candidate for candidate in candidates if candidate in issuers), None) or issuers[0]
     if parse_web_url(issuer) is None:
@@ -92,10 +92,11 @@ def _choose_issuer(
 def _check_code_flow(server: AuthorizationServerMetadata) -> None:
     endpoint = server.authorization_endpoint
     if endpoint is None or not is_secure_url(endpoint):
-        raise LoginFailed("the authorization server has no authorization endpoint that is safe to open")
-    # Servers that support PKCE must announce it. spec: handshake/authorization#authorization-code-protection
+        raise LoginFailed("the authorization server has no login URL that is safe to open")
+    # Servers must announce PKCE support.
+    # spec: handshake/authorization#authorization-code-protection
     if not server.assumed and "S256" not in (server.code_challenge_methods_supported or ()):
-        raise LoginFailed("the authorization server does not support PKCE with S256, so codes could be stolen")
+        raise LoginFailed("the authorization server does not support PKCE with S256, so a stolen code could be used")
 
 
 def choose_scopes(
@@ -105,7 +106,7 @@ def choose_scopes(
     settings: Any,
     saved_login: SavedLogin | None,
 ) -> list[str] | None:
-    """Choose the scopes to request: those of the challenge or of the resource, and all scopes of earlier requests.
+    """Choose the scopes to request: those of the challenge or of the resource, and all that were requested before.
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """
@@ -126,7 +127,7 @@ def choose_proof_key(
     document: ProtectedResourceMetadata | None,
     saved_login: SavedLogin | None,
 ) -> dict[str, Any] | None:
-    """Return the key to which tokens are bound, or None if neither the user nor the server asks for a bound token."""
+    """Return the key to bind tokens to (DPoP). Return None if neither the user nor the server asks for it."""
     if is_required is None:
         is_required = challenge.scheme == "dpop" or (
             document is not None and document.dpop_bound_access_tokens_required
@@ -171,12 +172,12 @@ def _authorize(
 
 
 def read_redirect(params: Mapping[str, str], state: str, server: AuthorizationServerMetadata) -> str:
-    """Return the code of a redirect. spec: authorization#authorization-response-validation"""
+    """Return the code from a redirect. spec: authorization#authorization-response-validation"""
     if not hmac.compare_digest(params.get("state", "").encode(), state.encode()):
         raise LoginFailed("the redirect does not belong to this login")
     issuer = params.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
-        raise LoginFailed("the redirect must contain its authorization server (iss)")
+        raise LoginFailed("the redirect does not name its authorization server (iss)")
     if issuer is not None and issuer != server.issuer:
         raise LoginFailed("the redirect comes from a different authorization server")
     if "error" in params:
@@ -192,7 +193,7 @@ def read_redirect(params: Mapping[str, str], state: str, server: AuthorizationSe
 
 
 def is_login_for(login: SavedLogin, server_url: str, settings: Any) -> bool:
-    """Return whether a saved login is for this server and for the client in the settings."""
+    """Return whether a saved login belongs to this server and to the client in the settings."""
     server_parts, resource_parts = urlsplit(_canonicalize_url(server_url)), parse_web_url(login.resource)
     if resource_parts is None or get_origin(server_parts) != get_origin(resource_parts):
         return False

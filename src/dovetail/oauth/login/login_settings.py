@@ -19,7 +19,7 @@ _AUTH_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
 
 
 class TokenStore(Protocol):
-    """Saves logins between runs. Keys are URLs, values are opaque bytes.
+    """Saves logins between runs. Keys are server URLs, and values are bytes.
 
     A store that several processes share also has `lock(key)`, an async context manager. The client holds this lock
     while it renews a token.
@@ -39,33 +39,31 @@ class TokenStore(Protocol):
 
 
 class RedactedStruct(Struct, frozen=True):
-    """A struct with secrets. The repr shows only the class name."""
+    """A struct that contains secrets. Its repr shows only the class name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
 
 class BearerAuth(RedactedStruct, frozen=True):
-    """A token that you already have."""
+    """A bearer token that you already have."""
 
     token: str  # the access token
 
     def __post_init__(self) -> None:
         if not isinstance(self.token, str) or not _TOKEN_PATTERN.fullmatch(self.token):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(
-                "BearerAuth needs only the token: one word of plain characters, without 'Bearer' before it"
-            )
+            raise ValueError("BearerAuth takes only the token: one word, without 'Bearer' before it")
 
 
 class Signer(RedactedStruct, frozen=True):
-    """A client's private key and its signing algorithm. None selects the default algorithm of the key."""
+    """A client's private key and its signing algorithm. None means the default algorithm for the key."""
 
     private_key: str
     algorithm: str | None = None
 
 
 class OAuth(RedactedStruct, frozen=True, kw_only=True):
-    """Log in with a browser. Every option is optional: the client discovers what you do not pass.
+    """Log in with a browser. All options have defaults, because the client discovers what it needs.
 
     client_id, client_secret, issuer: a client that you registered by hand, and its authorization server.
     client_metadata_url: URL of this client's metadata document.
@@ -86,15 +84,15 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
     issuer: str | None = None
     client_metadata_url: str | None = None
     client_name: str = "dovetail"  # the name that users see
-    # How the client authenticates, such as "client_secret_post". With None, the server's metadata decides.
+    # How the client authenticates, such as "client_secret_post". None uses the server's metadata.
     token_endpoint_auth_method: str | None = None
     private_key: str | None = None
-    signing_algorithm: str | None = None  # algorithm of the private key. None selects one that the key supports
+    signing_algorithm: str | None = None  # signing algorithm. None means the default for the key
     scopes: str | Sequence[str] = ()
-    exact_scopes: bool = False  # whether to request only `scopes`, without the scopes of the server
+    exact_scopes: bool = False  # True requests only `scopes`, not those that the server asks for
     redirect_uri: str | None = None
-    offline_access: bool = True  # whether to request a refresh token, so that the user logs in less often
-    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
+    offline_access: bool = True  # True requests a refresh token, so that the user logs in less often
+    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
     open_browser: Callable[[str], object] | None = None
     paste_redirect: Callable[[str], str | Awaitable[str]] | None = None
     token_store: str | Path | TokenStore = "file"
@@ -104,7 +102,7 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_client(self)
         if self.private_key is not None and self.client_id is None and self.client_metadata_url is None:
-            raise ValueError("private_key= also needs client_id= or client_metadata_url=")
+            raise ValueError("private_key= requires client_id= or client_metadata_url=")
         if self.private_key is not None and self.client_secret is not None:
             raise ValueError("pass client_secret= or private_key=, not both")
         if self.redirect_uri is not None and self.paste_redirect is None and not _is_loopback_uri(self.redirect_uri):
@@ -122,22 +120,22 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
 
 
 class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
-    """Log in with another device, on which the user enters a code."""
+    """Log in with a code that the user enters on another device."""
 
-    client_id: str | None = None  # ID of a registered client. With None, the client registers itself
+    client_id: str | None = None  # ID of a registered client. None registers a new client
     client_secret: str | None = None  # the secret of the client
-    issuer: str | None = None  # the authorization server. With None, the client discovers it
+    issuer: str | None = None  # the authorization server. None means that the client discovers it
     client_metadata_url: str | None = None  # URL of this client's metadata document
     client_name: str = "dovetail"  # the name that users see
     scopes: str | Sequence[str] = ()  # scopes to request in addition to those of the server
-    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
-    # A function that receives the URL and the code. With None, the client logs both as a warning.
+    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
+    # A function that gets the URL and the code. None logs both as a warning.
     show_code: Callable[[str, str], object] | None = None
-    # Where the login is saved: "memory", "file", "keyring", a directory, or a `TokenStore`.
+    # Where to save the login: "memory", "file", "keyring", a directory, or a `TokenStore`.
     token_store: str | Path | TokenStore = "file"
     timeout: float = 900.0  # seconds to wait for the user
-    # Whether the authorization server may be on this machine or in a private network. Defaults to True if the MCP
-    # server is also on this machine or in a private network.
+    # True allows an authorization server on this machine or in a private network.
+    # By default, this is allowed if the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -151,26 +149,26 @@ class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
     client_id: str  # the ID of the registered client
     client_secret: str | None = None  # the secret of the client
     private_key: str | None = None  # a private key as PEM text, instead of a secret
-    signing_algorithm: str | None = None  # algorithm of the private key. None selects one that the key supports
+    signing_algorithm: str | None = None  # signing algorithm. None means the default for the key
     scopes: str | Sequence[str] = ()  # the scopes to request
-    # How the client authenticates, such as "client_secret_post". With None, the server's metadata decides.
+    # How the client authenticates, such as "client_secret_post". None uses the server's metadata.
     token_endpoint_auth_method: str | None = None
-    issuer: str | None = None  # the only authorization server that receives the secret or a signature
-    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
-    # Whether the authorization server may be on this machine or in a private network. Defaults to True if the MCP
-    # server is also on this machine or in a private network.
+    issuer: str | None = None  # only this authorization server gets the secret or a signature
+    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
+    # True allows an authorization server on this machine or in a private network.
+    # By default, this is allowed if the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         if (self.client_secret is None) == (self.private_key is None):
-            raise ValueError("ClientCredentials needs exactly one of client_secret= and private_key=")
+            raise ValueError("ClientCredentials requires either client_secret= or private_key=")
         _check_auth_method(self.token_endpoint_auth_method)
         _check_scopes_and_issuer(self)
         _check_key(self.private_key)
 
 
 class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
-    """Log in with the identity provider of a company. The client exchanges an ID token of this provider for a grant
+    """Log in with the identity provider of a company. The client exchanges an ID token from this provider for a grant
     that the server accepts.
     """
 
@@ -178,14 +176,14 @@ class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
     client_secret: str | None = None  # the secret of this client at the authorization server
     idp_client_id: str  # the ID of this client at the identity provider
     idp_token_endpoint: str  # the token endpoint of the identity provider
-    # The ID token, or a function (sync or async) that returns a fresh ID token.
+    # The ID token, or a sync or async function that returns a new one.
     id_token: str | Callable[[], str | Awaitable[str]]
     idp_client_secret: str | None = None  # the secret of this client at the identity provider
-    issuer: str | None = None  # the only authorization server that receives the secret or a grant
+    issuer: str | None = None  # only this authorization server gets the secret or a grant
     scopes: str | Sequence[str] = ()  # the scopes to request
-    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
-    # Whether the authorization server may be on this machine or in a private network. Defaults to True if the MCP
-    # server is also on this machine or in a private network.
+    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
+    # True allows an authorization server on this machine or in a private network.
+    # By default, this is allowed if the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -196,16 +194,16 @@ class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
 
 
 class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
-    """Log in with a token that the platform issued to this workload."""
+    """Log in with a token from the platform that runs this program."""
 
     client_id: str | None = None  # ID of the client, if the authorization server requires one
-    # The token, or a function (sync or async) that returns a fresh token.
+    # The token, or a sync or async function that returns a new one.
     assertion: str | Callable[[], str | Awaitable[str]]
-    issuer: str | None = None  # the only authorization server that receives the token
+    issuer: str | None = None  # only this authorization server gets the token
     scopes: str | Sequence[str] = ()  # the scopes to request
-    dpop: bool | None = None  # whether to bind tokens to a key of this client. With None, the server decides
-    # Whether the authorization server may be on this machine or in a private network. Defaults to True if the MCP
-    # server is also on this machine or in a private network.
+    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
+    # True allows an authorization server on this machine or in a private network.
+    # By default, this is allowed if the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -213,7 +211,7 @@ class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
         _check_scopes_and_issuer(self)
 
 
-# The values of `auth=`: "oauth", a bearer token, or one of the login settings.
+# The values that `auth=` accepts: "oauth", a bearer token, or one of the login settings.
 ClientAuth: TypeAlias = str | BearerAuth | OAuth | ClientCredentials | DeviceLogin | EnterpriseLogin | WorkloadIdentity
 
 
@@ -224,7 +222,7 @@ def get_signer(settings: Any) -> Signer | None:
 
 
 def split_scopes(scopes: str | Sequence[str]) -> list[str]:
-    """Return scopes as a list. A text may contain several scopes, separated by spaces."""
+    """Return scopes as a list. A string may contain several scopes with spaces between them."""
     return scopes.split() if isinstance(scopes, str) else list(scopes)
 
 
@@ -234,7 +232,7 @@ def _check_scopes_and_issuer(settings: Any) -> None:
     if not isinstance(scopes, str | list | tuple | set | frozenset) or not all(
         isinstance(scope, str) for scope in scopes
     ):
-        raise TypeError(f"scopes must be a text or a list of texts, not {scopes!r}")
+        raise TypeError(f"scopes must be a string or a list of strings, not {scopes!r}")
     if issuer is not None and not (isinstance(issuer, str) and is_secure_url(issuer)):
         raise ValueError(
             f"invalid issuer {issuer!r}: use the `issuer` of its metadata, an https URL or an http URL on this machine"
@@ -257,12 +255,12 @@ def _check_key(key: Any) -> None:
 def _check_client(settings: OAuth | DeviceLogin) -> None:
     _check_scopes_and_issuer(settings)
     if settings.client_secret is not None and settings.client_id is None:
-        raise ValueError("client_secret= also needs client_id=")
+        raise ValueError("client_secret= requires client_id=")
     metadata_url = settings.client_metadata_url
     if metadata_url is not None:
         parts = parse_web_url(metadata_url)
         if parts is None or parts.scheme != "https" or parts.path in ("", "/"):
-            # A client id metadata document has such a URL. spec: client-registration#client-id-metadata-documents
+            # spec: client-registration#client-id-metadata-documents
             raise ValueError("client_metadata_url must be an https URL with a path, because it identifies the client")
     _check_auth_method(getattr(settings, "token_endpoint_auth_method", None))
 
@@ -274,7 +272,7 @@ def _check_auth_method(method: str | None) -> None:
 
 def _check_token(name: str, value: Any) -> None:
     if not callable(value) and not (isinstance(value, str) and value):
-        raise TypeError(f"{name} must be a token or a function that returns a token")
+        raise TypeError(f"{name} must be a token, or a function that returns one")
 
 
 def _is_loopback_uri(uri: str) -> bool:

@@ -39,7 +39,7 @@ _ID_JAG_TYPE: Final = "urn:ietf:params:oauth:token-type:id-jag"
 def log_in_with_credentials(
     server_url: str, challenge: Challenge, settings: ClientCredentials, saved_login: SavedLogin | None
 ) -> Flow[SavedLogin]:
-    """Log in as a program with a secret or a private key. spec: extensions/oauth-client-credentials"""
+    """Log in as a program, with a secret or a private key. spec: extensions/oauth-client-credentials"""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     check_issuer(server, settings.issuer, _get_saved_client(saved_login))
     if settings.client_secret is not None:
@@ -61,7 +61,7 @@ def log_in_with_credentials(
 def log_in_with_enterprise_idp(
     server_url: str, challenge: Challenge, settings: EnterpriseLogin, saved_login: SavedLogin | None, id_token: str
 ) -> Flow[SavedLogin]:
-    """Exchange the identity provider's ID token for a grant of the authorization server. spec: SEP-990"""
+    """Exchange an ID token from the identity provider for a grant at the authorization server. spec: SEP-990"""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     check_issuer(server, settings.issuer, _get_saved_client(saved_login))
     scopes = choose_scopes(challenge, document, server, settings, saved_login)
@@ -95,8 +95,8 @@ def log_in_with_enterprise_idp(
 def log_in_with_workload_identity(
     server_url: str, challenge: Challenge, settings: WorkloadIdentity, saved_login: SavedLogin | None, assertion: str
 ) -> Flow[SavedLogin]:
-    """Use the platform's token as the grant. If the server refuses the grant, the login fails, because another grant
-    would be another identity.
+    """Log in with the platform's token. If the server refuses it, the login fails, because other credentials would be
+    another identity.
     """
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     check_issuer(server, settings.issuer, _get_saved_client(saved_login))
@@ -117,7 +117,7 @@ def log_in_with_device_code(
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     endpoint, token_endpoint = server.device_authorization_endpoint, server.token_endpoint
     if endpoint is None or token_endpoint is None or not (is_secure_url(endpoint) and is_secure_url(token_endpoint)):
-        raise LoginFailed("the authorization server does not support logins on another device")
+        raise LoginFailed("the authorization server does not support the device authorization grant")
     scopes = choose_scopes(challenge, document, server, settings, saved_login)
     client = yield from identify_client(
         server, settings, _get_saved_client(saved_login), "http://127.0.0.1/", scopes or (), _DEVICE_CODE_GRANT
@@ -165,18 +165,18 @@ def _poll_for_token(
         if error.oauth_error == "slow_down":
             interval += 5.0
         elif response.status_code == 0:
-            interval = min(interval * 2, 60.0)  # polls less often if the server does not respond. RFC 8628, section 3.5
+            interval = min(interval * 2, 60.0)  # If the server does not respond, poll less often. RFC 8628, section 3.5
         elif error.oauth_error != "authorization_pending":
             raise error
 
 
 def _check_issuer_named(server: AuthorizationServerMetadata, server_url: str, issuer: str | None, option: str) -> None:
-    """Check that the user passed `issuer=`, because any server that receives this credential could use it."""
+    """Require the `issuer=` option, because any server that gets this credential could use it."""
     server_parts, issuer_parts = urlsplit(server_url), urlsplit(server.issuer)
     is_local = server_parts.hostname in LOOPBACK and issuer_parts.hostname in LOOPBACK
     if issuer is None and not is_local and get_origin(server_parts) != get_origin(issuer_parts):
         raise add_context(
-            LoginFailed(f"the server uses the issuer {clip(server.issuer)}, which would receive the value of {option}"),
+            LoginFailed(f"the authorization server {clip(server.issuer)} would receive the value of {option}"),
             hint=f"if you trust that issuer with the value, pass issuer={clip(server.issuer)!r}",
         )
 

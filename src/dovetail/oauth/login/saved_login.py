@@ -14,21 +14,22 @@ from dovetail.wire.base import Struct, field
 
 FORMAT_VERSION: Final = 2
 
-# The client renews a token this long before it expires, so that the token does not expire during a request.
+# Renew a token this long before it expires, so that it does not expire during a request.
 RENEW_MARGIN_S: Final = 30.0
 
 
 class ClientRegistration(RedactedStruct, frozen=True, kw_only=True):
-    """A client that is registered at one authorization server."""
+    """The registration of this client at one authorization server."""
 
     issuer: str
     client_id: str
     client_secret: str | None = None
-    method: str = "none"  # authentication method at the token endpoint
+    method: str = "none"  # how the client authenticates at the token endpoint
     redirect_uris: list[str] = field(default_factory=list)
-    scopes: list[str] = field(default_factory=list)  # scopes that the client may request, if the server limits them
-    given: bool = False  # whether the user passed the client id, instead of registering at the server
-    refused: bool = False  # whether the server rejects the client, which it may have deleted
+    # scopes that the client may request. Empty if the server does not limit them
+    scopes: list[str] = field(default_factory=list)
+    given: bool = False  # True if the user passed the client ID
+    refused: bool = False  # True if the server rejects the client, for example because it was deleted
 
 
 class Token(RedactedStruct, frozen=True, kw_only=True):
@@ -42,22 +43,22 @@ class Token(RedactedStruct, frozen=True, kw_only=True):
     early: float = RENEW_MARGIN_S
 
     def is_fresh(self, now: float) -> bool:
-        """Return whether the token needs no renewal yet."""
+        """Return whether the token does not need to be renewed yet."""
         return self.expires_at is None or now < self.expires_at - self.early
 
     def is_usable(self, now: float) -> bool:
-        """Return whether the token can still be used."""
+        """Return whether the token has not expired."""
         return self.expires_at is None or now < self.expires_at
 
 
 class SavedLogin(RedactedStruct, frozen=True, kw_only=True):
-    """The data that a client needs to continue with one server after a restart."""
+    """Everything a client saves to stay logged in at one server after a restart."""
 
     resource: str
     server: AuthorizationServerMetadata
     client: ClientRegistration
     token: Token | None = None
-    scopes: list[str] = field(default_factory=list)  # all scopes that the client has requested so far
+    scopes: list[str] = field(default_factory=list)  # all scopes requested so far
     key: dict[str, Any] | None = None  # the DPoP key, as a JWK
 
     def dump(self) -> bytes:
@@ -66,8 +67,8 @@ class SavedLogin(RedactedStruct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, data: bytes, source: object = "the saved login") -> "SavedLogin | None":
-        """Return a login that `dump` wrote, or None if the data is not a login. `source` is the name of the file for
-        errors.
+        """Return a login saved with `dump`, or None if the data is something else. Errors mention the file name
+        `source`.
 
         Raises:
             UnsupportedFileVersion: A newer version of dovetail wrote the login.
@@ -82,4 +83,4 @@ class SavedLogin(RedactedStruct, frozen=True, kw_only=True):
 
 
 class _StoredVersion(Struct, frozen=True):
-    version: int = 1  # 1 is the default, because format 1 has no version field
+    version: int = 1  # version 1 of the file has no version field
