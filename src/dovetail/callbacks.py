@@ -15,7 +15,7 @@ from dovetail.errors import (
 
 
 async def run_callback(handler: Callable[..., Any], *args: Any) -> Any:
-    """Call a handler. A synchronous handler runs in a new thread, because it may wait for the user."""
+    """Call a handler. A plain function runs in a new thread, because it may wait for the user."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await handler(*args)
     result = await _run_in_thread(handler, *args)
@@ -23,9 +23,7 @@ async def run_callback(handler: Callable[..., Any], *args: Any) -> Any:
 
 
 async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
-    """Run a synchronous function in a daemon thread, because a handler that waits for a key must not keep the program
-    alive.
-    """
+    """Run a function in a daemon thread, so that a handler that waits for a key does not keep the program alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -39,12 +37,11 @@ async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
             value = context.run(handler, *args)
         except BaseException as exc:
             error = exc if isinstance(exc, Exception) else InputRequestError(f"the handler ended with {type_name(exc)}")
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, so no task waits for the result
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, so nothing waits for the result
             loop.call_soon_threadsafe(resolve, value, error)
 
     context = contextvars.copy_context()
-    # The thread keeps a reference to stdin. Without it, the interpreter would close stdin and abort if it exits while
-    # input() reads.
+    # Keep a reference to stdin, because Python would abort if it closes stdin while input() reads from it.
     threading.Thread(target=call_handler, args=(sys.stdin,), name="dovetail-handler", daemon=True).start()
     return await future
 

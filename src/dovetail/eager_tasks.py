@@ -20,7 +20,7 @@ Work = Coroutine[Any, Any, None]
 
 
 class EagerTaskStarter:
-    """Starts the coroutines of one connection."""
+    """Starts coroutines without waiting for the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -40,18 +40,18 @@ class EagerTaskStarter:
             self._standby = _StandbyTask(self._loop)
 
     def acquire(self) -> None:
-        """Add a user and keep a standby task, so that a coroutine started in a later loop iteration runs at once."""
+        """Prepare a task, so that the next coroutine starts immediately. Call `release` when it is no longer needed."""
         self._user_count += 1
         self._prepare()
 
     def release(self) -> None:
-        """Remove one user. The standby task ends when no user is left."""
+        """Undo one `acquire`. The prepared task ends when no user is left."""
         self._user_count -= 1
         if self._user_count == 0:
             self.close()
 
     def close(self) -> None:
-        """End the standby task. Coroutines that have started continue."""
+        """End the prepared task. Running coroutines continue."""
         if self._standby is not None and not self._standby.is_taken:
             self._standby.task.cancel()
         self._standby = None
@@ -66,24 +66,24 @@ class _StandbyTask:
         self._loop = loop
         self._assigned: asyncio.Future[None] = loop.create_future()
         self._work: Work | None = None
-        self._is_lent = False  # whether the first step of a coroutine is running in this task
-        # Whether the task has run its own first step. Before that, a cancellation would not reach the coroutine.
+        self._is_lent = False  # True while the first step of a coroutine runs in this task
+        # True if the task itself has started. Before that, a cancellation would not reach the coroutine.
         self._is_ready = False
         self.task = loop.create_task(self._run_work())
 
     @property
     def is_taken(self) -> bool:
-        """Whether the task has a coroutine, or was cancelled during a first step."""
+        """Return whether the task has a coroutine, or was cancelled during its first step."""
         return self._assigned.done()
 
     def run_first_step(self, work: Work) -> bool:
-        """Run the first step of a coroutine. If the coroutine waits, continue it in this task. Return False if the
-        task is not free.
+        """Run a coroutine up to its first wait. If it waits, continue it in this task. Return False if the task is not
+        free.
         """
         if not self._is_ready or self._is_lent or self._assigned.done():
             return False
         loop, task = self._loop, self.task
-        outer_task = current_task(loop)  # the task of the caller, or None if the event loop is the caller
+        outer_task = current_task(loop)  # the task of the caller, or None if there is none
         if outer_task is not None:
             _leave_task(loop, outer_task)
         _enter_task(loop, task)
@@ -115,7 +115,7 @@ class _StandbyTask:
         except asyncio.CancelledError as exc:
             if self._work is None:
                 raise
-            step, value = self._work.throw, exc  # the task was cancelled during the first step of the coroutine
+            step, value = self._work.throw, exc  # the task was cancelled during the coroutine's first step
         work = self._work
         assert work is not None
         while True:
@@ -133,8 +133,7 @@ class _StandbyTask:
 
 
 class EagerWorker:
-    """Runs the same function each time it is woken, until it is closed. The function runs at once, and in a task only
-    if it waits.
+    """Runs a function each time it is woken. The function runs immediately, and uses a task only if it waits.
 
     The function must handle all pending work, because waking the worker while it runs has no effect.
     """
@@ -144,30 +143,30 @@ class EagerWorker:
     def __init__(self, work: Callable[[], Work], starter: EagerTaskStarter) -> None:
         self._work = work
         self._starter = starter
-        self._is_working = True  # True at first, so that `wake` has no effect before `run`
+        self._is_working = True  # so that `wake` has no effect before `run`
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._error: Exception | None = None
 
     @property
     def is_working(self) -> bool:
-        """Whether the worker is working, or `run` has not started."""
+        """Return whether the function is running, or `run` has not started."""
         return self._is_working
 
     def wake(self) -> None:
-        """Start the work now, unless it is already running."""
+        """Run the function now, unless it is already running."""
         if not self._is_working:
             self._is_working = True
             self._task = self._starter.start(self._do_work())
 
     def close(self) -> None:
-        """Make `run` return when the current work is done."""
+        """Make `run` return when the function has finished."""
         if not self._closed.done():
             self._closed.set_result(None)
 
     async def run(self) -> None:
-        """Do the work once, and again each time the worker is woken, until `close`. If the work fails, raise its
-        exception.
+        """Run the function once, and again each time `wake` is called, until `close`. If it raises an exception, raise
+        that.
         """
         self._starter.acquire()
         try:
@@ -196,7 +195,7 @@ T = TypeVar("T")
 
 
 class SuspendNotifier(Generic[T]):
-    """Awaits a coroutine and returns its result. Calls `on_suspend` once, when the coroutine first waits."""
+    """Awaits a coroutine and returns its result. Calls `on_suspend` if the coroutine has to wait."""
 
     __slots__ = ("_coroutine", "_on_suspend")
 

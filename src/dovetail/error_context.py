@@ -6,8 +6,8 @@ E = TypeVar("E", bound=Exception)
 
 
 def add_context(error: E, **context: Any) -> E:
-    """Set attributes of an `MCPError`, such as `server`, `step` and `hint`, and return the error. Keep attributes that
-    are already set.
+    """Set details of an `MCPError` such as `server`, `step` and `hint`, and return it. Details that are already set
+    stay.
     """
     for name, value in context.items():
         if value is not None and getattr(error, name) is None:
@@ -16,6 +16,6 @@ def add_context(error: E, **context: Any) -> E:
 
 
 def clip(text: str, limit: int = 128) -> str:
-    """Shorten text of another program and escape its control characters, so that it is safe in a message or a log."""
+    """Shorten text from another program and escape its control characters, so that it is safe to print."""
     short = text if len(text) <= limit else text[: limit - 1] + "…"
     return short if short.isprintable() else short.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -126,7 +126,7 @@ class MCPError(Exception):
 
 
 class ProtocolError(MCPError):
-    """A JSON-RPC error that this side sends. Raise it to reject a request with `code`, `message` and `data`."""
+    """A JSON-RPC error to send. Raise it to reject a request with `code`, `message` and `data`."""
 
     code: int = -32603
 
@@ -137,13 +137,13 @@ class ProtocolError(MCPError):
 
 
 class ParseError(ProtocolError):
-    """The bytes are not valid JSON, or are ambiguous."""
+    """The data is not valid JSON, or its meaning is unclear."""
 
     code = -32700
 
 
 class InvalidRequest(ProtocolError):
-    """The JSON is not a valid message of the protocol."""
+    """The JSON is not a valid MCP message."""
 
     code = -32600
 
@@ -185,7 +185,7 @@ class PromptNotFound(InvalidParams):
 
 
 class InternalError(ProtocolError):
-    """An internal error. The message reveals no details. The server's log contains the details."""
+    """An internal error. The message has no details. They are in the server's log."""
 
     code = -32603
 
@@ -222,9 +222,9 @@ class UnsupportedProtocolVersion(ProtocolError):
 
 
 class ServerBusy(ProtocolError):
-    """The server has reached one of its limits. The same request may succeed later."""
+    """The server has reached a limit. The same request may succeed later."""
 
-    # This code is outside the range that JSON-RPC reserves. spec: basic#error-codes
+    # JSON-RPC does not reserve this code. spec: basic#error-codes
     code = 429
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
@@ -233,9 +233,9 @@ class ServerBusy(ProtocolError):
 
 
 class InsufficientScope(ProtocolError):
-    """The caller's token lacks scopes. Over HTTP, the response has status 403 and contains the missing scopes."""
+    """The caller's token lacks scopes. Over HTTP, the response has status 403 and lists the missing scopes."""
 
-    # This code is outside the range that JSON-RPC reserves. spec: basic#error-codes
+    # JSON-RPC does not reserve this code. spec: basic#error-codes
     code = 403
 
     def __init__(self, scopes: Sequence[str]) -> None:
@@ -244,7 +244,7 @@ class InsufficientScope(ProtocolError):
 
 
 class RemoteError(MCPError):
-    """An error response from the other side of the connection."""
+    """An error response from the other side."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(f"{message} ({code})")
@@ -258,11 +258,11 @@ class NotFound(RemoteError):
 
 
 class RateLimited(RemoteError):
-    """The server limits the number of requests. Try again after `retry_after` seconds."""
+    """The server has received too many requests. Try again after `retry_after` seconds."""
 
     @property
     def retry_after(self) -> float | None:
-        """The number of seconds to wait, or None if the server did not send it."""
+        """Return the number of seconds to wait, or None if the server did not send it."""
         delay_ms = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
         return min(delay_ms, 1e12) / 1000 if isinstance(delay_ms, int | float) else None
 
@@ -272,7 +272,7 @@ class TransportError(MCPError):
 
 
 class ProcessStartError(TransportError):
-    """The server's process could not be started, or exited before the client could use it."""
+    """The server's process could not be started, or exited too early."""
 
 
 class ScriptNotFound(ProcessStartError, FileNotFoundError):
@@ -284,7 +284,7 @@ class ConnectError(TransportError):
 
 
 class HTTPStatusError(TransportError):
-    """An unexpected HTTP status. `body` is the beginning of the response."""
+    """The server sent an unexpected HTTP status. `body` is the start of the response."""
 
     body: str = ""
     retry_after: float | None = None
@@ -299,7 +299,7 @@ class VersionNegotiationError(TransportError):
 
 
 class RequestTimeout(TransportError, TimeoutError):
-    """A timeout expired. The client has cancelled the request."""
+    """A request took too long. The client has cancelled it."""
 
 
 class ConnectionLost(TransportError):
@@ -309,15 +309,17 @@ class ConnectionLost(TransportError):
 
 
 class OutcomeUnknown(ConnectionLost):
-    """The connection was lost while the request may have been running. The client did not repeat the request."""
+    """The connection was lost while a request was running, so it is unknown whether the request succeeded. The client
+    did not repeat it.
+    """
 
 
 class AuthError(MCPError):
-    """Base class of the errors about credentials."""
+    """Base class of errors about credentials."""
 
 
 class Unauthorized(AuthError):
-    """Credentials are missing or invalid: HTTP 401, or an error of the server with this meaning.
+    """Credentials are missing or invalid (HTTP 401).
 
     Raise this exception from the function passed as `auth=` to ask a caller for credentials. `challenge` is the value
     of the WWW-Authenticate header, received or to be sent. `dpop_nonce` is a nonce that the next DPoP proof must
@@ -335,7 +337,7 @@ class Unauthorized(AuthError):
 
 
 class Forbidden(AuthError):
-    """The credentials do not allow this request: HTTP 403.
+    """The credentials do not allow this request (HTTP 403).
 
     Raise this exception from the function passed as `auth=` to reject a caller. `challenge` is the value of the
     WWW-Authenticate header, received or to be sent.
@@ -349,13 +351,13 @@ class Forbidden(AuthError):
 
 
 class LoginFailed(AuthError):
-    """A login ended without a token. `oauth_error` is the error code of the authorization server, or None."""
+    """A login failed. `oauth_error` is the error code of the authorization server, or None."""
 
     oauth_error: str | None = None
 
 
 class PolicyError(MCPError):
-    """The policy or the user denied a call. `action` is the decision, and `rule` is the rule that matched, or None."""
+    """The policy or the user denied a call. `action` is the decision, and `rule` is the rule that decided, or None."""
 
     def __init__(self, message: str, *, action: str = "deny", rule: Any = None) -> None:
         super().__init__(message)
@@ -364,7 +366,7 @@ class PolicyError(MCPError):
 
 
 class ModelError(MCPError):
-    """The language model failed or returned an unusable reply."""
+    """The language model failed or returned an invalid reply."""
 
 
 class NotSupported(MCPError):
@@ -372,17 +374,15 @@ class NotSupported(MCPError):
 
 
 class InputRequestError(MCPError):
-    """The client could not answer an input request of the server, because it has no handler or the handler's answer is
-    invalid.
-    """
+    """The client could not answer the server's question. It has no handler, or the handler's answer is invalid."""
 
 
 class InvalidResult(MCPError):
-    """A result does not match its method or the output schema of its tool."""
+    """A result does not match the protocol or the output schema of its tool."""
 
 
 class UnsupportedFileVersion(MCPError, ValueError):
-    """A stored file has a newer format than this version of dovetail supports. The file is left unchanged.
+    """A stored file was written by a newer version of dovetail. The file is left unchanged.
 
     `path` is the file, `version` its format version, and `supported_version` the newest supported format version.
     """
@@ -403,7 +403,7 @@ class UnsupportedFileVersion(MCPError, ValueError):
 
 
 class ToolError(MCPError):
-    """A tool failed. Raise this exception in a tool to report a failure to the model.
+    """A tool failed. Raise this in a tool to report the failure to the model.
 
     When a tool fails, `client.call` raises this exception with the whole result as `result`.
     """
@@ -411,7 +411,7 @@ class ToolError(MCPError):
     result: Any = None
 
     def _location_parts(self) -> list[str]:
-        # The protocol version is left out, because the error of a tool does not depend on it.
+        # The protocol version is not shown, because tool errors do not depend on it.
         return [part for part in (self.server, self.step) if part]
 
 
@@ -430,7 +430,7 @@ class ElicitationCancelled(ToolError):
 
 
 def _last_lines(text: str, max_chars: int) -> list[str]:
-    """Return as many whole lines from the end of a text as fit. If the last line is too long, return its end."""
+    """Return the last lines of a text that fit. If the last line is too long, return its end."""
     lines = text.splitlines()
     first_line = len(lines) - 1
     remaining = max_chars - len(lines[-1])
@@ -441,6 +441,6 @@ def _last_lines(text: str, max_chars: int) -> list[str]:
 
 
 class DovetailDeprecationWarning(DeprecationWarning):
-    """A public name, parameter or default is deprecated. The message contains the replacement and the version of the
-    removal.
+    """A public name, parameter or default is deprecated. The message says what replaces it, and when it will be
+    removed.
     """

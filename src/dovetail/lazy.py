@@ -18,16 +18,16 @@ class Deprecation(NamedTuple):
     removed_in: str
 
 
-# Deprecated public names by module and old name, such as "dovetail.host.Terms". The replacement is in the same module.
+# By module and old name, such as "dovetail.host.Terms". The replacement is in the same module.
 DEPRECATED_NAMES: Final[dict[str, Deprecation]] = {}
-# Deprecated parameters by function and old name, such as "Client.timeouts". `deprecated_parameter` adds entries.
+# By function and old name, such as "Client.timeouts". `deprecated_parameter` adds entries.
 DEPRECATED_PARAMETERS: Final[dict[str, Deprecation]] = {}
 
 
 def create_lazy_loader(
     package: str, module_names: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package. `module_names` maps each public name to its module."""
+    """Return `__getattr__` and `__dir__` for a package. `module_names` says which module defines each public name."""
 
     def load(name: str) -> Any:
         module_name = module_names.get(name)
@@ -52,7 +52,7 @@ def _load_deprecated(package: str, name: str) -> Any:
 
 
 def deprecated_parameter(old: str, new: str, *, removed_in: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let callers pass a renamed parameter by its old name, with a warning."""
+    """Let callers use the old name of a renamed parameter, with a warning."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         name = function.__qualname__.removesuffix(".__init__")
@@ -62,7 +62,7 @@ def deprecated_parameter(old: str, new: str, *, removed_in: str) -> Callable[[Ca
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             if old in kwargs:
                 if new in kwargs:
-                    raise TypeError(f"{name}() takes {new}= or its old name {old}=, not both")
+                    raise TypeError(f"{name}() got both {new}= and its old name {old}=. Pass only {new}=")
                 _warn(f"{old}= of {name}()", f"{new}=", removed_in, stacklevel=3)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)

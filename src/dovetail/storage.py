@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dovetail")
 
-_LOCK_TIMEOUT_S: Final = 30.0  # usually milliseconds are enough, but eight processes on a busy machine took 4 s
+_LOCK_TIMEOUT_S: Final = 30.0  # usually milliseconds are enough, but eight processes on a busy machine needed 4 s
 _LOCK_POLL_INTERVAL_S: Final = 0.005
 _OTHERS_READ_MODE: Final = 0o044
 _OTHERS_WRITE_MODE: Final = 0o022
@@ -45,26 +45,26 @@ def get_data_dir() -> Path:
 
 
 def get_cache_dir() -> Path:
-    """Return the directory for cached files, which can be created again."""
+    """Return the directory for cached files. They can be deleted at any time."""
     return _get_user_dir("XDG_CACHE_HOME", ".cache")
 
 
 def _get_user_dir(xdg_variable: str, default: str) -> Path:
-    """Return `DOVETAIL_HOME` if it is set. Otherwise return the user's directory on this platform."""
+    """Return `DOVETAIL_HOME` if it is set, otherwise the usual directory on this platform."""
     if home := os.environ.get("DOVETAIL_HOME"):
         return Path(home).expanduser()
     directory = Path(os.environ.get("LOCALAPPDATA" if os.name == "nt" else xdg_variable, ""))
-    # Ignore a relative path. The XDG specification does not allow it, because it would depend on the working directory.
+    # Ignore a relative path, because it would depend on the working directory.
     return (directory if directory.is_absolute() else Path.home() / default) / "dovetail"
 
 
 def make_private_dir(path: Path) -> None:
-    """Create a directory that only its user can enter. Do nothing if the directory exists."""
+    """Create a directory that only the user can enter, unless it exists."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file in one step. After a crash, the file has either its old or its new content, never a part of it."""
+    """Replace a file in one step. After a crash, it has either the old or the new content."""
     # `mkstemp` creates a file that only the user can read
     handle, temporary_path = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
@@ -81,18 +81,18 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def open_for_append(path: str | Path) -> int:
-    """Open a file to which several processes append. Create a missing file so that only its user can read it."""
+    """Open a file that several processes append to. A new file is readable only by the user."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def append(descriptor: int, data: bytes) -> None:
-    """Append data in one write, so that lines of several processes do not mix."""
+    """Append data in a single write, so that lines of several processes do not mix."""
     if os.write(descriptor, data) != len(data):
         raise OSError("the disk is full")
 
 
 def read_first_line(path: str | Path) -> bytes:
-    """Return the first line of a file, or empty bytes if the file is empty. Do not read devices and pipes."""
+    """Return the first line of a file, or empty bytes if it has none. Devices and pipes are not read."""
     try:
         if stat.S_ISREG(os.stat(path).st_mode):
             with open(path, "rb") as file:
@@ -103,8 +103,7 @@ def read_first_line(path: str | Path) -> bytes:
 
 
 def read_private_file(path: Path) -> bytes | None:
-    """Return the content of a file with secrets, or None if the file does not exist. Change the mode so that only its
-    user can read the file.
+    """Return the content of a file with secrets, or None if it does not exist. Make the file readable only by the user.
 
     Raises:
         PermissionError: Other users can write the file, so they may have forged it.
@@ -121,19 +120,18 @@ def read_private_file(path: Path) -> bytes | None:
 
 
 def _check_writers(file: IO[bytes], path: Path) -> os.stat_result:
-    """Return the status of a file. Raise PermissionError if other users can write the file, because they may have
-    forged it.
+    """Return the status of a file. Raise PermissionError if other users can write to it, because the content may be
+    forged.
     """
     file_stat = os.fstat(file.fileno())
     if os.name != "nt" and file_stat.st_mode & _OTHERS_WRITE_MODE:
-        raise PermissionError(f"other users can write {path}. If the file is yours, run chmod 600 on it")
+        raise PermissionError(f"other users can write to {path}. If the content is yours, run chmod 600 on the file")
     return file_stat
 
 
 @contextlib.contextmanager
 def lock_path(path: Path) -> Generator[None]:
-    """Hold the lock of a file. Only one process at a time can hold the lock. The system releases the lock when the
-    process ends.
+    """Hold the lock for a file. Only one process can hold it at a time. It is released when the process ends.
 
     Raises:
         TimeoutError: Another process did not release the lock in time.
@@ -146,9 +144,7 @@ def lock_path(path: Path) -> Generator[None]:
 
 @contextlib.asynccontextmanager
 async def lock_path_async(path: Path, timeout: float) -> AsyncGenerator[None]:
-    """Hold the lock of a file as `lock_path` does. Waiting for the lock does not block a thread and can be
-    cancelled.
-    """
+    """Hold the lock for a file, like `lock_path`. Waiting does not block a thread and can be cancelled."""
     with _open_lock_file(path) as descriptor:
         for _ in _attempt_lock(descriptor, path, timeout):
             await asyncio.sleep(_LOCK_POLL_INTERVAL_S)
@@ -165,7 +161,7 @@ def _open_lock_file(path: Path) -> Generator[int]:
 
 
 def _attempt_lock(descriptor: int, path: Path, timeout: float) -> Iterator[None]:
-    """Yield after each failed attempt to lock. Return when this process holds the lock."""
+    """Yield after each failed attempt to lock, and return when this process has the lock."""
     deadline = time.monotonic() + timeout
     while not _try_lock(descriptor):
         if time.monotonic() > deadline:
@@ -195,8 +191,8 @@ else:
         return True
 
 
-# Each migration converts content of one version to the next. The first migration converts version 1, whose files
-# contain no version number. The current version is therefore the number of migrations plus one.
+# Each migration converts the content from one version to the next, starting with version 1.
+# So the current version is the number of migrations plus one. Version 1 has no version number in the file.
 Migrations = Sequence[Callable[[T], None]]
 
 
@@ -205,7 +201,7 @@ def _get_version(migrations: Migrations[Any]) -> int:
 
 
 def _migrate(path: object, content: T, version: Any, migrations: Migrations[T]) -> None:
-    """Migrate content to the current version. Raise UnsupportedFileVersion if the version of the content is unknown."""
+    """Convert content to the current version. Raise UnsupportedFileVersion if its version is unknown."""
     if not isinstance(version, int) or not 1 <= version <= _get_version(migrations):
         raise UnsupportedFileVersion(path, version, _get_version(migrations))
     for migration in migrations[version - 1 :]:
@@ -213,14 +209,14 @@ def _migrate(path: object, content: T, version: Any, migrations: Migrations[T]) 
 
 
 def rename_fields(records: Any, names: Mapping[str, str]) -> None:
-    """Rename fields in the records of a document. Migrations use this function."""
+    """Rename fields in the records of a document, for migrations."""
     for record in records or ():
         for old_name in names.keys() & record.keys() if isinstance(record, dict) else ():
             record[names[old_name]] = record.pop(old_name)
 
 
 class SharedDocument:
-    """A JSON object in a file that several processes read and change. Without a path, the document is in memory.
+    """A JSON object in a file that several processes read and change. Without a path, it is in memory.
 
     A file of an older version is migrated when it is read. The next change writes the file in the current version.
     """
@@ -228,14 +224,14 @@ class SharedDocument:
     def __init__(self, path: str | Path | None = None, migrations: Migrations[Document] = ()) -> None:
         self.path = Path(path) if path is not None else None
         self._migrations = migrations
-        self._lock = threading.Lock()  # protects the cached document and is held only briefly
-        # Held while a change waits for other processes. Threads can still read meanwhile.
+        self._lock = threading.Lock()  # protects the cached document. Held only briefly
+        # Held while a change waits for other processes. Other threads can still read.
         self._change_lock = threading.Lock()
         self._cached_stat: tuple[int, int, int] | None = None
         self._cached_document: Document = {}
 
     def read(self) -> Document:
-        """Return the current document. The caller must not change it.
+        """Return the current document. Callers must not change it.
 
         Raises:
             PermissionError: Other users can write the file, so they may have forged it.
@@ -247,7 +243,7 @@ class SharedDocument:
             return self._load(self.path)
 
     def change(self, edit: Callable[[Document], T]) -> T:
-        """Change the document with a function and return the function's result. Raise TimeoutError if another process
+        """Change the document with a function, and return the function's result. Raise TimeoutError if another process
         keeps the file locked.
         """
         with self._change_lock:
@@ -256,7 +252,7 @@ class SharedDocument:
             make_private_dir(self.path.parent)
             with lock_path(self.path):
                 self._move_damaged()
-                # A copy, because the function may fail after some of its changes.
+                # Change a copy, because the function may fail halfway.
                 document: Document = copy.deepcopy(self.read())
                 result = edit(document)
                 replace_file(self.path, encode({_VERSION_KEY: _get_version(self._migrations), **document}))
@@ -288,7 +284,7 @@ class SharedDocument:
 
 def _parse_document(data: bytes) -> Document | None:
     try:
-        document = json.loads(data)  # the `json` module, because the limits of our codec are for messages
+        document = json.loads(data)  # use `json`, because the limits of our codec are for messages
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
@@ -305,7 +301,7 @@ def open_database(path: str | Path, schema: str, migrations: "Migrations[Connect
     database = connect_database(path)
     try:
         version = _read_database_version(database)
-        if version > _get_version(migrations):  # check the version before anything is written
+        if version > _get_version(migrations):  # check the version before writing anything
             raise UnsupportedFileVersion(path, version, _get_version(migrations))
         database.execute("PRAGMA journal_mode = WAL")
         if version != _get_version(migrations):
@@ -331,7 +327,7 @@ def _prepare_database(
 
 
 def connect_database(path: str | Path) -> "Connection":
-    """Open another connection to a SQLite database, from any thread. Call `open_database` first."""
+    """Open another connection to a database that `open_database` has prepared. Any thread may use it."""
     import sqlite3
 
     return sqlite3.connect(path, timeout=_DATABASE_TIMEOUT_S, isolation_level=None, check_same_thread=False)

@@ -10,23 +10,23 @@ from typing import Any, Final
 
 from dovetail.schemas.untrusted_schema import SchemaLimits, SchemaPlan, Subschema, UnusableSchema, is_extreme
 
-_NODE_COST: Final = 20  # cost of estimating one position
-_CONTAINER_COST: Final = 40  # cost of estimating one array or object
+_NODE_COST: Final = 20  # cost of visiting one value
+_CONTAINER_COST: Final = 40  # cost of visiting one array or object
 _STATE_COST: Final = 500  # cost of creating one state
-_ENTRY_COST: Final = 100  # cost of each schema part in a new state
+_ENTRY_COST: Final = 100  # cost of each subschema in a new state
 _HASH_COST: Final = 10  # cost of hashing one value in an array of unique items
-# Cost of comparing two integers of more than 64 bits in an array of unique items, each with each.
+# Cost of comparing two integers of more than 64 bits. An array of unique items compares all pairs.
 _LARGE_INTEGER_COST: Final = 150
-_COPY_COST: Final = 80  # cost of copying one value into an error
-_MAX_CACHED_ENTRIES: Final = 20_000  # largest number of schema parts in cached states
-_CHARS_PER_COPY: Final = 1000  # copying this many characters of a text costs as much as copying a value
-_EXTREME_FACTOR: Final = 15  # how many times slower numbers with many zeros are
+_COPY_COST: Final = 80  # cost of copying one value into an error message
+_MAX_CACHED_ENTRIES: Final = 20_000  # maximum number of subschemas in the cache
+_CHARS_PER_COPY: Final = 1000  # copying this many characters costs as much as copying one value
+_EXTREME_FACTOR: Final = 15  # how much slower numbers with many zeros are
 _TOO_COSTLY: Final = "too costly to check: the schema needs too much work for this value"
-_MAX_INTEGER: Final = 2**140  # 2**140 has about forty digits
+_MAX_INTEGER: Final = 2**140  # has about forty digits
 
 
 class State:
-    """The parts of a schema that apply at one position, how often they apply, and their total costs."""
+    """The subschemas that apply to one value, how often they apply, and what they cost together."""
 
     __slots__ = (
         "_parts",
@@ -45,12 +45,13 @@ class State:
 
     def __init__(self, parts: list[tuple[Subschema, int]], unique_count: int) -> None:
         self._parts = parts
-        self.unique_count = unique_count  # number of enclosing arrays with unique items, which hash this value
+        self.unique_count = unique_count  # number of enclosing arrays that require unique items
         self.applied_count = self.value_cost = self.integer_cost = self.number_cost = self.object_cost = (
             self.char_cost
         ) = 0
-        self.name_cost = self.name_char_cost = 0  # costs per member name, and per character of a name
-        self.named_states: dict[str | int, State | None] = {}  # states of members and items with their own subschema
+        self.name_cost = self.name_char_cost = 0  # cost per member name, and per character of a name
+        # states of members and items that have their own subschema
+        self.named_states: dict[str | int, State | None] = {}
         self.rest_states: dict[type, State] = {}  # states of all other members (dict) and items (list)
         for part, count in parts:
             self.unique_count += part.unique_count * count
@@ -67,7 +68,7 @@ class State:
         self.value_cost += self.unique_count * _HASH_COST
 
     def count_entering(self, key: str | int | None, kind: type) -> dict[int, int]:
-        """Return how often each part is applied directly to a member or an item."""
+        """Return how often each subschema applies to a member or an item."""
         counts: dict[int, int] = {}
         for part, count in self._parts:
             for part_index in _list_subschemas(part, key, kind):
@@ -75,7 +76,7 @@ class State:
         return counts
 
     def get_name_pattern_cost(self) -> int:
-        """Return the cost of the member name patterns per character of a name."""
+        """Return the cost of matching member names with patterns, per character."""
         return sum(part.name_char_cost * count for part, count in self._parts)
 
 
@@ -90,22 +91,22 @@ def _list_subschemas(part: Subschema, key: str | int | None, kind: type) -> list
 
 
 class CostEstimator:
-    """Estimates the cost of values for one plan, and caches states."""
+    """Estimates how much work it is to check a value against a schema."""
 
     def __init__(self, plan: SchemaPlan, limits: SchemaLimits) -> None:
         self._plan = plan
         self._max_cost = limits.max_cost
         self._max_depth = limits.max_depth
         self._states: dict[tuple[Any, int], State] = {}
-        self._start_state: State | None = None  # state of an array whose only item is the value
+        self._start_state: State | None = None  # the state for the value itself
         self._entry_count = 0
         self._cost = 0  # cost of the current value so far
-        self._copied_count = 0  # number of values that an error may copy
-        self._large_integer_count = 0  # number of integers of more than 64 bits in the value
+        self._copied_count = 0  # number of values that an error message may contain
+        self._large_integer_count = 0  # number of integers of more than 64 bits
 
     def estimate(self, value: Any) -> tuple[int, int]:
-        """Return the cost of a check, and the extra cost of explaining a failure. Raise UnusableSchema if the cost is
-        too high.
+        """Return the cost of checking a value, and the additional cost of explaining a failure. Raise UnusableSchema if
+        the cost is too high.
         """
         self._cost = self._copied_count = self._large_integer_count = 0
         if self._entry_count > _MAX_CACHED_ENTRIES:
@@ -131,7 +132,7 @@ class CostEstimator:
     def _add_container(
         self, value: Any, state: State, applied_above: int, next_level: list[tuple[Any, State, int]]
     ) -> None:
-        """Add the cost of the contents of an array or object. Nested arrays and objects are added to `next_level`."""
+        """Add the cost of everything in an array or object. Nested arrays and objects are added to `next_level`."""
         container_type = type(value)
         rest_state = state.rest_states.get(container_type) or self._get_rest_state(state, container_type)
         applied_above += state.applied_count if self._plan.has_branches else 0
@@ -167,7 +168,7 @@ class CostEstimator:
 
     def _get_large_integer_cost(self, number: int, state: State) -> int:
         if not -_MAX_INTEGER < number < _MAX_INTEGER:
-            raise UnusableSchema("too costly to check: a number with more than 40 digits")
+            raise UnusableSchema("the value contains a number of more than 40 digits")
         self._large_integer_count += 1
         return state.number_cost + _LARGE_INTEGER_COST * self._large_integer_count * state.unique_count
 
@@ -198,7 +199,9 @@ class CostEstimator:
         return state
 
     def _expand_parts(self, entering: dict[int, int]) -> list[tuple[Subschema, int]]:
-        """Return all parts that apply to the same value, and how often. A part comes after the parts that apply it."""
+        """Return all subschemas that apply to a value, and how often. A subschema comes after those that
+        refer to it.
+        """
         parts = self._plan.parts
         counts = dict(entering)
         queue = [(parts[index].rank, index) for index in counts]

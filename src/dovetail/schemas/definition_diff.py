@@ -11,8 +11,8 @@ from dovetail.schemas.reader import get_list, get_mapping
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
-# "text" is text for a model or a user. "same" means that only the order or whitespace changed. "mixed" accepts some new
-# values and rejects some old values.
+# "text" is a change in text for a model or a user. "same" is a change in order or whitespace.
+# "mixed" accepts some new values and rejects some old ones.
 Effect: TypeAlias = Literal["text", "same", "narrower", "wider", "mixed", "unknown"]
 Path: TypeAlias = tuple[str, ...]
 
@@ -35,18 +35,18 @@ _MAX_SCHEMA_DEPTH: Final = 32
 
 
 class Difference(Struct, frozen=True):
-    """A difference between two definitions. A value is None if one of the definitions does not have it."""
+    """A difference between two definitions. A value is None if a definition does not have it."""
 
     path: Path
     old: Any
     new: Any
     effect: Effect
-    # "added" and "removed" are for a named schema, or a schema in a list
+    # "added" and "removed" only occur for schemas with a name or in a list
     kind: Literal["changed", "added", "removed"] = "changed"
 
 
 def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the differences between two definitions. The definitions are JSON objects, as in messages."""
+    """Yield the differences between two definitions, which are JSON objects."""
     for name in dict.fromkeys([*old, *new]):
         old_value, new_value = old.get(name), new.get(name)
         if _is_same(old_value, new_value):
@@ -63,7 +63,7 @@ def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator
 
 
 def is_breaking(difference: Difference) -> bool:
-    """Return whether a client that worked with the old definition may fail with the new one.
+    """Return whether the change may break clients that worked with the old definition.
 
     Valid arguments must stay valid. Results must keep their fields and must not have new values.
     """
@@ -83,7 +83,7 @@ def is_property(difference: Difference) -> bool:
 
 
 def is_named_schema(difference: Difference) -> bool:
-    """Return whether a property, a definition or another schema with a name was added or removed."""
+    """Return whether a schema with a name, such as a property, was added or removed."""
     return difference.kind != "changed" and difference.path[-2] in NAMED_SCHEMAS
 
 
@@ -109,7 +109,7 @@ def _compare_annotations(path: Path, old: Any, new: Any) -> Iterator[Difference]
 
 
 def _compare_arguments(path: Path, old: Any, new: Any) -> Iterator[Difference]:
-    """Compare the arguments of a prompt as the properties of an object."""
+    """Compare the arguments of two prompts like the properties of an object."""
     old_schema, new_schema = _arguments_to_schema(old), _arguments_to_schema(new)
     if old_schema is None or new_schema is None:
         yield _compare_text(path, old, new)
@@ -159,16 +159,14 @@ def _compare_schemas(path: Path, old: Any, new: Any, depth: int) -> Iterator[Dif
 
 
 def _compare_boolean_schemas(old: Any, new: Any) -> Effect:
-    """Return the effect if one of the schemas is missing, `true`, `false` or invalid."""
+    """Return the effect if one of the schemas is missing, a boolean or invalid."""
     if new is False or (old in (None, True) and isinstance(new, Mapping)):
         return "narrower"
     return "wider" if old is False or (new in (None, True) and isinstance(old, Mapping)) else "unknown"
 
 
 def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference | None:
-    """Return the difference between a schema `X` and alternatives such as `anyOf: [X, Y]`. Either one can be the old
-    schema.
-    """
+    """Compare a schema `X` with alternatives such as `anyOf: [X, Y]`. Either one may be the older schema."""
     for name in ("anyOf", "oneOf"):
         if name not in old and (single := _find_alternative(old, new, name)):
             return Difference((*path, name), single, {name: new[name]}, "wider")
@@ -178,7 +176,7 @@ def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, 
 
 
 def _find_alternative(schema: Mapping[str, Any], other: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """Return the keywords that only the first schema has, if they are one of the alternatives in the other schema."""
+    """Return the keywords that only the first schema has, if the other schema has them as an alternative."""
     own_rules = {keyword: value for keyword, value in _drop_text(schema).items() if keyword not in other}
     is_alternative = any(
         isinstance(choice, Mapping) and _is_same(_drop_text(choice), own_rules) for choice in get_list(other, name)
@@ -222,7 +220,7 @@ def _compare_named_schemas(
     for name in sorted({*old, *new}):
         if name in old and name in new:
             yield from _compare_schemas((*path, name), old[name], new[name], depth + 1)
-        elif member != "properties":  # the effect depends on where the schema is used
+        elif member != "properties":  # the effect depends on how the schema is used
             kind = "removed" if name in old else "added"
             yield Difference((*path, name), old.get(name), new.get(name), "unknown", kind)
         elif name in old:
@@ -232,7 +230,7 @@ def _compare_named_schemas(
 
 
 def _compare_required(path: Path, old_schema: Mapping[str, Any], new_schema: Mapping[str, Any]) -> Iterator[Difference]:
-    """Compare the required names. Skip added and removed properties, because they are reported separately."""
+    """Compare the required properties. Properties that were added or removed are reported separately."""
     old, new = old_schema.get("required") or [], new_schema.get("required") or []
     if not isinstance(old, list) or not isinstance(new, list):
         yield Difference(path, old, new, "unknown")
@@ -274,7 +272,7 @@ def _compare_value_sets(old: Any, new: Any, *, is_type: bool) -> Effect:
     )
     if old_values == new_values:
         return "same"
-    if is_type:  # the type number includes all integers
+    if is_type:  # every integer is also a number
         for values in (old_values, new_values):
             values |= {b'"integer"'} if b'"number"' in values else set[bytes]()
     if new_values < old_values:

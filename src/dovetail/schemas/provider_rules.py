@@ -16,25 +16,25 @@ Schema = dict[str, Any]
 _DEFS_PREFIX: Final = "#/$defs/"
 _COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
 _LIST_KEYWORDS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAX_UNROLLED_LEVELS: Final = 2  # levels to which a recursive type is expanded, for providers without references
+_MAX_UNROLLED_LEVELS: Final = 2  # how deep to expand a recursive type, for providers without references
 
 
 class SchemaRules(NamedTuple):
-    """The rules of one provider's API. None means that the API has no such rule."""
+    """What one provider's API requires of schemas. None means that there is no such rule."""
 
     name_pattern: str = r"[A-Za-z0-9_-]{1,64}"
     parameter_pattern: str = r"[^\x00-\x1f]+"
     max_description_chars: int | None = None
     keywords: frozenset[str] | None = None
     formats: frozenset[str] | None = None
-    only_text_enums: bool = False  # whether all enum values must be texts
+    only_text_enums: bool = False  # True if all enum values must be strings
     allows_references: bool = True
     allows_recursion: bool = True
     needs_items: bool = False
     needs_type: bool = False
-    requires_closed_objects: bool = False  # whether objects must list all their properties
+    requires_closed_objects: bool = False  # True if objects must not allow other properties
     requires_all_properties: bool = False
-    limits_min_items: bool = False  # whether minItems must be 0 or 1
+    limits_min_items: bool = False  # True if the provider only accepts 0 or 1 for minItems
 
 
 _BASIC_KEYWORDS: Final = frozenset(("type", "description", "title", "enum", "anyOf", "properties", "required", "items"))
@@ -89,11 +89,11 @@ PROFILES: Final[Mapping[SchemaProfile, str]] = {
     "gemini": "gemini-openapi",
     "anthropic": "anthropic-strict",
 }
-UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")  # rule sets for schemas that a host forwards unchanged
+UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")  # rules for schemas that a host sends without changes
 
 
 def find_violations(rule_set: str, name: str, description: str | None, schema: Schema) -> Iterator[str]:
-    """Yield each violation of a rule set as one line of text."""
+    """Yield one line of text for each rule that a schema breaks."""
     schema_rules = PROVIDER_RULES[rule_set]
     if not re.fullmatch(schema_rules.name_pattern, name):
         yield f"the name does not match {schema_rules.name_pattern}"
@@ -148,7 +148,7 @@ def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool
 
 
 def fit_schema(profile: SchemaProfile, schema: Schema) -> Schema:
-    """Rewrite the schema of a tool's arguments so that the provider accepts it, in strict mode where possible."""
+    """Rewrite the input schema of a tool for a provider, in strict mode if possible."""
     if profile not in PROFILES:
         raise ValueError(f"schema_profile must be one of {', '.join(PROFILES)}, not {profile!r}")
     return _SchemaFitter(profile, schema).fit_root()
@@ -175,7 +175,7 @@ class _SchemaFitter:
             return self._fit_reference(node, depth)
         if members := get_list(node, "anyOf") or get_list(node, "oneOf"):
             return self._fit_union(node, members, depth)
-        node = _drop_keys(node, "anyOf", "oneOf")  # the keyword is empty or not a list
+        node = _drop_keys(node, "anyOf", "oneOf")  # the keyword has no schemas
         match node.get("type"):
             case "object":
                 return self._fit_object(node, depth) if get_mapping(node) else self._build_text_schema(node, "object")
@@ -239,7 +239,7 @@ class _SchemaFitter:
         return array_schema | {"items": item_schema}
 
     def _fit_keywords(self, schema: Schema) -> Schema:
-        """Remove keywords that the provider does not support and describe them in the description."""
+        """Remove keywords that the provider does not support, and mention them in the description."""
         fit: Schema = {}
         notes: list[str] = []
         for key, value in self._close_bounds(schema).items():
@@ -268,7 +268,7 @@ class _SchemaFitter:
         return self._rules.keywords is None or key in self._rules.keywords
 
     def _close_bounds(self, schema: Schema) -> Schema:
-        """Replace exclusive bounds of integers by inclusive ones if the provider supports only inclusive bounds."""
+        """Replace exclusive bounds of integers with inclusive ones, for providers that require it."""
         fit = dict(schema)
         for bound, exclusive_bound, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
             if (
@@ -331,7 +331,7 @@ def _iter_subschemas(node: Any, path: str) -> Iterator[tuple[str, Schema]]:
 
 
 def _find_recursive(schema: Schema) -> set[str]:
-    """Return the definitions that refer to themselves, directly or indirectly."""
+    """Return the definitions that refer to themselves."""
     definitions = get_mapping(schema, "$defs")
     references = {
         name: {

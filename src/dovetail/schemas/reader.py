@@ -11,26 +11,24 @@ Schema: TypeAlias = Mapping[str, Any]
 ANY_SCHEMA: Final[Schema] = {}
 NEVER_SCHEMA: Final[Schema] = {"not": {}}
 _JSON_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
-_MAX_REFERENCE_STEPS: Final = 32  # largest number of references to follow, one after another
+_MAX_REFERENCE_STEPS: Final = 32  # maximum number of references to follow in a row
 
 
 def as_object(schema: Any) -> Schema:
-    """Return a schema as an object. The schema `false` accepts nothing. `true` and invalid schemas accept
-    everything.
-    """
+    """Return a schema as an object. `false` accepts nothing. `true` and invalid schemas accept everything."""
     if isinstance(schema, Mapping):
         return cast("Schema", schema)
     return NEVER_SCHEMA if schema is False else ANY_SCHEMA
 
 
 def get_mapping(schema: Schema, member: str = "properties") -> Mapping[str, Any]:
-    """Return a member that maps names to schemas."""
+    """Return the value of a keyword that maps names to schemas."""
     value = schema.get(member)
     return cast("Schema", value) if isinstance(value, Mapping) else ANY_SCHEMA
 
 
 def get_list(schema: Schema, member: str) -> list[Any]:
-    """Return a member that is a list of schemas or values."""
+    """Return the value of a keyword that is a list."""
     value = schema.get(member)
     return cast("list[Any]", value) if isinstance(value, list) else []
 
@@ -41,7 +39,7 @@ def get_required(schema: Schema) -> list[str]:
 
 
 def get_types(schema: Schema) -> list[str]:
-    """Return the types in the `type` keyword of the schema."""
+    """Return the types in the `type` keyword."""
     type_value = schema.get("type")
     return [
         type_name
@@ -51,13 +49,13 @@ def get_types(schema: Schema) -> list[str]:
 
 
 def get_number(schema: Schema, member: str, default: int = 0) -> float:
-    """Return a member that is a number."""
+    """Return the value of a keyword that is a number."""
     value = schema.get(member)
     return value if isinstance(value, int | float) else default
 
 
 def resolve_schema(schema: Any, root: Schema) -> Schema:
-    """Follow the reference of a schema within the document, and merge its `allOf`."""
+    """Follow the reference of a schema, and merge its `allOf`."""
     return _resolve(as_object(schema), root, _MAX_REFERENCE_STEPS)
 
 
@@ -75,7 +73,9 @@ def _resolve(schema: Schema, root: Schema, steps: int) -> Schema:
 
 
 def _look_up_reference(reference: str, root: Schema) -> Schema:
-    """Return the target of a local reference, or a schema that accepts everything if the target does not exist."""
+    """Return the schema that a local reference points to. If it does not exist, return a schema that accepts
+    everything.
+    """
     prefix, *segments = reference.split("/")
     if prefix != "#":
         return ANY_SCHEMA
@@ -88,8 +88,8 @@ def _look_up_reference(reference: str, root: Schema) -> Schema:
 
 
 def _merge(first: Schema, second: Schema) -> dict[str, Any]:
-    """Merge two schemas. The result has the properties of both, and requires the names that either requires. For other
-    keywords, the second schema wins.
+    """Merge two schemas. The result has all properties and required names of both. For other keywords, the second
+    schema wins.
     """
     merged: dict[str, Any] = {**first, **second}
     for name in ("properties", "$defs"):

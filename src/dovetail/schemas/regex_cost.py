@@ -8,7 +8,7 @@ worst value.
 import re
 from typing import Final, NamedTuple
 
-MAX_STATES: Final = 10_000  # no pattern within the size limit has more states
+MAX_STATES: Final = 10_000  # a pattern within the size limit cannot have more states
 
 _TOKEN: Final = re.compile(
     r"""(?P<simple>\\(?:[pP]\{\w+\}|u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[^pPuxbB0-9kQE])
@@ -20,14 +20,14 @@ _TOKEN: Final = re.compile(
 
 
 class _PatternCost(NamedTuple):
-    states: int  # number of states of the engine
-    concurrent_states: int  # number of states at one time, if a match of the part starts at only one position
-    width: int | None  # number of characters that the part matches, or None if it varies
-    is_anchored: bool = False  # whether the part matches only at the start of the text
+    states: int  # number of states in the regex engine
+    concurrent_states: int  # number of states at one time, if a match starts at one position only
+    width: int | None  # number of characters that are matched, or None if it varies
+    is_anchored: bool = False  # True if a match can only start at the beginning of the text
 
 
 def count_concurrent_states(pattern: str) -> int:
-    """Return how many states of the pattern the engine may have to follow at the same time."""
+    """Return how many states the regex engine may have to follow at the same time."""
     tokens: list[re.Match[str]] = []
     position = 0
     while position < len(pattern):
@@ -38,9 +38,9 @@ def count_concurrent_states(pattern: str) -> int:
         position = token.end()
     tokens.reverse()
     branches = _parse_branches(tokens)
-    if tokens:  # the pattern has an unmatched parenthesis
+    if tokens:  # a parenthesis is not closed
         return MAX_STATES
-    # A match of an unanchored pattern can start at each character.
+    # Without an anchor, a match can start at every character.
     return min(
         MAX_STATES, 1 + sum(branch.concurrent_states if branch.is_anchored else branch.states for branch in branches)
     )
@@ -61,8 +61,8 @@ def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     while tokens and not tokens[-1]["either"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
-        # As long as all widths are fixed, the position in the text determines the atom. After the first variable width,
-        # any atom is possible.
+        # While all widths are fixed, only one atom is possible at each position.
+        # After a variable width, any atom is possible.
         concurrent_states = (
             max(concurrent_states, atom.concurrent_states)
             if width is not None
@@ -85,7 +85,7 @@ def _parse_atom(tokens: list[re.Match[str]]) -> _PatternCost:
         cost = _PatternCost(states, concurrent_states, widths.pop() if len(widths) == 1 else None)
     elif token["simple"]:
         state_count = 2 if token.group().startswith((".", "[^", "\\p", "\\P", "\\W", "\\D", "\\S")) else 1
-        cost = _PatternCost(state_count, state_count, 1)  # a class with most characters is matched byte by byte
+        cost = _PatternCost(state_count, state_count, 1)  # a large character class is matched byte by byte
     else:
         cost = _PatternCost(0, 0, 0)
     while tokens and tokens[-1]["repeat"]:

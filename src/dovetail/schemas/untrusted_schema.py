@@ -13,7 +13,7 @@ from dovetail.schemas.regex_cost import count_concurrent_states
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import encode
 
-# The keywords with subschemas, grouped by the values they apply to: the value itself, or its members and items.
+# Keywords with subschemas, grouped by what they apply to: the value itself, or its members and items.
 _SAME_VALUE_KEYWORDS: Final = {
     "not",
     "if",
@@ -38,7 +38,7 @@ _ASSERTION_KEYWORDS: Final = {
     "maxProperties", "minProperties", "required", "dependentRequired",
 }  # fmt: skip
 _MAX_ID_CHARS: Final = 1024
-# The target of these references depends on the path of evaluation.
+# What these references point to is only known during validation.
 _DYNAMIC_REFERENCES: Final = {"$dynamicRef", "$recursiveRef"}
 _BRANCHING_KEYWORDS: Final = {"anyOf", "oneOf", "not", "if", "contains", "propertyNames"}
 
@@ -46,61 +46,60 @@ DRAFT_7: Final = "http://json-schema.org/draft-07/schema"
 DRAFT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
 DRAFT_2020: Final = "https://json-schema.org/draft/2020-12/schema"
 
-# Costs are in units of ten nanoseconds of jsonschema-rs. docs/decisions/0021 has the measurements.
+# Costs are in units of ten nanoseconds. docs/decisions/0021 has the measurements.
 _KEYWORD_COST: Final = 2
 _NAME_COST: Final = 2  # cost of one required name
-_ENUM_VALUE_COST: Final = 20  # cost of an enum value that must be compared, because it cannot be looked up
-_NUMBER_COST: Final = 250  # cost of comparing with, or dividing by, a number that is not a small integer
-_FLOAT_COST: Final = 10  # cost of comparing a small integer with any other number
+_ENUM_VALUE_COST: Final = 20  # cost of comparing a value with one enum value
+_NUMBER_COST: Final = 250  # cost of comparing or dividing numbers that are not small integers
+_FLOAT_COST: Final = 10  # cost of comparing a small integer with another number
 _LARGE_DIVISION_COST: Final = 100
-_EXTREME_COST: Final = 3000  # cost of a number with many zeros, which are all written out
-_UNEVALUATED_FACTOR: Final = 3  # how often unevaluatedItems and unevaluatedProperties evaluate their neighbours again
+_EXTREME_COST: Final = 3000  # cost of a number with many zeros
+_UNEVALUATED_FACTOR: Final = 3  # these keywords evaluate the keywords next to them again
 
 
 class UnusableSchema(ValueError):
-    """The schema cannot be used safely, or not for this value. The message explains why."""
+    """The schema is not safe to use, or not for this value. The message says why."""
 
 
 class SchemaLimits(Struct, frozen=True, kw_only=True):
-    """Limits for untrusted schemas and values."""
+    """Limits for schemas and values from untrusted servers."""
 
-    max_bytes: int = 256 * KiB  # encoded size of the schema
-    max_depth: int = 64  # nesting depth of the schema and of the value
+    max_bytes: int = 256 * KiB  # maximum size of the schema as JSON
+    max_depth: int = 64  # maximum nesting of the schema and of the value
     max_schemas: int = 2000
-    max_values: int = 10_000  # number of values in all enum and const keywords
+    max_values: int = 10_000  # maximum number of values in enum and const
     max_patterns: int = 32
     max_pattern_chars: int = 1000  # length of one pattern
-    max_cost: int = 2_000_000  # cost of one check, in units of at most ten nanoseconds
+    max_cost: int = 2_000_000  # maximum cost of one check, in units of ten nanoseconds
 
 
 class Subschema(Struct):
-    """One subschema, also called a part: its keywords, the subschemas it applies, and the cost of applying it once."""
+    """One subschema: its keywords, the subschemas in them, and the cost of applying it once."""
 
-    rank: int = -1  # position in an order in which each part comes after the parts that apply it to the same value
+    rank: int = -1  # order in which a subschema comes after those that refer to it
     assertions: dict[str, Any] = field(default_factory=dict[str, Any])
-    children: dict[str, Any] = field(
-        default_factory=dict[str, Any]
-    )  # the subschemas of each keyword: a part number, or a list or dict of part numbers
-    same_value: list[int] = field(default_factory=list[int])  # parts applied to the same value
-    named_members: dict[str, int] = field(default_factory=dict[str, int])  # parts applied to a member, by its name
-    positional_items: list[int] = field(default_factory=list[int])  # parts applied to the items, by position
-    every_member: list[int] = field(default_factory=list[int])  # parts applied to every member
+    # The subschemas of each keyword: a number, or a list or dict of numbers.
+    children: dict[str, Any] = field(default_factory=dict[str, Any])
+    same_value: list[int] = field(default_factory=list[int])  # subschemas for the same value
+    named_members: dict[str, int] = field(default_factory=dict[str, int])  # subschemas for a member with this name
+    positional_items: list[int] = field(default_factory=list[int])  # subschemas for the item at this position
+    every_member: list[int] = field(default_factory=list[int])  # subschemas for every member
     every_item: list[int] = field(default_factory=list[int])
-    # Parts applied to members that are not in `named_members`.
+    # Subschemas for members that are not in `named_members`
     other_members: list[int] = field(default_factory=list[int])
     other_items: list[int] = field(default_factory=list[int])
-    member_names: list[int] = field(default_factory=list[int])  # parts applied to the names of members
+    member_names: list[int] = field(default_factory=list[int])  # subschemas for the names of members
     value_cost: int = _KEYWORD_COST
     integer_cost: int = 0  # cost for a small integer
     number_cost: int = 0  # cost for any other number
     object_cost: int = 0
-    char_cost: int = 0  # cost per character of a text
+    char_cost: int = 0  # cost per character of a string
     name_char_cost: int = 0
     unique_count: int = 0
 
 
 class SchemaPlan(Struct, frozen=True):
-    """A schema that is safe to compile, and its parts. The first part is the schema itself."""
+    """A schema that is safe to compile, and its subschemas. The first one is the schema itself."""
 
     dialect: str
     schema: dict[str, Any]
@@ -110,9 +109,9 @@ class SchemaPlan(Struct, frozen=True):
 
 
 def read_schema(schema: Any, limits: SchemaLimits) -> SchemaPlan:
-    """Analyse a schema and return its plan, or raise UnusableSchema."""
+    """Analyse a schema. Raise UnusableSchema if it is not safe to use."""
     if not isinstance(schema, dict):
-        raise UnusableSchema("not a schema: it must be an object")
+        raise UnusableSchema("the schema must be an object")
     _check_size(schema, limits)
     return _SchemaReader(cast("dict[str, Any]", schema), limits).read()
 
@@ -128,9 +127,9 @@ def _check_size(schema: Any, limits: SchemaLimits) -> None:
     try:
         size = len(encode(schema))
     except (TypeError, ValueError):
-        raise UnusableSchema("not a schema: it is not JSON") from None
+        raise UnusableSchema("the schema is not valid JSON") from None
     if size > limits.max_bytes:
-        raise UnusableSchema(f"too large: {size} bytes, more than {limits.max_bytes}")
+        raise UnusableSchema(f"the schema has {size} bytes, more than the limit of {limits.max_bytes}")
 
 
 def _list_children(value: Any) -> Any:
@@ -138,13 +137,13 @@ def _list_children(value: Any) -> Any:
 
 
 class _SchemaReader:
-    """Reads one schema. It collects the names first, then reads all subschemas that the root can reach."""
+    """Reads one schema. It first collects all IDs and anchors, and then the subschemas that are used."""
 
     def __init__(self, schema: dict[str, Any], limits: SchemaLimits) -> None:
         self._root = schema
         self._limits = limits
         self._dialect = _read_dialect(schema)
-        self._allows_ref_siblings = self._dialect != DRAFT_7  # in draft 7, a $ref hides all keywords next to it
+        self._allows_ref_siblings = self._dialect != DRAFT_7  # in draft 7, keywords next to a $ref are ignored
         self._documents: dict[str, dict[str, Any]] = {"": schema}
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
         self._parts: list[Subschema] = []
@@ -180,14 +179,14 @@ class _SchemaReader:
             has_branches=bool(self._seen_keywords & _BRANCHING_KEYWORDS),
         )
 
-    # The following methods collect and resolve names: $id and $anchor.
+    # The following methods resolve $id and $anchor.
 
     def _collect_names(self, schema: Any, base: str) -> None:
         if not isinstance(schema, dict):
             return
         self._schema_count += 1
         if self._schema_count > self._limits.max_schemas:
-            raise UnusableSchema(f"too large: more than {self._limits.max_schemas} schemas")
+            raise UnusableSchema(f"the schema has more than {self._limits.max_schemas} subschemas")
         base = self._resolve_base(schema, base)
         if isinstance(schema.get("$id"), str) and not schema["$id"].startswith("#"):
             self._documents.setdefault(base, schema)
@@ -208,15 +207,15 @@ class _SchemaReader:
         ):
             return base
         if len(schema_id) > _MAX_ID_CHARS:
-            raise UnusableSchema(f"an $id has more than {_MAX_ID_CHARS} characters")
+            raise UnusableSchema(f"an $id in the schema has more than {_MAX_ID_CHARS} characters")
         return _join_reference(base, schema_id)[0]
 
     def _resolve_reference(self, ref: str, base: str) -> tuple[Any, str]:
-        """Return the target of a reference, and the base URI for references inside the target."""
+        """Return the subschema that a reference points to, and the base URI for references inside it."""
         document, fragment = _join_reference(base, ref)
         document_root = self._documents.get(document)
         if document_root is None:
-            raise UnusableSchema(f"reference to another document: {clip(ref)}")
+            raise UnusableSchema(f"the schema refers to another document: {clip(ref)}")
         fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
             target: Any = self._anchors.get((document, fragment))
@@ -232,18 +231,18 @@ class _SchemaReader:
 
     def _check_target(self, target: Any, ref: str) -> Any:
         if not isinstance(target, dict | bool):
-            raise UnusableSchema(f"reference to a missing schema: {clip(ref)}")
+            raise UnusableSchema(f"the schema refers to a definition that does not exist: {clip(ref)}")
         return target
 
     def _get_index(self, schema: Any, base: str) -> int:
         if not isinstance(schema, dict | bool):
-            raise UnusableSchema("not a schema: a subschema must be an object, true or false")
+            raise UnusableSchema("invalid schema: a subschema must be an object, true or false")
         key = (id(schema), base)
         index = self._indexes.get(key)
         if index is None:
             index = self._indexes[key] = len(self._parts)
             if index >= self._limits.max_schemas:
-                raise UnusableSchema(f"too large: more than {self._limits.max_schemas} schemas")
+                raise UnusableSchema(f"the schema has more than {self._limits.max_schemas} subschemas")
             self._parts.append(Subschema())
             self._pending.append((index, schema, base))
         return index
@@ -264,11 +263,11 @@ class _SchemaReader:
             elif keyword in _SAME_VALUE_KEYWORDS or keyword in _CHILD_KEYWORDS:
                 self._add_children(part, keyword, value, base)
             elif keyword in _DYNAMIC_REFERENCES:
-                raise UnusableSchema(f"unsupported keyword {keyword}: its target is not fixed")
+                raise UnusableSchema(f"the schema has the keyword {keyword}, which is not supported")
 
     def _add_reference(self, part: Subschema, ref: Any, base: str) -> None:
         if not isinstance(ref, str):
-            raise UnusableSchema("not a schema: a $ref must be a text")
+            raise UnusableSchema("invalid schema: $ref must be a string")
         index = self._get_index(*self._resolve_reference(ref, base))
         self._referenced.add(index)
         part.children["$ref"] = index
@@ -284,12 +283,12 @@ class _SchemaReader:
             value = {name: child for name, child in value.items() if name not in name_lists}
         if keyword in _MAP_KEYWORDS:
             if not isinstance(value, dict):
-                raise UnusableSchema(f"not a schema: {keyword} must be an object")
+                raise UnusableSchema(f"invalid schema: {keyword} must be an object")
             children: Any = {name: self._get_index(child, base) for name, child in value.items()}
             indexes = list(children.values())
         elif keyword in _LIST_KEYWORDS or (keyword == "items" and isinstance(value, list)):
             if not isinstance(value, list):
-                raise UnusableSchema(f"not a schema: {keyword} must be an array")
+                raise UnusableSchema(f"invalid schema: {keyword} must be an array")
             children = indexes = [self._get_index(child, base) for child in value]
         else:
             children = self._get_index(value, base)
@@ -354,7 +353,7 @@ class _SchemaReader:
 
     def _get_pattern_cost(self, pattern: Any) -> int:
         if not isinstance(pattern, str):
-            raise UnusableSchema("not a schema: a pattern must be a text")
+            raise UnusableSchema("invalid schema: a pattern must be a string")
         if len(pattern) > self._limits.max_pattern_chars:
             raise UnusableSchema(
                 f"a pattern has more than {self._limits.max_pattern_chars} characters: {clip(pattern, 64)}"
@@ -365,7 +364,7 @@ class _SchemaReader:
         return 1 + count_concurrent_states(pattern)
 
     def _get_enum_cost(self, values: list[Any]) -> int:
-        """Return the cost of finding a value in an enum. Texts and small integers take one lookup, other values one
+        """Return the cost of finding a value in an enum. Strings and small integers need one lookup, other values one
         comparison each.
         """
         level: list[Any] = values
@@ -376,12 +375,12 @@ class _SchemaReader:
             level = [child for value in level if type(value) in (dict, list) for child in _list_children(value)]
         self._value_count += count
         if self._value_count > self._limits.max_values:
-            raise UnusableSchema(f"too large: more than {self._limits.max_values} values in enum and const")
+            raise UnusableSchema(f"the schema has more than {self._limits.max_values} values in enum and const")
         is_uniform = all(type(value) is str for value in values) or all(_is_small_integer(one) for one in values)
         return _KEYWORD_COST if is_uniform and len(values) > 1 else cost
 
     def _render(self, index: int, definitions_key: str) -> Any:
-        """Render a part as a schema. A part that is referenced is rendered once, under `definitions_key`."""
+        """Return a subschema as JSON. If it is referenced, it goes under `definitions_key`."""
 
         def render_child(child_index: int) -> Any:
             return (
@@ -429,7 +428,7 @@ def _join_reference(base: str, ref: str) -> tuple[str, str]:
     try:
         address, fragment = urldefrag(urljoin(base, ref))
     except ValueError:
-        raise UnusableSchema(f"reference to another document: {clip(ref)}") from None
+        raise UnusableSchema(f"the schema refers to another document: {clip(ref)}") from None
     return address, fragment
 
 
@@ -451,11 +450,9 @@ def _list_subschemas(keyword: str, value: Any) -> list[Any]:
 
 
 def _count_texts(keyword: str, value: Any) -> int:
-    """Count the texts of a list. Reject other values, because the duplicate check of the meta-schema is slow for
-    them.
-    """
+    """Count the strings in a list. Other values are rejected, because checking them for duplicates is slow."""
     if not isinstance(value, list) or not all(type(text) is str for text in value):
-        raise UnusableSchema(f"not a schema: {keyword} must be a list of texts")
+        raise UnusableSchema(f"invalid schema: {keyword} must be a list of strings")
     return len(value)
 
 
@@ -475,8 +472,8 @@ def is_extreme(value: float) -> bool:
 
 
 def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> None:
-    """Order the parts so that each part comes after all parts that apply it to the same value. Reject cycles, because
-    they would never end.
+    """Order the subschemas so that each one comes after those that refer to it. Reject cycles, because
+    they never end.
     """
     parent_counts = [0] * len(parts)
     for part in parts:
@@ -493,16 +490,16 @@ def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> No
             if not parent_counts[index]:
                 ready.append(index)
     if len(order) < len(parts):
-        raise UnusableSchema("endless reference of the schema to itself")
+        raise UnusableSchema("the schema refers to itself without end")
     _check_expanded_cost(parts, order, repeat_factor, max_cost)
 
 
 def _check_expanded_cost(parts: list[Subschema], order: list[Subschema], repeat_factor: int, max_cost: int) -> None:
-    """Reject parts that apply too many other parts to one value. The check follows each reference once."""
+    """Reject subschemas that apply too many others to one value."""
     costs = [0] * len(parts)
     indexes = {id(part): index for index, part in enumerate(parts)}
     for part in reversed(order):
         cost = part.value_cost + repeat_factor * sum(costs[index] for index in part.same_value)
         if cost > max_cost:
-            raise UnusableSchema("too costly: its references lead to too many schemas")
+            raise UnusableSchema("the references in the schema lead to too many subschemas")
         costs[indexes[id(part)]] = cost

@@ -47,7 +47,7 @@ def _parse_integer(literal: str) -> int:
 
 
 def _parse_number(literal: str) -> float:
-    """Parse a JSON number. Python's `float` accepts more forms."""
+    """Parse a JSON number. `float` would accept more."""
     number = float(literal) if _NUMBER_PATTERN.fullmatch(literal) else _reject_number(literal)
     return number if math.isfinite(number) else _reject_number(literal)
 
@@ -57,8 +57,8 @@ _FALSE_WORDS = ("false", "no", "n", "0")
 
 
 def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
-    """Convert a text to a type that its schema allows. `root` is the schema that contains the definitions. Raise
-    UsageError if the text matches no allowed type.
+    """Convert a text to a type that its schema allows. Raise UsageError if that is impossible. `root` is the schema
+    with the definitions.
     """
     root_schema = root if root is not None else {}
     allowed_types = list_types(schema, root_schema)
@@ -83,7 +83,7 @@ def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = 
 
 
 def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
-    """Return the schema of the items of a list. The list may be one of several alternatives."""
+    """Return the schema for the items of a list. The list may be one of several alternatives."""
     resolved_schema = resolve_schema(schema, root)
     if "items" in resolved_schema:
         return resolved_schema["items"]
@@ -92,7 +92,7 @@ def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the alternatives of a schema. Alternatives that match no value are left out."""
+    """Return the alternatives of a schema, except those that match no value."""
     return [
         alternative
         for alternative in (*get_list(schema, "anyOf"), *get_list(schema, "oneOf"))
@@ -101,8 +101,8 @@ def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def list_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 16) -> set[str]:
-    """Return the types that a schema allows, or an empty set if the schema allows any type. `root` is the schema that
-    contains the definitions.
+    """Return the types that a schema allows, or an empty set if it allows any type. `root` is the schema with the
+    definitions.
     """
     root_schema = root if root is not None else {}
     resolved_schema = resolve_schema(schema, root_schema)
@@ -119,7 +119,7 @@ def list_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 
 
 
 def choose(lines: LineReader, prompt: str, answers: Mapping[str, T], hint: str = "") -> T:
-    """Ask until the user types one of the answers, in any case. Raise EOFError at the end of the input."""
+    """Ask until the user types one of the answers. Case does not matter. Raise EOFError at the end of the input."""
     while (typed := lines.read_line(prompt).lower()) not in answers:
         lines.write(hint)
     return answers[typed]
@@ -132,7 +132,7 @@ def confirm(lines: LineReader, prompt: str, *, default: bool) -> bool:
 
 
 def fill_form(lines: LineReader, schema: Mapping[str, Any], answers: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Ask for the fields of a form that are not in `answers`, and return all values. Raise EOFError at the end of the
+    """Ask the user for all form fields that are not in `answers`. Return all values. Raise EOFError at the end of the
     input.
     """
     values, required_names = {**(answers or {})}, get_required(schema)
@@ -144,7 +144,7 @@ def fill_form(lines: LineReader, schema: Mapping[str, Any], answers: Mapping[str
 
 
 def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_required: bool) -> Any:
-    """Ask until the user enters a value that matches the schema. Return None if the user skips an optional field."""
+    """Ask until the user enters a valid value. Return None if the user skips an optional field."""
     label = output.escape_line(str(schema.get("title") or name))
     if schema.get("description"):
         lines.write(f"  {output.escape_line(str(schema['description']))}\n")
@@ -175,7 +175,7 @@ def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_requir
 
 
 def parse_answer(name: str, typed: str, schema: Mapping[str, Any]) -> Any:
-    """Convert an answer to the type of its schema and check it against the choices."""
+    """Convert an answer to the type in the schema, and check that it is one of the choices."""
     value, choices = coerce(name, typed, schema), list_choices(schema)
     for item in value if isinstance(value, list) else [value]:
         if choices and _format_value(item) not in choices:

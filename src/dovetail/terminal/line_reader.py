@@ -8,13 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Final, Self, TextIO
 
-_POLL_INTERVAL_S: Final = 0.1  # seconds between two checks whether the reader was closed
+_POLL_INTERVAL_S: Final = 0.1  # how often to check whether the reader was closed
 _MAX_READ_BYTES: Final = 64 * 1024
 
 
 class LineReader:
-    """Writes prompts to a stream and reads lines from standard input, in any thread. Leaving the context of the reader
-    ends its wait.
+    """Prints prompts and reads lines from stdin, in any thread. Leaving the context stops a read.
 
     `read` replaces standard input. It returns the next line, or an empty string at the end. `output` is stderr by
     default.
@@ -33,7 +32,7 @@ class LineReader:
         self._closed.set()
 
     def write(self, text: str) -> None:
-        """Write text unchanged. The caller must escape text of servers first."""
+        """Write text unchanged. Text from servers must already be escaped."""
         stream = self._output or sys.stderr
         stream.write(text)
         stream.flush()
@@ -47,9 +46,7 @@ class LineReader:
         return line.strip()
 
     async def read_line_async(self, prompt: str = "") -> str:
-        """Return the next line as `read_line` does, without blocking the event loop. If the call is cancelled, the
-        reader is closed.
-        """
+        """Return the next line without blocking the event loop. Cancelling this call closes the reader."""
         try:
             return await asyncio.to_thread(self.read_line, prompt)
         except asyncio.CancelledError:
@@ -61,7 +58,7 @@ class LineReader:
             descriptor = sys.stdin.fileno()
         except (OSError, ValueError):
             return sys.stdin.readline()
-        if sys.platform == "win32":  # on Windows, select accepts only sockets
+        if sys.platform == "win32":  # on Windows, select only works with sockets
             return sys.stdin.readline()
         while b"\n" not in self._buffer and (chunk := self._read_chunk(descriptor)):
             self._buffer += chunk
@@ -69,12 +66,12 @@ class LineReader:
         return (line + end).decode("utf-8", "replace")
 
     def _read_chunk(self, descriptor: int) -> bytes:
-        """Return the typed bytes, or empty bytes at the end. Wait with `select` first, because a read cannot be
+        """Return the bytes that the user typed, or empty bytes at the end. Wait with `select`, because a read cannot be
         cancelled.
         """
         while not self._closed.is_set():
             is_readable = bool(select.select([descriptor], [], [], _POLL_INTERVAL_S)[0])
-            # A reader that was closed in the meantime must leave the input to the next reader.
+            # If the reader was closed, leave the input for the next reader.
             if is_readable and not self._closed.is_set():
                 return os.read(descriptor, _MAX_READ_BYTES)
         return b""

@@ -16,21 +16,21 @@ import click
 from dovetail.protocol import safe_text
 from dovetail.protocol.safe_text import escape_text
 
-_MAX_CELL_CHARS: Final = 300  # longer cells would push the other columns out of view
+_MAX_CELL_CHARS: Final = 300  # longer cells would hide the other columns
 
 
 def escape_line(text: str) -> str:
-    """Escape and shorten a text for one line, such as a name in a table."""
+    """Escape a text for one line and shorten it, for example a name in a table."""
     return safe_text.escape_line(text, _MAX_CELL_CHARS)
 
 
 def escape_full_line(text: str) -> str:
-    """Escape a text for one line without shortening it, such as a URL to copy."""
+    """Escape a text for one line without shortening it, for example a URL."""
     return safe_text.escape_line(text)
 
 
 def escape_for_stdout(text: str) -> str:
-    """Escape content if stdout is a terminal. For a file or a pipe, return the content unchanged."""
+    """Escape text if stdout is a terminal. For a file or a pipe, return it unchanged."""
     return escape_text(text) if sys.stdout.isatty() else text
 
 
@@ -43,12 +43,12 @@ def is_interactive() -> bool:
 
 
 def format_json(value: Any) -> str:
-    """Return a JSON document without characters that are unsafe in a terminal."""
+    """Return formatted JSON without characters that are unsafe in a terminal."""
     return _dump_json(value, indent=2)
 
 
 def format_json_line(value: Any) -> str:
-    """Return a JSON document on one line, for streams of documents."""
+    """Return JSON on one line."""
     return _dump_json(value, indent=None)
 
 
@@ -73,14 +73,14 @@ def style(text: str, *, err: bool = False, **styles: Any) -> str:
 
 
 def get_text_width(text: str) -> int:
-    """Return the number of terminal columns of a text."""
+    """Return how many terminal columns a text needs."""
     return sum(
         2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1 for char in text
     )
 
 
 def format_table(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:
-    """Return a table. On a terminal, the last column is shortened to fit."""
+    """Format a table. In a terminal, the last column is shortened to fit."""
     cells = [[escape_line(cell) for cell in row] for row in rows]
     if not cells:
         return ""
@@ -116,20 +116,20 @@ def print_error(text: str) -> None:
 
 
 def refuse_overwriting(file: str, force: bool) -> None:
-    """Raise UsageError if a regular file exists and --force is not set."""
+    """Raise UsageError if the file exists and --force is not set."""
     if os.path.isfile(file) and not force:
         raise click.UsageError(f"{file} already exists. Use --force to overwrite it")
 
 
 def get_stderr_target() -> Any:
-    """Return the target for a child's stderr. On a terminal, the text is escaped. Otherwise, the child inherits
+    """Return where a child process writes its stderr. In a terminal, the text is escaped. Otherwise, the child inherits
     stderr.
     """
     return print_note if sys.stderr.isatty() else "inherit"
 
 
 def write_content(text: str) -> None:
-    """Write content to stdout. The content is escaped only if stdout is a terminal."""
+    """Write text to stdout. Escape it if stdout is a terminal."""
     if sys.stdout.isatty():
         click.echo(escape_text(text))
     else:
@@ -146,7 +146,7 @@ _BAR_CHARS = 24
 
 
 class ProgressBar:
-    """A progress bar on stderr. If stderr is not a terminal, it prints nothing."""
+    """A progress bar on stderr. It is invisible if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()

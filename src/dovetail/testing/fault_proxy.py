@@ -27,7 +27,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Piece(NamedTuple):
-    """Bytes to pass on, and the message that these bytes complete."""
+    """Bytes to forward, and the message that they complete."""
 
     data: bytes
     message: bytes | None = None
@@ -36,15 +36,15 @@ class Piece(NamedTuple):
 class MessageSplitter(Protocol):
     """Splits one direction of a connection into messages."""
 
-    buffer: bytes  # bytes of an incomplete message
+    buffer: bytes  # the start of an incomplete message
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """Yield the pieces that these bytes complete."""
+        """Split these bytes, and yield a piece for each complete message."""
         ...
 
 
 class LineMessageSplitter:
-    """Splits newline-delimited messages."""
+    """Splits messages that are separated by newlines."""
 
     def __init__(self) -> None:
         self.buffer = b""
@@ -57,15 +57,15 @@ class LineMessageSplitter:
 
 
 class HTTPMessageSplitter:
-    """Splits HTTP requests or responses. Each body and each event of a stream is one message."""
+    """Splits HTTP requests or responses. Each body, and each event of a stream, is one message."""
 
     def __init__(self) -> None:
         self.buffer = b""
-        self._body = b""  # the received part of a chunked body
+        self._body = b""  # the part of a chunked body received so far
         self._is_chunked = self._is_stream = self._is_endless = False
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """Yield one piece for each message with its headers. For a stream, yield its headers and then each event."""
+        """Yield one piece per message, with its headers. For a stream, yield the headers first, and then each event."""
         self.buffer += data
         while (piece := self._next()) is not None:
             yield piece
@@ -97,7 +97,7 @@ class HTTPMessageSplitter:
         return self._take(size, self.buffer[start:size]) if len(self.buffer) >= size else None
 
     def _read_chunk(self) -> Piece | None:
-        """Read chunks and encode them again. Return one chunk for each event, or one for a complete body."""
+        """Read chunks and encode them again. Return one chunk per event, or one for a complete body."""
         event = self._read_event()
         if event is not None:
             return event
@@ -128,14 +128,14 @@ def _encode_chunk(data: bytes) -> bytes:
 
 _RELAY_SCRIPT = Path(__file__).with_name("stdio_relay.py")
 _CHUNK_BYTES = 65536
-_STREAM_LIMIT_BYTES = 1 << 30  # this limit is never reached, because only available bytes are read
+_STREAM_LIMIT_BYTES = 1 << 30  # never reached, because only available bytes are read
 
 
 class Backend(Protocol):
-    """A server that can be stopped and started again at the same address."""
+    """A server that can be restarted at the same address."""
 
     async def stop(self) -> None:
-        """Stop the server without notifying its clients."""
+        """Stop the server suddenly, without telling its clients."""
         ...
 
     async def start(self) -> None:
@@ -144,13 +144,13 @@ class Backend(Protocol):
 
 
 class ConnectionCut(Exception):
-    """Raised if the connection must be closed."""
+    """A fault closes the connection."""
 
 
 @asynccontextmanager
 async def insert_faults(faults: FaultPlan, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
-    """Put a proxy in front of a target. Yield the target that the client must use instead. Raise errors of the faults
-    at the end.
+    """Start a proxy in front of a target, and yield the target for the client. At the end, raise errors
+    of the faults.
     """
     try:
         async with _open_proxy(faults, target, backend) as proxied_target:
@@ -179,15 +179,13 @@ async def _open_proxy(faults: FaultPlan, target: Any, backend: Backend | None) -
             finally:
                 await proxy.close()
     else:
-        raise TypeError(f"faults require a Server, a command or a URL with http://, unix: or tcp:, not {target!r}")
+        raise TypeError(f"faults= requires a Server, a command, or a URL with http://, unix: or tcp:, not {target!r}")
 
 
 async def apply_faults(
     faults: FaultPlan, to: Receiver, piece: Piece, kill: Callable[[PlannedFault], Awaitable[None]]
 ) -> bytes:
-    """Apply the due faults to a piece and return the bytes to pass on. Raise ConnectionCut to close the connection. If
-    a fault fails, the connection is closed, too.
-    """
+    """Apply faults to a piece of data and return the bytes to forward. Raise ConnectionCut to close the connection."""
     if piece.message is None:
         return piece.data
     try:
@@ -217,14 +215,14 @@ async def _apply_due_faults(
 
 
 class StreamPair(NamedTuple):
-    """The streams of one end of a connection."""
+    """The reader and writer of one end of a connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
 
 class ProxiedConnection:
-    """One connection that the proxy passes on in both directions, piece by piece."""
+    """A connection through the proxy. It forwards both directions piece by piece."""
 
     def __init__(
         self,
@@ -240,7 +238,7 @@ class ProxiedConnection:
         self._kill = kill
 
     async def run(self) -> None:
-        """Pass on messages until both ends are closed or the connection is cut."""
+        """Forward messages until both ends are closed or a fault cuts the connection."""
         loop = asyncio.get_running_loop()
         tasks = [
             loop.create_task(self._forward(self._client_side.reader, self._server_side.writer, "server")),
@@ -276,7 +274,7 @@ class ProxiedConnection:
 
 
 class SocketProxy:
-    """Listens for the client and connects to the server."""
+    """A proxy for sockets: it listens for the client and connects to the server."""
 
     def __init__(self, faults: FaultPlan, target: str, backend: Backend | None) -> None:
         self._faults = faults
@@ -292,7 +290,7 @@ class SocketProxy:
         self._connections: dict[asyncio.Task[None], ProxiedConnection | None] = {}
 
     async def open(self) -> str:
-        """Start to listen and return the address for the client."""
+        """Start listening and return the address for the client."""
         if self._target.startswith("unix:"):
             self._folder = tempfile.TemporaryDirectory(prefix="dovetail-")
             self._path = os.path.join(self._folder.name, "socket")
@@ -335,13 +333,12 @@ class SocketProxy:
 
     async def _kill(self, fault: PlannedFault) -> None:
         if self._backend is None:
-            raise RuntimeError("kill requires a server that the test started itself")
+            raise RuntimeError("Faults.kill requires a server that the test has started")
         if not fault.restart:
             self._stop_listening()
         await self._backend.stop()
         if fault.restart:
-            # Start the server before its clients notice the lost connection, so that the time of their next attempt
-            # does not matter.
+            # Start the server before its clients notice the lost connection, so that their retry delay does not matter.
             await self._backend.start()
             self._abort_connections()
 
@@ -371,9 +368,7 @@ class SocketProxy:
 
 
 class PipeProxy:
-    """Runs a relay program in place of the server. The relay starts the server and sends all pipe ends to this
-    process.
-    """
+    """A proxy for pipes. It runs a relay program that starts the server and sends the pipes to this process."""
 
     def __init__(self, faults: FaultPlan, path: str) -> None:
         self._faults = faults
@@ -382,7 +377,7 @@ class PipeProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, command: list[str]) -> list[str]:
-        """Accept relays and return the command for the client."""
+        """Start accepting relays and return the command for the client."""
         self._listener.bind(self._path)
         self._listener.listen()
         self._listener.setblocking(False)
@@ -415,7 +410,7 @@ class PipeProxy:
         await ProxiedConnection(self._faults, LineMessageSplitter, client_side, server_side, kill).run()
 
     async def close(self) -> None:
-        """Accept no more relays and close all connections."""
+        """Stop accepting relays and close all connections."""
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -443,7 +438,7 @@ async def _open_pipes(source: int, sink: int) -> StreamPair:
 
 
 class _WriteOnlyProtocol(asyncio.streams.FlowControlMixin):
-    """The protocol for the write end of a pipe."""
+    """The asyncio protocol for the write end of a pipe."""
 
     async def _get_close_waiter(self, stream: asyncio.StreamWriter) -> None:
         return None
@@ -453,7 +448,7 @@ class _WriteOnlyProtocol(asyncio.streams.FlowControlMixin):
 
 
 class FaultyMemoryClient(MemoryClient):
-    """A connection in memory that queues messages, so that faults can apply to them."""
+    """An in-memory connection that queues messages, so that faults can change them."""
 
     def __init__(self, server: InProcessServer, faults: FaultPlan) -> None:
         super().__init__(server.open_connection, server.start, server.stop)
@@ -462,7 +457,7 @@ class FaultyMemoryClient(MemoryClient):
         self._tasks: list[asyncio.Task[None]] = []
 
     async def connect(self) -> None:
-        """Connect to the server and start to deliver the queued messages."""
+        """Connect to the server and start delivering queued messages."""
         await super().connect()
         receivers: dict[Receiver, Callable[[bytes], None]] = {
             "server": super().write,
@@ -492,7 +487,7 @@ class FaultyMemoryClient(MemoryClient):
         self._queues["client"].put_nowait(data)
 
     async def disconnect(self) -> None:
-        """Stop the delivery and close the connection."""
+        """Stop delivering messages and close the connection."""
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()

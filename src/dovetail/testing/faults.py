@@ -17,14 +17,14 @@ UNLIMITED: Final = 1 << 62
 
 
 class Fault:
-    """One fault of `Faults`. `count` is the number of times that the fault has happened."""
+    """One planned fault. `count` says how often it has happened."""
 
     action: Action
     count: int
 
 
 class PlannedFault(Fault):
-    """A fault and the messages that it affects."""
+    """A fault, and which messages it affects."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class PlannedFault(Fault):
         restart: bool = True,
     ) -> None:
         if nth < 1 or times < 1:
-            raise ValueError("nth and times must be at least 1")
+            raise ValueError("nth= and times= must be at least 1")
         if to not in get_args(Receiver):
-            raise ValueError(f"to must be 'server' or 'client', not {to!r}")
+            raise ValueError(f"to= must be 'server' or 'client', not {to!r}")
         self.action = action
         self.seconds = seconds
         self.restart = restart
@@ -54,9 +54,7 @@ class PlannedFault(Fault):
         self._match_count = 0
 
     def matches(self, to: Receiver, message: dict[str, Any], method: str | None) -> bool:
-        """Return whether the fault affects this message, and count the message. `method` is the method of the
-        request.
-        """
+        """Count a message and return whether the fault affects it. `method` is the method of the request."""
         if to != self._to or (self._method is not None and method != self._method):
             return False
         if self._when is not None and not self._when(message):
@@ -69,15 +67,15 @@ class PlannedFault(Fault):
 
 
 class FaultPlan:
-    """Applies the faults of a connection to its messages. Remembers the first error that a fault raised."""
+    """Applies faults to the messages of a connection, and remembers the first error."""
 
     def __init__(self) -> None:
         self.faults: list[PlannedFault] = []
-        self._methods: dict[tuple[Receiver, Any], str] = {}  # methods of open requests, by receiver and id
+        self._methods: dict[tuple[Receiver, Any], str] = {}  # methods of open requests, by receiver and ID
         self._failure: Exception | None = None
 
     def record_failure(self, exc: Exception) -> None:
-        """Store the first exception that a fault raised, for example in its `when`."""
+        """Store the first exception that a fault raised, for example in its `when` function."""
         self._failure = self._failure or exc
 
     def raise_failure(self) -> None:
@@ -108,7 +106,7 @@ class FaultPlan:
 
 
 class Faults:
-    """The faults of one test. You can add faults before and while the client works.
+    """The faults of one test. Add faults before or while the client runs.
 
     A fault affects the `nth` message that is sent `to` the server or the client, belongs to a request of `method` and
     satisfies `when`. It affects `times` messages in total. A response belongs to the method of its request.
@@ -159,7 +157,7 @@ class Faults:
         nth: int = 1,
         times: int = 1,
     ) -> Fault:
-        """Forward the message with some of its bytes changed, so that it is invalid."""
+        """Change some bytes of the message, so that it is invalid."""
         return self._add(PlannedFault("corrupt", to=to, method=method, when=when, nth=nth, times=times))
 
     def kill(
@@ -191,7 +189,7 @@ class Faults:
 
 
 def corrupt_message(data: bytes, message: bytes) -> bytes:
-    """Return `data` with an invalid message in place of `message`. The number of bytes stays the same."""
+    """Return `data` with `message` made invalid. The number of bytes stays the same."""
     start = data.rindex(message)
     middle = start + len(message) // 2
     return data[:start] + b"\xff" + data[start + 1 : middle] + b"\x00" + data[middle + 1 :]

@@ -30,7 +30,7 @@ Transport: TypeAlias = Literal["memory", "stdio", "http", "sse", "unix", "tcp"]
 
 _STOP_TIMEOUT_S: Final = 2.0
 
-# A script that imports the server in another process, by the name of its module or by its file.
+# This script imports the server in another process, by module name or file.
 _SERVER_SCRIPT: Final = """
 import sys
 name, path, variable, *sys.path[:] = sys.argv[1:]
@@ -57,7 +57,7 @@ async def connect(
     principal: str | None = None,
     **options: Unpack[ClientOptions],
 ) -> AsyncGenerator[Client]:
-    """Yield a client that is connected to a server while the context is open. Options are those of `Client`.
+    """Yield a client that is connected to a server. The options are those of `Client`.
 
     Args:
         server: A `Server`, the "module:name" of a server, or any target of a client.
@@ -81,7 +81,7 @@ def connect_sync(
     principal: str | None = None,
     **options: Unpack[ClientOptions],
 ) -> Generator[SyncClient]:
-    """Yield a `SyncClient` that is connected to a server while the context is open. Options are those of `Client`."""
+    """Yield a `SyncClient` that is connected to a server. The options are those of `Client`."""
     context = _serve_for_client(server, transport, faults, principal)
     target, defaults = run_blocking(_enter(context))
     try:
@@ -95,7 +95,7 @@ def connect_sync(
 async def _serve_for_client(
     server: Any, transport: Transport, faults: Faults | None, principal: str | None
 ) -> AsyncGenerator[tuple[Target, ClientOptions]]:
-    """Serve while the context is open. Yield the target for a client and the default options of that client."""
+    """Serve while the context is open. Yield the target and the default options for a client."""
     resolved, defaults = resolve_server(server), ClientOptions()
     if transport == "sse":
         defaults["protocol_version"] = "handshake"
@@ -145,7 +145,7 @@ async def serve(
 
 
 def resolve_server(server: Any) -> Any:
-    """Return the server for a "module:name" text. Return any other value unchanged."""
+    """Import the server of a "module:name" string. Return any other value unchanged."""
     if isinstance(server, str) and ":" in server and "/" not in server and "\\" not in server:
         module, _, name = server.partition(":")
         return getattr(import_module(module), name)
@@ -153,7 +153,7 @@ def resolve_server(server: Any) -> Any:
 
 
 class ServerWithPrincipal:
-    """A server in memory whose callers have a principal."""
+    """An in-memory server whose callers have this principal."""
 
     def __init__(self, server: Server, principal: str) -> None:
         self.server = server
@@ -163,14 +163,14 @@ class ServerWithPrincipal:
         self._principal = principal
 
     def open_connection(self, send: Callable[[bytes], None]) -> ServerConnection:
-        """Open a connection on behalf of the principal."""
+        """Open a connection as this principal."""
         return self.server.open_connection(send, principal=self._principal)
 
 
 def _with_principal(server: Any, transport: str, principal: str) -> ServerWithPrincipal:
     if transport != "memory" or not isinstance(server, Server):
         raise ValueError(
-            "principal= works only with a Server in memory. Over HTTP, pass auth=StaticTokenVerifier(...) to "
+            "principal= requires a Server in memory. Over HTTP, pass auth=StaticTokenVerifier(...) to "
             "the server and auth=BearerAuth(...) to the client."
         )
     return ServerWithPrincipal(server, principal)
@@ -196,9 +196,7 @@ async def _start_server(server: Server, transport: Transport) -> AsyncGenerator[
 
 @asynccontextmanager
 async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
-    """Run the lifespan of a server. If the server is served several times at once, the last context ends the
-    lifespan.
-    """
+    """Run the lifespan of a server. If the server is served several times, the last one ends the lifespan."""
     user = object()
     await server.start(user)
     try:
@@ -208,7 +206,7 @@ async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
 
 
 class HTTPBackend:
-    """A server behind uvicorn on a loopback port, in this event loop."""
+    """A server with uvicorn on a loopback port, in this event loop."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -218,11 +216,11 @@ class HTTPBackend:
 
     @property
     def address(self) -> str:
-        """The origin of the server's URL."""
+        """Return the origin of the server's URL."""
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Start to listen. A restarted server has the same address."""
+        """Start listening. After a restart, the address is the same."""
         if self._listener.fileno() < 0:
             self._listener = bind_socket("127.0.0.1", self._port)
         dispatcher = get_dispatcher(self._server)
@@ -230,7 +228,7 @@ class HTTPBackend:
         app = create_asgi_app(dispatcher, endpoint)
         config = create_uvicorn_config(app, dispatcher.limits)
         config.load()
-        # Do not call uvicorn's `serve`, because it would replace the signal handlers of the test runner.
+        # `serve` of uvicorn would replace the signal handlers of the test runner, so do not call it.
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.lifespan = config.lifespan_class(config)
         await self._uvicorn.startup([self._listener])
@@ -270,7 +268,7 @@ class SocketBackend:
         return f"unix:{self._path}" if self._path is not None else f"tcp://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Start to listen. A restarted server has the same address."""
+        """Start listening. After a restart, the address is the same."""
         options: dict[str, Any] = {"path": self._path} if self._path is not None else {"port": self._port}
         listener = await self._exit_stack.enter_async_context(serve_socket(get_dispatcher(self._server), **options))
         if self._path is None:
@@ -295,6 +293,4 @@ def _build_command(server: Server) -> list[str]:
         for name, value in tuple(vars(module).items()):
             if value is server:
                 return [sys.executable, "-u", "-c", _SERVER_SCRIPT, module.__name__, path, name, *sys.path]
-    raise ValueError(
-        f"cannot run {server.name!r} in another process: over stdio, a server must be a variable of a module"
-    )
+    raise ValueError(f"cannot run {server.name!r} over stdio, because it is not a global variable of a module")

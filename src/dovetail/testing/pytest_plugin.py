@@ -30,7 +30,7 @@ _LIST_OPTIONS = ("transport", "protocol_version")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --mcp-record."""
     group = parser.getgroup("dovetail", "Model Context Protocol")
-    group.addoption("--mcp-record", action="store_true", help="write the cassettes instead of comparing with them")
+    group.addoption("--mcp-record", action="store_true", help="Write cassettes instead of comparing with them.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _read_markers(item: Any) -> dict[str, Any]:
-    """Return the merged options of all markers. The nearest marker has precedence."""
+    """Combine the options of all markers. The marker closest to the test wins."""
     merged: dict[str, Any] = {}
     for marker in item.iter_markers("mcp"):
         _check_marker(marker, item)
@@ -89,19 +89,19 @@ def _check_marker(marker: pytest.Mark, item: Any) -> None:
 
 @pytest.fixture
 def _mcp_setting(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the marker's options for this test. Each list is replaced by its current value."""
+    """Return the options for this test. A list is replaced by the value for this run."""
     return _read_markers(request.node) | getattr(request, "param", {})
 
 
 @pytest.fixture
 def mcp_server() -> Any:
-    """Return the server to connect to if the marker has no server. Override this fixture in your tests."""
-    raise pytest.UsageError("no server: use @pytest.mark.mcp(server=...), or define a fixture named mcp_server")
+    """Return the server for tests whose marker has no server. Override this fixture in your tests."""
+    raise pytest.UsageError("no server to test: use @pytest.mark.mcp(server=...), or define a fixture named mcp_server")
 
 
 @pytest.fixture
 def mcp_faults() -> "Faults":
-    """Return the faults between the client and the server of this test."""
+    """Return the faults for the connection of this test."""
     from dovetail.testing.faults import Faults
 
     return Faults()
@@ -111,7 +111,7 @@ def mcp_faults() -> "Faults":
 def mcp_client(
     request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]
 ) -> "Callable[..., AbstractAsyncContextManager[Client]]":
-    """Return a function that connects: `async with mcp_client() as client`. Options of the function override options of
+    """Return a function that connects: `async with mcp_client() as client`. Its options override those of
     the marker.
     """
     from dovetail.testing.harness import connect
@@ -124,7 +124,7 @@ def mcp_client(
 
 @pytest.fixture
 def mcp_sync_client(request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]) -> "Iterator[SyncClient]":
-    """Return a connected client for synchronous tests."""
+    """Return a connected client for tests that are not async."""
     from dovetail.testing.harness import connect_sync
 
     with connect_sync(**_merge_options(request, _mcp_setting, None, {})) as client:
@@ -133,7 +133,7 @@ def mcp_sync_client(request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]
 
 @pytest.fixture
 def mcp_cassette(request: pytest.FixtureRequest) -> Path:
-    """Return the cassette file of this test, in `cassettes/` next to the test's file."""
+    """Return the path of this test's cassette, in `cassettes/` next to the test file."""
     name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
     return Path(str(request.path)).parent / "cassettes" / f"{request.path.stem}.{name}.jsonl"
 

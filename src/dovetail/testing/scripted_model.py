@@ -15,7 +15,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """One request to a `ScriptedModel`."""
 
     messages: list[SamplingMessage]  # the conversation
-    tools: list[Tool]  # the tools that the model could call
+    tools: list[Tool]  # the tools that the model may call
     options: dict[str, object]  # the other options of the request
 
 
@@ -25,7 +25,7 @@ ScriptedReply: TypeAlias = (
 
 
 def tool_call(tool: str, **arguments: object) -> ToolUseContent:
-    """Return a reply of a `ScriptedModel` that calls a tool with these arguments.
+    """Return a model reply that calls a tool with these arguments.
 
     Args:
         tool: The tool, as "server.tool" or by the name that a model sees.
@@ -34,7 +34,7 @@ def tool_call(tool: str, **arguments: object) -> ToolUseContent:
 
 
 class ScriptedModel:
-    """A model that gives prepared replies, one after another. `requests` contains the requests that it got.
+    """A model with prepared replies, for tests. `requests` contains the requests it received.
 
     A reply is a text, a `tool_call(...)`, a list of these, a `ModelReply`, or a function of the request that returns a
     reply.
@@ -68,7 +68,7 @@ class ScriptedModel:
         """
         self.requests.append(ModelRequest(messages=[*messages], tools=[*tools], options=options))
         if not self._replies:
-            raise ModelError("the scripted model has no more replies")
+            raise ModelError("the ScriptedModel has no more replies")
         scripted_reply: Any = self._replies.pop(0)
         return self._build_reply(scripted_reply(self.requests[-1]) if callable(scripted_reply) else scripted_reply)
 

@@ -11,12 +11,12 @@ import sys
 
 
 def main(path: str, command: list[str]) -> int:
-    """Start the command, send the descriptors over the socket at `path`, and wait for the command to exit."""
+    """Start the command, send its file descriptors over the socket at `path`, and wait until it exits."""
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
     assert child.stdout is not None
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        # Ignore the signal, because the server gets it, too. This program exits after the server.
+        # Ignore the signal. The server gets it, too, and this program exits after the server.
         signal.signal(signal_number, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)

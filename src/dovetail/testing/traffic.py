@@ -43,8 +43,7 @@ Message = dict[str, Any]
 
 @contextmanager
 def record_traffic(client: Client | SyncClient, *, include_request_state: bool = False) -> Generator["Traffic"]:
-    """Record the traffic of a client while the context is open. If the client is not connected yet, the messages that
-    open the connection are recorded, too.
+    """Record the messages of a client while the context is open. If the client connects later, this is recorded, too.
 
     Args:
         client: The client to record.
@@ -62,12 +61,12 @@ def record_traffic(client: Client | SyncClient, *, include_request_state: bool =
 
 
 def get_recorder(traffic: "Traffic") -> Recorder:
-    """Return the function that adds a message to the traffic."""
+    """Return the function that adds a message to the recording."""
     return traffic._record  # pyright: ignore[reportPrivateUsage]
 
 
 class Traffic:
-    """The recorded frames, in the order in which they were sent or received."""
+    """The recorded messages, in order."""
 
     def __init__(self, _server: str = "", *, _include_request_state: bool = False) -> None:
         self.frames: list[Frame] = []
@@ -86,7 +85,7 @@ class Traffic:
     # Methods that return messages
 
     def sent(self, method: str | None = None, **params: object) -> list[Message]:
-        """Return the messages to the server, with at least these parameters.
+        """Return the messages that the client sent, with at least these parameters.
 
         Args:
             method: The method. None returns all messages.
@@ -94,7 +93,7 @@ class Traffic:
         return [message for message in self._messages("server") if _matches(message, method, params)]
 
     def received(self, method: str | None = None, **params: object) -> list[Message]:
-        """Return the requests and notifications of the server, with at least these parameters.
+        """Return the requests and notifications from the server, with at least these parameters.
 
         Args:
             method: The method. None returns all messages.
@@ -104,7 +103,7 @@ class Traffic:
         ]
 
     def responses(self, method: str, **params: object) -> list[Message]:
-        """Return the server's responses to requests of a method with at least these parameters."""
+        """Return the responses to requests with this method and at least these parameters."""
         request_ids = [message["id"] for message in self.sent(method, **params) if "id" in message]
         return [
             message
@@ -162,7 +161,7 @@ class Traffic:
     # Methods for cassettes
 
     def assert_matches(self, path: str | Path, *, ignore: Collection[str] = ()) -> None:
-        """Raise AssertionError unless the traffic matches the cassette at `path`.
+        """Raise AssertionError unless the messages equal those in the cassette at `path`.
 
         With --mcp-record or DOVETAIL_RECORD_CASSETTES=1, write the cassette instead.
 
@@ -179,15 +178,15 @@ class Traffic:
             cassette.write_bytes(b"".join(map(encode_line, (heading, *frames))))
             return
         if not cassette.exists():
-            raise AssertionError(f"cassette {cassette} not found: write it with --mcp-record or {RECORD_ENV_VAR}=1")
+            raise AssertionError(f"cassette {cassette} not found. Record it with --mcp-record or {RECORD_ENV_VAR}=1")
         recorded = [
             entry for entry in read_frames(cassette.read_bytes().splitlines(), cassette) if isinstance(entry, Frame)
         ]
         if recorded != frames:
-            raise AssertionError(f"the traffic differs from {cassette}:\n{_format_diff(recorded, frames)}")
+            raise AssertionError(f"the messages differ from the cassette {cassette}:\n{_format_diff(recorded, frames)}")
 
     def save(self, path: str | Path) -> None:
-        """Write the recording without normalizing its values."""
+        """Write the recording without replacing values that change."""
         Path(path).write_bytes(b"".join(map(encode_line, (self._header, *self.frames))))
 
     def _normalize_frames(self, volatile: frozenset[str]) -> list[Frame]:
@@ -199,11 +198,11 @@ class Traffic:
 
 
 class _Normalizer:
-    """Replaces values that differ from run to run."""
+    """Replaces values that change from run to run, such as IDs."""
 
     def __init__(self, volatile: frozenset[str]) -> None:
         self._volatile = volatile
-        # Numbers that replace request ids, by receiver.
+        # By receiver, the numbers that replace request IDs
         self._numbers: dict[Receiver, dict[Any, int]] = {"server": {}, "client": {}}
 
     def normalize(self, to: Receiver, message: Any) -> Any:
@@ -253,7 +252,7 @@ def _matches(message: Message, method: str | None, params: dict[str, object]) ->
 
 
 def _contains(actual: Any, expected: Any) -> bool:
-    """Return whether a value contains the expected value. Objects may have more fields."""
+    """Return whether a value contains the expected one. Objects may have more fields."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         return all(name in actual and _contains(actual[name], value) for name, value in expected.items())
     return actual == expected

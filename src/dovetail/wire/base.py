@@ -37,7 +37,7 @@ JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping
 
 
 class _KeywordOnlyMeta(StructMeta):
-    """Makes every derived struct keyword only, because msgspec applies `kw_only` to one class at a time."""
+    """Makes every struct keyword-only, because msgspec applies `kw_only` to one class at a time."""
 
     def __new__(
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any
@@ -51,7 +51,7 @@ class WireStruct(Struct, metaclass=_KeywordOnlyMeta, rename="camel", omit_defaul
 
 
 class Params(WireStruct):
-    """Base class of the parameters of every request and notification."""
+    """Base class for the parameters of requests and notifications."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
 
@@ -66,7 +66,7 @@ class Result(WireStruct):
     """Base class of every result."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
-    result_type: str | None = None  # added in protocol version 2026-07. The stateless protocol sets this field
+    result_type: str | None = None  # added in protocol version 2026-07. Only the stateless protocol sets it
 
 
 class CacheableResult(Result):

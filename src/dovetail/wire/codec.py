@@ -14,20 +14,18 @@ import msgspec
 from dovetail.error_context import clip
 from dovetail.errors import InvalidParams, ParseError
 
-MAX_DEPTH: Final = 64  # no MCP message needs ten levels. The JSON parsers of Go and Rust stop at 10,000 and 128
+MAX_DEPTH: Final = 64  # MCP messages have fewer than ten levels. The JSON parsers of Go and Rust allow 10,000 and 128
 MAX_MEMBERS: Final = 50_000
 MAX_DIGITS: Final = 40  # a 128-bit integer has 39 digits
 
-_MAX_REASON_CHARS: Final = 512  # limits the reason, because some reasons include the value
-_MIN_BYTES_PER_MEMBER: Final = (
-    1024  # with more bytes per member, checking the members is faster than encoding the value again
-)
+_MAX_REASON_CHARS: Final = 512  # limit for error messages, because they may contain the value
+_MIN_BYTES_PER_MEMBER: Final = 1024  # above this size per member, counting members is faster than encoding again
 _MAX_INTEGER: Final = 10**MAX_DIGITS - 1
 
-# The pattern has possessive quantifiers, because backtracking would need about a hundred bytes per match.
+# Possessive quantifiers prevent backtracking, which would need about a hundred bytes per match.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _UP_TO_COMMA: Final = re.compile(rb'(?:[^",]++|"(?:[^"\\]++|\\.)*+")*+,', re.DOTALL)
-# The decoder only counts digits and opening brackets, so this table maps them to "0" and "{".
+# Only digits and opening brackets are counted, so map them to "0" and "{".
 _COUNTING_TABLE: Final = bytes.maketrans(b"123456789[", b"000000000{")
 _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
 
@@ -36,17 +34,17 @@ _decoder: Final = msgspec.json.Decoder()
 _format_json: Final = msgspec.json.format
 
 encode: Final = _encoder.encode
-as_raw: Final = msgspec.Raw  # wraps bytes that are already encoded, so that they can be part of a value
+as_raw: Final = msgspec.Raw  # wraps JSON that is already encoded
 encode_canonical: Final = msgspec.json.Encoder(order="deterministic").encode  # encodes equal values as equal bytes
 
 T = TypeVar("T")
 
 
 def decode(data: bytes) -> Any:
-    """Decode one JSON value, or raise ParseError."""
+    """Decode one JSON value. Raise ParseError if it is invalid."""
     is_large = len(data) > MAX_MEMBERS
     separators = _count_separators(data) if is_large else 0
-    # Count before decoding, because a body that consists only of members would take thirty times its size in memory.
+    # Count members before decoding, because small members take thirty times their size in memory.
     if separators >= MAX_MEMBERS:
         _refuse_members(data)
     try:
@@ -57,11 +55,11 @@ def decode(data: bytes) -> Any:
         _check_large(data, value, separators)
         return value
     normalized = data.translate(_COUNTING_TABLE)
-    # Check the depth first, because the following checks recurse into the value.
+    # Check the depth first, because the other checks are recursive.
     if normalized.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
-    # The decoder drops duplicate names. If the value encodes to the same bytes again, the message had no duplicates.
-    # Otherwise a missing colon reveals a dropped name, unless a `\u` escape hides the colon.
+    # The decoder drops duplicate names. If the value encodes to the same bytes, there were none.
+    # Otherwise, count the colons to find a dropped name, unless a `\u` escape hides one.
     reencoded = encode(value)
     if reencoded != data and (data.count(b":") != reencoded.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)
@@ -71,21 +69,19 @@ def decode(data: bytes) -> Any:
 
 
 def _check_large(data: bytes, value: Any, separators: int) -> None:
-    """Check a large message in fewer passes. A large message is mostly a few long strings, so counting its members is
-    fast.
-    """
+    """Check a large message faster. Large messages are mostly long strings, so counting their members is cheap."""
     counts = _scan_members(value, len(data) // _MIN_BYTES_PER_MEMBER)
     if counts is None:
         _refuse_depth(value)
     separator_count, has_short_numbers = counts or (_count_separators(encode(value)), False)
-    if separator_count != separators:  # the decoder has dropped a duplicate name
+    if separator_count != separators:  # the decoder dropped a duplicate name
         _refuse_duplicates(data)
     if not has_short_numbers and _TOO_MANY_DIGITS in data.translate(_COUNTING_TABLE):
         _refuse_digits(data)
 
 
 def _count_separators(data: bytes) -> int:
-    """Count the commas and colons between members, in compact and in spaced JSON."""
+    """Count the commas and colons between members."""
     try:
         return len(_format_json(data, indent=0)) - len(_format_json(data, indent=-1))
     except (msgspec.MsgspecError, RecursionError) as exc:
@@ -93,7 +89,7 @@ def _count_separators(data: bytes) -> int:
 
 
 def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
-    """Return how many commas and colons the encoded value contains, and whether all its numbers are short.
+    """Return the number of commas and colons in encoded JSON, and whether all numbers are short.
 
     Return None if the value has too many members to visit each. An integer keeps all its digits, but a float may have
     lost some.
@@ -113,7 +109,7 @@ def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
         max_members -= len(members)
         if max_members < 0:
             return None
-    raise ParseError(f"Parse error: nested deeper than {MAX_DEPTH}")
+    raise ParseError(f"Parse error: the JSON is nested deeper than {MAX_DEPTH}")
 
 
 def _may_be_long(item: Any) -> bool:
@@ -121,7 +117,7 @@ def _may_be_long(item: Any) -> bool:
 
 
 def convert(value: Any, target_type: type[T], *, label: str = "params") -> T:
-    """Convert decoded JSON to a type, or raise InvalidParams with the path that does not match."""
+    """Convert decoded JSON to a type. Raise InvalidParams with the path of the first mismatch."""
     try:
         return msgspec.convert(value, target_type)
     except msgspec.ValidationError as exc:
@@ -129,7 +125,7 @@ def convert(value: Any, target_type: type[T], *, label: str = "params") -> T:
 
 
 def to_plain(value: Any) -> Any:
-    """Convert a typed value to dicts, lists, strings and numbers with the names used on the wire."""
+    """Convert a typed value to dicts, lists, strings and numbers, with the names in the protocol."""
     return msgspec.to_builtins(value, str_keys=True)
 
 
@@ -144,11 +140,11 @@ def _reason(exc: Exception) -> str:
 
 
 def _refuse_duplicates(data: bytes) -> None:
-    import json  # imported here because only few messages are checked for duplicate names
+    import json  # imported here, because few messages need this check
 
     def check_pairs(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) != len(pairs):
-            raise ParseError("Parse error: a name occurs twice in one object")
+            raise ParseError("Parse error: an object contains the same name twice")
 
     json.loads(data, object_pairs_hook=check_pairs)
 
@@ -165,22 +161,21 @@ def _refuse_depth(value: Any) -> None:
         level = [item for item in inner if type(item) in (dict, list)]
         if not level:
             return
-    raise ParseError(f"Parse error: nested deeper than {MAX_DEPTH}")
+    raise ParseError(f"Parse error: the JSON is nested deeper than {MAX_DEPTH}")
 
 
 def _refuse_members(data: bytes) -> None:
     if has_more_members(data, MAX_MEMBERS):
-        raise ParseError(f"Parse error: more than {MAX_MEMBERS} members")
+        raise ParseError(f"Parse error: the JSON has more than {MAX_MEMBERS} members")
 
 
 def has_more_members(data: bytes, limit: int) -> bool:
-    """Return whether a JSON text has more members and items than `limit`."""
-    # Each match starts at the end of the previous match. Searching for the next match would take quadratic time in an
-    # unterminated string.
+    """Return whether a JSON text has more than `limit` members and items."""
+    # Each match starts where the previous one ended, because searching an unterminated string would be slow.
     matches = iter(_UP_TO_COMMA.scanner(data).match, None)  # pyright: ignore[reportAttributeAccessIssue]
     return next(islice(matches, limit - 1, None), None) is not None
 
 
 def _refuse_digits(data: bytes) -> None:
     if _TOO_MANY_DIGITS in _STRING.sub(b"", data).translate(_COUNTING_TABLE):
-        raise ParseError(f"Parse error: a number of more than {MAX_DIGITS} digits")
+        raise ParseError(f"Parse error: a number has more than {MAX_DIGITS} digits")

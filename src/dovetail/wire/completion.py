@@ -24,7 +24,7 @@ class ResourceTemplateReference(WireStruct, tag_field="type", tag="ref/resource"
 
 
 class CompletionArgument(WireStruct):
-    """The name of the argument, and the text typed so far."""
+    """The name of the argument, and what the user has typed so far."""
 
     name: str
     value: str
@@ -45,7 +45,7 @@ class CompleteParams(Params):
 
 
 class Completion(WireStruct):
-    """The suggestions, and whether the server has more."""
+    """Suggestions, and whether the server has more."""
 
     values: list[str]
     total: int | None = None

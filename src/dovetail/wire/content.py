@@ -11,7 +11,7 @@ Role: TypeAlias = Literal["user", "assistant"]
 
 
 class Annotations(WireStruct):
-    """The audience, priority and age of content."""
+    """Metadata about content: audience, priority and time of the last change."""
 
     audience: list[Role] | None = None
     priority: float | None = None
@@ -37,7 +37,7 @@ class TextContent(WireStruct, tag_field="type", tag="text"):
 
 
 class ImageContent(WireStruct, tag_field="type", tag="image"):
-    """An image. `data` is base64."""
+    """An image. `data` is in base64."""
 
     type: ClassVar[Literal["image"]] = "image"
     data: str
@@ -47,7 +47,7 @@ class ImageContent(WireStruct, tag_field="type", tag="image"):
 
 
 class AudioContent(WireStruct, tag_field="type", tag="audio"):
-    """Audio. `data` is base64. Added in protocol version 2025-03."""
+    """Audio. `data` is in base64. Added in protocol version 2025-03."""
 
     type: ClassVar[Literal["audio"]] = "audio"
     data: str
@@ -82,7 +82,7 @@ class ResourceContents(WireStruct):
 
     def __post_init__(self) -> None:
         if self.text is None and self.blob is None:
-            raise ValueError("resource contents need `text` or `blob`")
+            raise ValueError("resource contents must have `text` or `blob`")
 
 
 class EmbeddedResource(WireStruct, tag_field="type", tag="resource"):

@@ -20,19 +20,19 @@ class ElicitRequestParams(Params):
 
     def __post_init__(self) -> None:
         if self.mode == "form" and self.requested_schema is None:
-            raise ValueError("an elicitation in form mode needs `requestedSchema`")
+            raise ValueError("an elicitation in form mode must have `requestedSchema`")
         if self.mode == "url" and self.url is None:
-            raise ValueError("an elicitation in url mode needs `url`")
+            raise ValueError("an elicitation in url mode must have `url`")
 
 
 class ElicitResult(Result):
-    """The user's action and the values that the user entered."""
+    """What the user did, and the values that the user entered."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
 
 
 class ElicitationCompleteParams(Params):
-    """The parameters of the notification that a URL elicitation is complete. Only in protocol version 2025-11."""
+    """The parameters of notifications/elicitation/complete. Only in protocol version 2025-11."""
 
     elicitation_id: str

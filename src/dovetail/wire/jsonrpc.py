@@ -25,7 +25,7 @@ class _Response(Struct, tag_field="jsonrpc", tag="2.0"):
 
 
 def classify(message: Any) -> MessageKind:
-    """Return the kind of a decoded message, or raise InvalidRequest.
+    """Return whether a decoded message is a request, notification or response. Raise InvalidRequest if it is none.
 
     spec: basic#requests, basic#responses, basic#notifications
     """
@@ -41,7 +41,7 @@ def classify(message: Any) -> MessageKind:
 
 
 def read_id(message: Any) -> RequestId | None:
-    """Return the id of a rejected message, or None if it has no valid id."""
+    """Return the ID of an invalid message, or None if the ID is also invalid."""
     value = message.get("id") if type(message) is dict else None
     return value if type(value) in (int, str) and _is_small_id(value) else None
 
@@ -59,17 +59,17 @@ def encode_notification(method: str, params: Any = None) -> bytes:
 
 
 def encode_result(id: RequestId, body: bytes) -> bytes:
-    """Wrap an encoded result in a response."""
+    """Put an encoded result into a response."""
     return b"".join((_RESPONSE_PREFIX, encode(id), b',"result":', body, b"}"))
 
 
 def encode_response(id: RequestId, result: Any) -> bytes:
-    """Encode a response and its result in one step, which avoids copying a large result."""
+    """Encode a response and its result in one step, to avoid copying a large result."""
     return encode(_Response(id, result))
 
 
 def encode_error(id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
-    """Encode an error response. `id` is None if the request's id could not be read."""
+    """Encode an error response. `id` is None if the ID of the request is unknown."""
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
@@ -96,13 +96,13 @@ def _check_method(message: dict[str, Any]) -> None:
 
 
 def _check_id(id: Any) -> None:
-    # Compare exact types, because bool is a subclass of int.
+    # Compare exact types, because True and False are also ints.
     if type(id) is int:
         return
     if type(id) is not str:
         raise InvalidRequest("Invalid request: id must be a string or an integer, not null")
     if not _is_small_id(id):
-        raise InvalidRequest(f"Invalid request: id is longer than {MAX_ID_BYTES} bytes")
+        raise InvalidRequest(f"Invalid request: the id is longer than {MAX_ID_BYTES} bytes")
 
 
 def _is_small_id(id: Any) -> bool:

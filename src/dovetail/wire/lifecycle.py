@@ -35,7 +35,7 @@ class SamplingCapability(WireStruct):
 
 
 class ElicitationCapability(WireStruct):
-    """The client can ask its user. A client that declares no mode supports form mode."""
+    """The client can ask its user. If it declares no mode, it supports forms."""
 
     form: dict[str, Any] | None = None  # added in protocol version 2025-11
     url: dict[str, Any] | None = None  # added in protocol version 2025-11
@@ -53,13 +53,13 @@ class ClientCapabilities(WireStruct):
 
 
 class ListChangedCapability(WireStruct):
-    """The server has tools or prompts. `list_changed` is whether it sends list changes."""
+    """The server has tools or prompts. `list_changed` means that it reports changes."""
 
     list_changed: bool = False
 
 
 class ResourcesCapability(WireStruct):
-    """The server has resources. The fields are whether it sends updates and list changes."""
+    """The server has resources. `subscribe` and `list_changed` say which changes it reports."""
 
     subscribe: bool = False
     list_changed: bool = False

@@ -24,13 +24,13 @@ _SEVERITY: dict[LoggingLevel, int] = {level: rank for rank, level in enumerate(L
 
 
 def get_severity(level: LoggingLevel) -> int:
-    """Return the rank of a level: 0 for debug, 7 for emergency."""
+    """Return the severity of a log level as a number: 0 for debug, 7 for emergency."""
     return _SEVERITY[level]
 
 
 class SetLevelParams(Params):
-    """The parameters of logging/setLevel: the lowest level that the client wants to receive. Only in protocol versions
-    before 2026-07.
+    """The parameters of logging/setLevel: the minimum level that the client wants. Only in protocol versions before
+    2026-07.
     """
 
     level: LoggingLevel

@@ -17,25 +17,25 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
 
-# The grammar of a key, spec: basic#_meta. Possessive quantifiers prevent backtracking. The pattern is compiled on first
-# use.
+# The syntax of a key, spec: basic#_meta. Possessive quantifiers prevent backtracking.
+# The pattern is compiled on first use.
 _LABEL = r"[A-Za-z](?:-*+[A-Za-z0-9])*+"
 _NAME = r"(?:[A-Za-z0-9](?:[._-]*+[A-Za-z0-9])*+)?"
 _PREFIX = rf"{_LABEL}(?:\.{_LABEL})*+"
 
-# A prefix is reserved if its second label is one of these, spec: basic#_meta. Some peers use the label alone as a
-# prefix.
+# A prefix is reserved if its second label is one of these, spec: basic#_meta.
+# Some programs use the label alone as a prefix.
 _RESERVED_LABELS = frozenset({"modelcontextprotocol", "mcp"})
 
 
 def is_valid_key(name: str) -> bool:
-    """Return whether a key has the form of the specification: an optional prefix of labels and a slash, then a name."""
+    """Return whether a `_meta` key is valid: an optional prefix with a slash, then a name."""
     prefix, slash, tail = name.rpartition("/")
     return re.fullmatch(_NAME, tail) is not None and (not slash or re.fullmatch(_PREFIX, prefix) is not None)
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether the prefix of a key is reserved for the protocol."""
+    """Return whether the prefix of a `_meta` key is reserved for the protocol."""
     prefix, slash, _ = name.partition("/")
     labels = prefix.split(".", 2)
     return bool(slash) and (prefix in _RESERVED_LABELS or (len(labels) > 1 and labels[1] in _RESERVED_LABELS))

@@ -44,8 +44,8 @@ Sender = Literal["client", "server", "both"]
 
 
 class Method(WireStruct):
-    """One row of the table. `until` is the first version without the method. `only` is the one version that has the
-    method.
+    """A method of the protocol. `until` is the first version without it. `only` is set if exactly one
+    version has it.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Method(WireStruct):
     since: str = R_2024_11_05
     until: str | None = None
     only_revision: str | None = None
-    name_parameter: str | None = None  # the parameter that the Mcp-Name header repeats
-    may_require_input: bool = False  # whether the result may be an InputRequiredResult
+    name_parameter: str | None = None  # the parameter that is repeated in the Mcp-Name header
+    may_require_input: bool = False  # True if the result may be an InputRequiredResult
     is_cacheable: bool = False
 
     def exists_in(self, revision: str) -> bool:
@@ -149,8 +149,8 @@ def _list_requests(revision: str) -> dict[str, Method]:
     }
 
 
-# The requests that a client may send in each protocol version.
+# The requests that clients may send in each protocol version.
 REQUESTS: Final = {revision: _list_requests(revision) for revision in REVISIONS}
 
-# The protocol version that allows several messages in one array.
+# The only protocol version with batches.
 BATCH_REVISIONS: Final = frozenset({R_2025_03_26})

@@ -14,7 +14,7 @@ from dovetail.errors import InvalidResult, ParseError
 from dovetail.wire.base import UNSET, Struct, UnsetType
 from dovetail.wire.jsonrpc import RequestId
 
-# An empty list takes three characters as text and 64 bytes in memory. Only the members of large messages are counted.
+# An empty list has three characters as JSON but takes 64 bytes in memory, so limit the members of large messages.
 MAX_MEMBERS: Final = 1_000_000
 _MAX_UNCHECKED_BYTES: Final = 1024 * 1024
 _SLICE_BYTES: Final = 64 * 1024
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ErrorObject(Struct, omit_defaults=True):
-    """The error of a response. The message is optional, because some servers omit it."""
+    """The error of a response. Some servers leave out the message."""
 
     code: int
     message: str = ""
@@ -37,11 +37,11 @@ class ErrorObject(Struct, omit_defaults=True):
 
 
 class RawMessage(Struct, omit_defaults=True):
-    """One message. `result` and `params` are not decoded yet."""
+    """One message whose `result` and `params` are not decoded yet."""
 
     id: RequestId | None = None
     method: str | None = None
-    params: msgspec.Raw | UnsetType = UNSET  # UNSET, because msgspec cannot decode a Raw that may be None
+    params: msgspec.Raw | UnsetType = UNSET  # UNSET, because msgspec cannot decode an optional Raw
     result: msgspec.Raw | UnsetType = UNSET
     error: ErrorObject | None = None
 
@@ -51,7 +51,7 @@ class RawMessage(Struct, omit_defaults=True):
         return self.method is None and (self.result is not UNSET or self.error is not None)
 
     def encode(self) -> bytes:
-        """Encode the message again, without unknown members."""
+        """Encode the message again, without unknown fields."""
         return b'{"jsonrpc":"2.0",' + msgspec.json.encode(self)[1:]
 
 
@@ -61,7 +61,7 @@ _json_decoder: Final = msgspec.json.Decoder()
 
 
 def read_messages(data: bytes | str) -> list[RawMessage]:
-    """Decode one message or the messages of a batch, or raise ParseError."""
+    """Decode one message or a batch of messages. Raise ParseError if they are invalid."""
     if len(data) > _MAX_UNCHECKED_BYTES:
         _refuse_members(data)
     try:
@@ -87,12 +87,12 @@ def _read_batch(data: bytes | str) -> list[RawMessage]:
 
 
 def _read_repaired(data: bytes | str) -> list[RawMessage]:
-    """Read messages whose bytes are not valid UTF-8."""
+    """Read messages that contain invalid UTF-8."""
     return read_messages(data.decode("utf-8", "replace")) if isinstance(data, bytes) else []
 
 
 def find_answered_ids(data: bytes) -> list[int]:
-    """Return the ids of the requests that an invalid response tries to answer. Ids that cannot be read are left out.
+    """Return the request IDs in an invalid response, as far as they can be read.
 
     The search is lenient about types: 1.0 and "1" count as 1. In large data, only the start and the end are searched,
     because decoding all of it could take twenty times its size in memory.
@@ -117,7 +117,7 @@ def _parse_id(message: Any) -> int | None:
 
 
 def _peek_id(data: bytes) -> list[int]:
-    """Find the id in data that is not JSON but looks like a response. The id may be at the start or at the end."""
+    """Find the ID in data that looks like a response but is not valid JSON. It may be at the start or at the end."""
     head = data[:_PEEK_BYTES]
     body_match = _BODY_MEMBER.search(head)
     if body_match is None or b'"method"' in head[: body_match.start()]:
@@ -133,12 +133,12 @@ def _refuse_members(data: bytes | str) -> None:
 
 
 def _exceeds_members(data: bytes) -> bool:
-    """Return whether there are too many commas outside strings. Read the data in slices, which takes little memory."""
+    """Return whether there are too many commas outside strings. Read the data in slices to save memory."""
     commas = quotes = start = 0
     in_string = False
-    # Each member has at most two strings, so at most four quotes.
+    # A member has at most two strings, so at most four quotes.
     while start < len(data) and commas < MAX_MEMBERS and quotes <= 4 * MAX_MEMBERS:
-        # A slice never ends between a backslash and the character that it escapes.
+        # Never end a slice between a backslash and the character after it.
         boundary = _NO_BACKSLASH.search(data, start + _SLICE_BYTES)
         end = boundary.end() if boundary is not None else len(data)
         pieces = data[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -150,7 +150,7 @@ def _exceeds_members(data: bytes) -> bool:
 
 
 def decode_body(raw: Any, target_type: type[T], label: str) -> T:
-    """Decode a result or parameters as a type, or raise InvalidResult with the path that does not match."""
+    """Decode a result or parameters to a type. Raise InvalidResult with the path of the first mismatch."""
     if raw is UNSET:
         raw = b"{}"
     try:
@@ -163,7 +163,7 @@ def decode_body(raw: Any, target_type: type[T], label: str) -> T:
 
 
 def copy_value(value: T) -> T:
-    """Return a deep copy of a value, so that changes of the copy do not affect the original."""
+    """Return a deep copy of a value."""
     value_type = type(value)
     return (_decoders.get(value_type) or _create_decoder(value_type)).decode(msgspec.json.encode(value))
 
@@ -181,7 +181,7 @@ def to_plain(raw: Any) -> Any:
 
 
 def decode_text(text: str) -> Any:
-    """Decode a text that contains JSON, or raise InvalidResult."""
+    """Decode a string that contains JSON. Raise InvalidResult if it is invalid."""
     return to_plain(text.encode("utf-8", "replace"))
 
 

@@ -24,7 +24,7 @@ class Resource(WireStruct):
 
 
 class ResourceTemplate(WireStruct):
-    """The definition of a group of resources that share a URI template."""
+    """The definition of a group of resources with the same URI template."""
 
     uri_template: str
     name: str
@@ -59,6 +59,6 @@ class ReadResourceParams(Params):
 
 
 class ReadResourceResult(CacheableResult):
-    """The contents of a resource. One URI can have several parts."""
+    """The contents of a resource, which may have several parts."""
 
     contents: list[ResourceContents]

@@ -22,10 +22,11 @@ PROTOCOL_VERSIONS: Final = (*reversed(PUBLISHED_REVISIONS), DRAFT)  # the newest
 NEWEST_REVISION: Final = R_2026_07_28
 NEWEST_HANDSHAKE_REVISION: Final = R_2025_11_25
 
-# The version of a handshake HTTP request without a version header. spec: streamable-http#protocol-version-header
+# The version of a handshake request over HTTP that has no version header.
+# spec: streamable-http#protocol-version-header
 DEFAULT_HTTP_REVISION: Final = R_2025_03_26
 
-# The draft dialect has the same features as the newest handshake version, under different names.
+# The draft has the features of the newest handshake version, under different names.
 _ORDER: Final = {revision: place for place, revision in enumerate(PUBLISHED_REVISIONS)} | {
     DRAFT: len(HANDSHAKE_REVISIONS) - 1
 }
@@ -47,6 +48,6 @@ def is_stateless(revision: str) -> bool:
 
 
 def is_within(revision: str, since: str, until: str | None) -> bool:
-    """Return whether a feature that exists from `since` up to, but not including, `until` exists in a version."""
+    """Return whether a version is at least `since` and before `until`."""
     position = _ORDER[revision]
     return _ORDER[since] <= position and (until is None or position < _ORDER[until])

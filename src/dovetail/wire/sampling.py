@@ -11,13 +11,13 @@ from dovetail.wire.tools import Tool
 
 
 class ModelHint(WireStruct):
-    """A hint for the choice of a model. `name` is a part of the model's name."""
+    """Suggests a model. `name` is a part of the model's name."""
 
     name: str | None = None
 
 
 class ModelPreferences(WireStruct):
-    """Preferences for the choice of a model. Priorities range from 0 to 1."""
+    """What is important for the choice of a model. Priorities range from 0 to 1."""
 
     hints: list[ModelHint] | None = None
     cost_priority: float | None = None
@@ -32,7 +32,7 @@ class ToolChoice(WireStruct):
 
 
 class SamplingMessage(WireStruct):
-    """One message of the conversation with the model."""
+    """One message in a conversation with a model."""
 
     role: Role
     content: SamplingContent | list[SamplingContent]  # lists and tool blocks were added in protocol version 2025-11

@@ -22,7 +22,9 @@ class ListenParams(Params):
 
 
 class ListenResult(Result):
-    """The end of a subscription stream. `_meta` holds the subscription id. Added in protocol version 2026-07."""
+    """The end of a subscription stream. `_meta` contains the ID of the subscription. Added in protocol
+    version 2026-07.
+    """
 
 
 class AcknowledgedParams(Params):

@@ -10,7 +10,7 @@ from dovetail.wire.content import ContentBlock, Icon
 
 
 class ToolAnnotations(WireStruct):
-    """Hints about a tool's behaviour. None means that the author gave no hint. Added in protocol version 2025-03."""
+    """Hints about how a tool behaves. None means that there is no hint. Added in protocol version 2025-03."""
 
     title: str | None = None
     read_only_hint: bool | None = None
