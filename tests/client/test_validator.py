@@ -404,7 +404,7 @@ def test_the_depth_of_a_value_is_limited() -> None:
 
 def test_counts_are_limited() -> None:
     assert verdict({"allOf": [{} for _ in range(9)]}, 1, max_schemas=10) is None
-    assert mentions(refusal({"allOf": [{} for _ in range(10)]}, max_schemas=10), 10, "schemas")
+    assert mentions(refusal({"allOf": [{} for _ in range(10)]}, max_schemas=10), 10, "subschemas")
     assert verdict({"enum": [[1]] * 5}, [1], max_values=10) is None
     assert mentions(refusal({"enum": [[1]] * 6}, max_values=10), 10, "values")
     assert mentions(refusal({"enum": list(range(20_000))}), "values")

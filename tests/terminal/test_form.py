@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.host import ConsentRequest, TerminalConsent
-from dovetail.host.consent.consent import Edit
+from dovetail.host.consent.consent import AllowWithChanges
 from dovetail.terminal.form import choose, confirm, fill_form
 from dovetail.terminal.line_reader import LineReader
 
@@ -44,7 +44,7 @@ async def test_consent_fills_in_the_same_form() -> None:
     typed = iter(["y\n", "old\n", "36\n", "large\n", "\n"])
     consent = TerminalConsent(lambda: next(typed, ""), io.StringIO())
     request = ConsentRequest(kind="elicitation.form", server="a", details={"message": "Who?", "schema": SCHEMA})
-    assert await consent.ask(request) == Edit({"age": 36, "size": "large"})
+    assert await consent.ask(request) == AllowWithChanges({"age": 36, "size": "large"})
 
 
 def test_choices() -> None:

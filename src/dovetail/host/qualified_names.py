@@ -36,7 +36,7 @@ def split_full_name(name: str) -> tuple[str, str]:
     """Split a full name into server and tool. Raise ValueError if it is invalid."""
     server, dot, tool = name.partition(".")
     if not dot or not server:
-        raise ValueError(f"invalid full name {name!r}. It must be SERVER.TOOL")
+        raise ValueError(f"invalid full name {name!r}. It must be server.tool")
     return server, tool
 
 

@@ -34,9 +34,7 @@ def check_claims(
     """Raise TokenRejected unless the token has this issuer and audience and is valid now."""
     if issuer is not None and claims.get("iss") != issuer:
         actual_issuer = clip(str(claims.get("iss")))
-        raise TokenRejected(
-            "the token was issued by another authorization server", f"its issuer is {actual_issuer}, expected {issuer}"
-        )
+        raise TokenRejected("the token has a different issuer", f"its issuer is {actual_issuer}, expected {issuer}")
     check_audience(claims, audience)
     expires_at = parse_timestamp(claims, "exp")
     if expires_at is None:

@@ -92,7 +92,7 @@ def _choose_issuer(
 def _check_code_flow(server: AuthorizationServerMetadata) -> None:
     endpoint = server.authorization_endpoint
     if endpoint is None or not is_secure_url(endpoint):
-        raise LoginFailed("the authorization server has no login URL that is safe to open")
+        raise LoginFailed("the authorization server has no authorization endpoint that is safe to open")
     # Servers must announce PKCE support.
     # spec: handshake/authorization#authorization-code-protection
     if not server.assumed and "S256" not in (server.code_challenge_methods_supported or ()):
