@@ -21,7 +21,7 @@ from dovetail.host.consent.consent import (
 )
 from dovetail.host.consent.definition_changes import DefinitionChange, diff_definitions, format_changes
 from dovetail.host.consent.grants import Grant, GrantStore
-from dovetail.host.consent.pins import PinStore, fingerprint
+from dovetail.host.consent.pins import PinStore, compare_with_pin, fingerprint
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.gateway.caller_pins import ANONYMOUS, CallerPins
 from dovetail.host.policy.argument_coercion import normalize
@@ -397,7 +397,7 @@ class RequestAuthorizer:
             return _diff_or_unknown(pinned_definition or self._caller_pins.get_definition(used_fingerprint), definition)
         if pin is None or pin.fingerprint == current_fingerprint:
             return []
-        return self.pins.compare(request.server_identity, [definition]).changed[0].differences
+        return compare_with_pin(pin, definition)
 
     async def _confirm_changes(
         self, request: PolicyRequest, definition_changes: list[DefinitionChange], wait: bool, ask: AskUser | None

@@ -178,10 +178,14 @@ def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, 
 def _find_alternative(schema: Mapping[str, Any], other: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     """Return the keywords that only the first schema has, if the other schema has them as an alternative."""
     own_rules = {keyword: value for keyword, value in _drop_text(schema).items() if keyword not in other}
+    if not own_rules:
+        return None
+    encoded_rules = encode_canonical(own_rules)  # encoded once, because a schema can have many alternatives
     is_alternative = any(
-        isinstance(choice, Mapping) and _is_same(_drop_text(choice), own_rules) for choice in get_list(other, name)
+        isinstance(choice, Mapping) and encode_canonical(_drop_text(choice)) == encoded_rules
+        for choice in get_list(other, name)
     )
-    return own_rules if own_rules and is_alternative else None
+    return own_rules if is_alternative else None
 
 
 def _drop_text(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,7 +220,7 @@ def _compare_named_schemas(
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         yield Difference(path, old, new, "unknown")
         return
-    required = get_list(new_schema, "required")
+    required = {name for name in get_list(new_schema, "required") if isinstance(name, str)}
     for name in sorted({*old, *new}):
         if name in old and name in new:
             yield from _compare_schemas((*path, name), old[name], new[name], depth + 1)

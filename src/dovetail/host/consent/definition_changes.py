@@ -1,14 +1,15 @@
 """Grade the changes of a definition by their risk.
 
 A model reads every word of a definition, so a changed word counts as an instruction. Only changes of whitespace and
-order are cosmetic. A change that cannot be graded counts as widening.
+order are cosmetic. A change that cannot be graded counts as widening. Definitions above a size limit are not compared,
+because a comparison runs on the event loop. A change of such a definition counts as egress.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
 from itertools import islice
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from dovetail.protocol.safe_text import escape_line
 from dovetail.schemas.definition_diff import SCHEMA_KEYWORDS, Difference, find_differences, is_named_schema
@@ -30,12 +31,16 @@ _ADDRESS_WORDS: Final = frozenset(
 _ADDRESS_FORMATS: Final = frozenset(
     ("uri", "uri-reference", "iri", "url", "email", "idn-email", "hostname", "ipv4", "ipv6")
 )
-_ADDRESS_IN_TEXT: Final = re.compile(
-    r"[a-z][a-z0-9+.-]{1,20}://[^\s\"'<>)]{1,200}|[\w.+-]{1,64}@[\w-]{1,63}\.[\w.-]{1,63}", re.IGNORECASE
-)
+# The end of a URL or an email address. `_find_addresses` adds the characters before the end, so the search is linear.
+_ADDRESS_END: Final = re.compile(r"://[^\s\"'<>)]{1,200}|@[\w-]{1,63}\.[\w.-]{1,63}")
+_ADDRESS_START: Final = re.compile(r"[\w.+-]*")
+_MAX_ADDRESS_START_CHARS: Final = 64
 # Schema keywords and type names. Every other string in a schema may be text for a model.
 _SCHEMA_VOCABULARY: Final = SCHEMA_KEYWORDS | {"string", "number", "integer", "boolean", "null", "array", "object"}
+MAX_COMPARED_BYTES: Final = 64 * 1024  # larger definitions are not compared
 _MAX_COMPARED_CHANGES: Final = 5000
+_MAX_SHOWN_LINES: Final = 40
+_MAX_NAME_CHARS: Final = 256  # maximum length of a name in a path
 _MAX_REPORTED_CHANGES: Final = 200  # report only the most severe changes
 _MAX_SHOWN_CHARS: Final = 300  # maximum length of a value or line that is shown
 
@@ -62,19 +67,33 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
         new: The new definition.
     """
     old_fields, new_fields = extract_pinned_fields(old), extract_pinned_fields(new)
+    old_encoded, new_encoded = encode_canonical(old_fields), encode_canonical(new_fields)
+    if old_encoded == new_encoded:
+        return []
+    size = max(len(old_encoded), len(new_encoded))
+    if size > MAX_COMPARED_BYTES:
+        text = f"changed. Definitions of more than {MAX_COMPARED_BYTES} bytes are not compared. This one has {size} bytes"
+        return [DefinitionChange("", "egress", text)]
     known_strings = {*_iter_strings(old_fields)}
     differences = islice(find_differences(old_fields, new_fields), _MAX_COMPARED_CHANGES)
-    changes = [_grade_difference(difference, known_strings) for difference in differences]
-    if len(changes) == _MAX_COMPARED_CHANGES:
-        changes.append(DefinitionChange("", "widening", f"more than {_MAX_COMPARED_CHANGES} changes"))
-    if not changes and encode_canonical(old_fields) != encode_canonical(new_fields):
-        changes.append(DefinitionChange("", "widening", "changed in a way that cannot be shown"))
+    graded = [_grade_difference(difference, known_strings) for difference in differences]
     # Sort before shortening the list, so that many small changes cannot hide a severe one.
-    return sorted(changes, key=lambda change: -_SEVERITY_ORDER[change.severity])[:_MAX_REPORTED_CHANGES]
+    graded.sort(key=lambda grade: -_SEVERITY_ORDER[grade.severity])
+    changes = [_describe_grade(grade) for grade in graded[:_MAX_REPORTED_CHANGES]]
+    if len(graded) == _MAX_COMPARED_CHANGES:
+        changes.insert(0, DefinitionChange("", "egress", f"more than {_MAX_COMPARED_CHANGES} changes"))
+    return changes[:_MAX_REPORTED_CHANGES] or [
+        DefinitionChange("", "widening", "changed in a way that cannot be shown")
+    ]
 
 
-def _grade_difference(difference: Difference, known_strings: set[str]) -> DefinitionChange:
-    path = "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in difference.path)
+class _GradedDifference(NamedTuple):
+    severity: ChangeSeverity
+    difference: Difference
+    new_strings: set[str]  # new text in a restriction
+
+
+def _grade_difference(difference: Difference, known_strings: set[str]) -> _GradedDifference:
     # An enum or another restriction can contain text that a model reads.
     if (
         difference.effect in ("narrower", "unknown")
@@ -83,9 +102,20 @@ def _grade_difference(difference: Difference, known_strings: set[str]) -> Defini
     ):
         new_strings = {*_iter_strings(difference.new)} - known_strings - _SCHEMA_VOCABULARY
         if new_strings:
-            severity: ChangeSeverity = "egress" if any(map(_ADDRESS_IN_TEXT.search, new_strings)) else "instruction"
-            return DefinitionChange(path, severity, _format_difference("", "\n".join(sorted(new_strings))))
-    return DefinitionChange(path, _grade_effect(difference), _describe(difference))
+            severity: ChangeSeverity = "egress" if any(map(_ADDRESS_END.search, new_strings)) else "instruction"
+            return _GradedDifference(severity, difference, new_strings)
+    return _GradedDifference(_grade_effect(difference), difference, set())
+
+
+def _describe_grade(grade: _GradedDifference) -> DefinitionChange:
+    names = (name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…" for name in grade.difference.path)
+    path = "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
+    message = (
+        _format_difference("", "\n".join(sorted(grade.new_strings)))
+        if grade.new_strings
+        else _describe(grade.difference)
+    )
+    return DefinitionChange(path, grade.severity, message)
 
 
 def _grade_effect(difference: Difference) -> ChangeSeverity:
@@ -94,7 +124,7 @@ def _grade_effect(difference: Difference) -> ChangeSeverity:
             return "cosmetic"
         case "text":
             old_addresses, new_addresses = (
-                {*_ADDRESS_IN_TEXT.findall(_to_text(value))} for value in (difference.old, difference.new)
+                _find_addresses(_to_text(value)) for value in (difference.old, difference.new)
             )
             return "egress" if new_addresses - old_addresses else "instruction"
         case _ if is_named_schema(difference):
@@ -106,11 +136,22 @@ def _grade_effect(difference: Difference) -> ChangeSeverity:
             return "narrowing" if difference.effect == "narrower" else "widening"
 
 
+def _find_addresses(text: str) -> set[str]:
+    """Return the URLs and email addresses in a text."""
+    addresses: set[str] = set()
+    for end in _ADDRESS_END.finditer(text):
+        before = text[max(0, end.start() - _MAX_ADDRESS_START_CHARS) : end.start()][::-1]
+        start = _ADDRESS_START.match(before)
+        assert start is not None
+        addresses.add(start[0][::-1] + end[0])
+    return addresses
+
+
 def _grade_new_schema(name: str, schema: Any) -> ChangeSeverity:
     name_words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:256]).lower())
     format_ = schema.get("format") if isinstance(schema, Mapping) else None
     is_address = not _ADDRESS_WORDS.isdisjoint(name_words) or (isinstance(format_, str) and format_ in _ADDRESS_FORMATS)
-    return "egress" if is_address or _ADDRESS_IN_TEXT.search(_to_text(schema)) else "widening"
+    return "egress" if is_address or _ADDRESS_END.search(_to_text(schema)) else "widening"
 
 
 def _describe(difference: Difference) -> str:
@@ -165,21 +206,33 @@ def _to_text(value: Any) -> str:
 
 def _format_difference(old: str, new: str) -> str:
     """Return the removed and added lines. They are escaped, and shortened around the difference."""
-    old_lines, new_lines = old[:20_000].split("\n")[:400], new[:20_000].split("\n")[:400]
+    old_lines, new_lines = old.split("\n"), new.split("\n")
+    removed = _drop_lines(old_lines, new_lines) if old else []
+    added = _drop_lines(new_lines, old_lines) if new else []
     lines: list[str] = []
-    for tag, i, j, k, m in SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():
-        if tag == "equal":
-            continue
-        removed, added = old_lines[i:j], new_lines[k:m]
-        start = _common_prefix_length(removed[0], added[0]) if len(removed) == len(added) == 1 else 0
-        lines += [f"- {_cut_window(text_line, start)}" for text_line in removed if old] + [
-            f"+ {_cut_window(text_line, start)}" for text_line in added if new
-        ]
-    if len(lines) > 40:
-        lines = [*lines[:40], f"… and {len(lines) - 40} more lines"]
-    if len(old) > 20_000 or len(new) > 20_000:
-        lines.append(f"… of {len(old)} and {len(new)} characters")
-    return "\n".join(lines) or "changed after the shown part"
+    if len(removed) == len(added):
+        for removed_line, added_line in zip(removed[:_MAX_SHOWN_LINES], added, strict=False):
+            start = _common_prefix_length(removed_line, added_line)
+            lines += [f"- {_cut_window(removed_line, start)}", f"+ {_cut_window(added_line, start)}"]
+    else:
+        lines += [f"- {_cut_window(line, 0)}" for line in removed[:_MAX_SHOWN_LINES]]
+        lines += [f"+ {_cut_window(line, 0)}" for line in added[:_MAX_SHOWN_LINES]]
+    hidden_count = len(removed) + len(added) - len(lines)
+    if hidden_count:
+        lines.append(f"… and {hidden_count} more lines")
+    return "\n".join(lines) or "only the order of the lines changed"
+
+
+def _drop_lines(lines: list[str], other_lines: list[str]) -> list[str]:
+    """Return the lines without those that another text also has. The cost is linear, whatever a server sends."""
+    remaining = Counter(other_lines)
+    kept: list[str] = []
+    for line in lines:
+        if remaining[line]:
+            remaining[line] -= 1
+        else:
+            kept.append(line)
+    return kept
 
 
 def _common_prefix_length(left: str, right: str) -> int:

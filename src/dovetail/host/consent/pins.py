@@ -6,10 +6,15 @@ import hashlib
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from dovetail.errors import InvalidParams
-from dovetail.host.consent.definition_changes import DefinitionChange, diff_definitions, extract_pinned_fields
+from dovetail.host.consent.definition_changes import (
+    MAX_COMPARED_BYTES,
+    DefinitionChange,
+    diff_definitions,
+    extract_pinned_fields,
+)
 from dovetail.storage import Document, SharedDocument, rename_fields
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, encode_canonical, to_plain
@@ -22,9 +27,6 @@ def fingerprint(definition: object) -> str:
         definition: The definition of a tool, prompt, resource or template.
     """
     return hashlib.sha256(encode_canonical(extract_pinned_fields(definition))).hexdigest()
-
-
-_MAX_DEFINITION_BYTES: Final = 256 * 1024  # for larger definitions, store only the digest
 
 
 class Pin(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,10 +107,7 @@ class PinStore:
             if pin is None:
                 new.append(definition)
             elif pin.fingerprint != fingerprint(definition):
-                definition_changes = diff_definitions(pin.definition, definition) if pin.definition else []
-                differences = definition_changes or [
-                    DefinitionChange("", "widening", "changed. The old definition was too large to be stored")
-                ]
+                differences = compare_with_pin(pin, definition)
                 changed.append(ChangedDefinition(pin=pin, definition=definition, differences=differences))
         return PinComparison(
             new=new,
@@ -162,6 +161,14 @@ class PinStore:
         )
 
 
+def compare_with_pin(pin: Pin, definition: Any) -> "list[DefinitionChange]":
+    """Return the changes of a definition whose fingerprint differs from its pin."""
+    definition_changes = diff_definitions(pin.definition, definition) if pin.definition else []
+    return definition_changes or [
+        DefinitionChange("", "widening", "changed. The old definition was too large to be stored")
+    ]
+
+
 def _create_pin(server: str, identity: str, definition: Any, now: float) -> Pin:
     pinned_fields = extract_pinned_fields(definition)
     return Pin(
@@ -169,7 +176,8 @@ def _create_pin(server: str, identity: str, definition: Any, now: float) -> Pin:
         identity=identity,
         name=str(pinned_fields.get("name", "")),
         fingerprint=fingerprint(definition),
-        definition=pinned_fields if len(encode(pinned_fields)) <= _MAX_DEFINITION_BYTES else {},
+        # Only the fingerprint of a larger definition is stored, because the definition is never compared.
+        definition=pinned_fields if len(encode(pinned_fields)) <= MAX_COMPARED_BYTES else {},
         pinned_at=now,
     )
 

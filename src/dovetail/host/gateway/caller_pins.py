@@ -9,7 +9,7 @@ next definition that it uses is compared with the pin of the host's user.
 import hashlib
 from typing import Any, Final, TypeAlias
 
-from dovetail.host.consent.definition_changes import extract_pinned_fields
+from dovetail.host.consent.definition_changes import MAX_COMPARED_BYTES, extract_pinned_fields
 from dovetail.wire.codec import encode
 
 # Stands for all callers that are not authenticated. Their consent is not stored.
@@ -19,7 +19,6 @@ _MAX_CALLERS: Final = 16_384  # larger than the default session limit of a serve
 _MAX_TOOLS: Final = 65_536
 _MAX_TOOLS_PER_CALLER: Final = 1_024
 _MAX_DEFINITIONS: Final = 256
-_MAX_DEFINITION_BYTES: Final = 64 * 1024
 _MAX_KEY_CHARS: Final = 128  # hash names that are longer
 
 Key: TypeAlias = str | bytes | tuple[str, str]
@@ -75,7 +74,7 @@ class CallerPins:
 
     def _put_definition(self, fingerprint: str, definition: Any) -> None:
         pinned_fields = self._definitions.pop(fingerprint, None) or extract_pinned_fields(definition)
-        if len(encode(pinned_fields)) <= _MAX_DEFINITION_BYTES:
+        if len(encode(pinned_fields)) <= MAX_COMPARED_BYTES:
             self._definitions[fingerprint] = pinned_fields
         if len(self._definitions) > _MAX_DEFINITIONS:
             del self._definitions[next(iter(self._definitions))]
