@@ -107,7 +107,8 @@ def test_addresses_that_are_not(address: str) -> None:
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST.", "x.localhost", "a.local", "b.internal", "intranet", "10.0.0.1", "::1",
              "127.1", "0177.0.0.1", "0x7f.0.0.1", "0X7F.1", "10.1", "169.254.43518", "127.0.0.1.", "2130706433",
-             "\uff11\uff16\uff19.254.\uff11\uff16\uff19.254", "127\u30020.0.1", "loc\uff41lhost", "127.0.0.1.2", "a.0x"]
+             "\uff11\uff16\uff19.254.\uff11\uff16\uff19.254", "127\u30020.0.1", "loc\uff41lhost", "127.0.0.1.2", "a.0x",
+             "nas.lan", "nas.home", "nas.home.arpa", "wiki.corp", "wiki.intranet", "db.private", "x.localdomain"]
 )  # fmt: skip
 def test_names_of_this_network(host: str) -> None:
     assert is_local_host(host)
@@ -117,7 +118,7 @@ def test_names_of_this_network(host: str) -> None:
     "host",
     [
         "example.com", "localhost.evil.example", "1.1.1.1", "1.1.1.1.", "1.65793", "2606:4700::1111",
-        "internal.evil.com", "b\u00fccher.example", "a.b1",
+        "internal.evil.com", "lan.example", "home.example", "b\u00fccher.example", "a.b1",
     ],
 )  # fmt: skip
 def test_names_that_are_not(host: str) -> None:

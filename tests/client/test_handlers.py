@@ -137,7 +137,8 @@ def test_urls_to_show(url: str) -> None:
     "url",
     ["javascript:alert(1)", "file:///etc/passwd", "http://a.example/", "https://user@a.example/", "https://", "", "//a",
      "data:text/html,x", "https://a.example/\u202etxt", "https://a.example/\n", "http://[::1", "vbscript:x", "ftp://a/",
-     "http://127.0.0.1.a.example/", "http://localhost@a.example/"],
+     "http://127.0.0.1.a.example/", "http://localhost@a.example/", "https://evil.example\\.good.example/",
+     "https://evil.example\\@good.example/", "https://g\u043e\u043ed.example/", "https://a.example/ x", "https://a.example/<"],
 )  # fmt: skip
 def test_urls_not_to_show(url: str) -> None:
     assert not is_safe_url(url)

@@ -7,6 +7,7 @@ import pytest
 from dovetail.host.policy.conditions import Condition, argument, parse_condition
 
 HOSTS = argument("/url").host_in("localhost", "*.test")
+METADATA = argument("/url").host_in("169.254.169.254", "[fd00:ec2::254]")
 FOLDER = argument("/path").under("/srv/docs")
 
 
@@ -37,6 +38,12 @@ FOLDER = argument("/path").under("/srv/docs")
         (HOSTS, {"url": "https://API.TEST./"}, True),
         (HOSTS, {"url": "https://evil.example/localhost"}, False),
         (HOSTS, {"url": "https://localhost.evil.example"}, False),
+        (METADATA, {"url": "http://169.254.169.254/latest"}, True),
+        (METADATA, {"url": "http://169.254.169.254.:80/"}, True),
+        (METADATA, {"url": "http://[FD00:EC2:0::0254]/"}, True),
+        (METADATA, {"url": "http://10.0.0.1/"}, False),
+        (METADATA, {"url": "http://[::1]/"}, False),
+        (METADATA, {"url": "http://169.254.169.254.example/"}, False),
         (FOLDER, {"path": "/srv/docs/a/../b.md"}, True),
         (FOLDER, {"path": "/srv/docs"}, True),
         (FOLDER, {"path": "/srv/docs/../secret"}, False),
@@ -66,6 +73,11 @@ def test_what_can_be_judged_is(one: Condition, arguments: dict[str, Any], holds:
             "http://localhost\\@evil.example/", "http://local\thost/", " http://localhost", "http://localhost\n",
             "http://lócalhost/", "http://localhost:80:80/", "http:localhost", "http:///localhost", "http://localhost%2eevil/",
             7, None, {"href": "http://localhost"},
+        )),
+        *((METADATA, url) for url in (
+            "http://2852039166/", "http://0xa9fea9fe/", "http://0251.0376.0251.0376/", "http://169.254.43518/",
+            "http://0xA9.254.169.0376/", "http://[::ffff:169.254.169.254]/", "http://[::169.254.169.254]/",
+            "http://[64:ff9b::a9fe:a9fe]/", "http://[2002:a9fe:a9fe::1]/", "http://169.254.169.254../", "http://[::1::2]/",
         )),
         *((FOLDER, path) for path in (
             "a/b", "~/x", "/srv/docs/\0x", r"/srv/docs\..\x", "file://elsewhere/srv/docs/x", "file:///srv/docs/x?y",

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from dovetail import Server
+from dovetail.auth import JWTVerifier
+from dovetail.host import Host
 from dovetail.host.gateway.gateway import GatewayPaths
 
 
@@ -48,3 +51,48 @@ async def test_each_is_created_once_and_all_are_closed() -> None:
     assert apps[0] is apps[1]
     await paths.close()
     assert all(app.is_closed for app in apps)
+
+
+async def ask(app: Any, method: str, path: str, public: bool) -> tuple[int, dict[bytes, bytes], bytes]:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"gate.example" if public else b"127.0.0.1:80"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
+    await app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), b"".join(one.get("body", b"") for one in sent[1:])
+
+
+@pytest.mark.parametrize("public_url", [None, "https://gate.example"])
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/.well-known/oauth-protected-resource/servers/NAME/mcp", 200),
+        ("POST", "/servers/NAME/mcp", 401),
+        ("GET", "/servers/NAME/mcp", 401),
+        ("GET", "/servers/NAME", 401),
+        ("DELETE", "/.well-known/oauth-protected-resource/servers/NAME/mcp", 405),
+    ],
+)
+async def test_without_a_token_known_and_unknown_servers_get_the_same_answers(
+    method: str, path: str, status: int, public_url: str | None
+) -> None:
+    async with Host() as host:
+        host.add("present", Server("present"))
+        auth = JWTVerifier(issuer="https://issuer.example", audience="https://gate.example")
+        allowed = {"public_url": public_url} if public_url else {}
+        app = host.asgi(auth=auth, **allowed)
+        answers: set[Any] = set()
+        for name in ("present", "missing"):
+            code, headers, body = await ask(app, method, path.replace("NAME", name), public_url is not None)
+            assert code == status
+            plain = {header: value.replace(name.encode(), b"NAME") for header, value in headers.items()}
+            plain.pop(b"content-length", None)
+            answers.add((frozenset(plain.items()), body.replace(name.encode(), b"NAME")))
+        assert len(answers) == 1
+        await app.close()

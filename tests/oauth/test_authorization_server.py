@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -405,6 +406,27 @@ def test_failures_at_the_token_endpoint_are_slowed_down() -> None:
     assert desk.post("/token", {"client_id": "other", "grant_type": "x"}).status_code != 429  # others are not held up
     desk.now += 61
     assert Browser(desk).request_tokens()["access_token"]
+
+
+def test_long_names_of_clients_take_little_memory() -> None:
+    desk = ServerHarness()
+    desk.post("/token", {"client_id": "warm up", "grant_type": "x"})
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            name = f"{number}{chr(0x1F600)}" + "x" * 20_000
+            desk.post("/token", {"client_id": name, "grant_type": "x"})
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 300 * 2000
+
+
+def test_long_names_that_begin_alike_have_separate_limits() -> None:
+    desk = ServerHarness()
+    first, second = ("x" * 10_000 + end for end in "ab")
+    assert [desk.post("/token", {"client_id": first, "grant_type": "x"}).status_code for _ in range(11)][-1] == 429
+    assert desk.post("/token", {"client_id": second, "grant_type": "x"}).status_code != 429
 
 
 # Refreshing

@@ -122,3 +122,17 @@ async def test_streams_pass_from_what_cannot_be_polled(tmp_path: Any) -> None:
         os.close(sink)
     assert (tmp_path / "heard").read_bytes() == b"ONE\nTWO\n"
     assert told == [("server", b"one"), ("server", b"two"), ("client", b"ONE"), ("client", b"TWO")]
+
+
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
+    seen: Seen = []
+    async with between(seen, ignore) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(head.encode())
+        piece = b"100000\r\n" + bytes(0x100000) + b"\r\n"
+        for _ in range(5):  # the body has no end
+            writer.write(piece)
+        assert (await reader.readline()).split()[1] == b"413"
+        writer.close()
+    assert not seen

@@ -1,5 +1,6 @@
 """ASGIGuard: runs the flows of a guard for one endpoint, and serves the metadata of the protected resource."""
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -46,6 +47,7 @@ class ASGIGuard:
         # Returns the scopes that the server's tools, resources and prompts require.
         self._get_used_scopes = get_used_scopes
         self._path = "/" + path.strip("/")
+        self._public_url = public_url
         self._location = None if public_url is None else location_from_public_url(public_url, self._path)
         self._fetcher = ServerFetcher()
         self._flow_runner = FlowRunner({HTTPRequest: self._fetcher.fetch})
@@ -67,6 +69,13 @@ class ASGIGuard:
         if request.method not in ("GET", "HEAD"):
             raise Refusal(405, f"method {request.method} is not allowed", [(b"allow", b"GET")])
         return encode(self._checker.build_metadata(self._get_location(request).resource, self._get_used_scopes()))
+
+    def at_path(self, path: str) -> "ASGIGuard":
+        """Return the guard of another MCP path of the same server."""
+        guard = copy.copy(self)
+        guard._path = path
+        guard._location = None if self._public_url is None else location_from_public_url(self._public_url, path)
+        return guard
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
         """Return the caller. Raise AuthError if the credentials are missing or invalid."""

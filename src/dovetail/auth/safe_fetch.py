@@ -33,7 +33,10 @@ _PRIVATE_NETWORK_HINT: Final = (
     "if you trust it, pass allow_private_network=True, for example OAuth(allow_private_network=True)"
 )
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
-_LOCAL_SUFFIXES: Final = (".localhost", ".local", ".internal")
+# Names that local networks use. A public server cannot have such a name.
+_LOCAL_SUFFIXES: Final = (
+    ".localhost", ".local", ".internal", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet", ".private",
+)  # fmt: skip
 _GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
 _HOST_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")

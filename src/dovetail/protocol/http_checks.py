@@ -13,6 +13,7 @@ from dovetail.error_context import clip
 from dovetail.errors import ProtocolError, ServerBusy
 from dovetail.protocol.limits import CallerBusy
 
+_URI_CHARS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 # The HTTP status for each error code.
@@ -202,14 +203,18 @@ def _accepts_type(value: bytes, full_type: bytes, type_range: bytes) -> bool:
 
 
 def is_safe_url(url: str) -> bool:
-    """Return whether a URL is safe to show to a user. It must be https, or http on this machine, without
-    hidden parts.
+    """Return whether a URL is safe to show to a user: https, or http on this machine, and without hidden parts.
+
+    The URL may contain only the characters of RFC 3986. Browsers read a backslash as a slash, and then open another
+    host than the one we would show.
     """
+    if not _URI_CHARS.fullmatch(url):
+        return False
     try:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError:
         return False
-    if not host or not url.isprintable() or parts.username is not None:
+    if not host or parts.username is not None:
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)

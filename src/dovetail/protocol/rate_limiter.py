@@ -1,5 +1,6 @@
 """Limit how often an event happens, for example a call, a failed login or a registration. Callers pass the time."""
 
+import hashlib
 import ipaddress
 from collections.abc import Hashable
 from typing import Final
@@ -7,7 +8,8 @@ from typing import Final
 from dovetail.wire.base import Struct
 
 _MAX_KEYS: Final = 10_000
-_ROUNDING: Final = 1e-9  # tolerance for rounding errors
+_MAX_KEY_CHARS: Final = 128
+_ROUNDING: Final = 1e-9  # tolerance for rounding errors, as a fraction of a token
 
 
 class _Bucket(Struct):
@@ -77,6 +79,12 @@ class RateLimiter:
             }
         if len(self._buckets) >= _MAX_KEYS:
             del self._buckets[next(iter(self._buckets))]
+
+
+def build_key(*names: str) -> str:
+    """Return a key of limited size for names that a caller chooses."""
+    key = "\0".join(names)
+    return key if len(key) <= _MAX_KEY_CHARS else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
 def normalize_address(address: str) -> str:

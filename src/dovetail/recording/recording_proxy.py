@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from dovetail.errors import TransportError
 from dovetail.protocol.http_checks import HostFilter, Refusal, collect_headers
+from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.recording_format import Recorder
 from dovetail.recording.trace import ResponseRecorder, number_exchanges
 from dovetail.transports.http_client.http_client import HTTPClient
@@ -19,6 +20,7 @@ from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess
 
 _CHUNK_BYTES: Final = 65536
+_MAX_BODY_BYTES: Final = ServerLimits().max_body_bytes  # a server with default limits accepts no larger body
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -134,6 +136,9 @@ class RecordingProxy:
             await _send_error(send, exc.status, str(exc))
             return
         body = await _read_body(receive)
+        if body is None:
+            await _send_error(send, 413, f"the body must be at most {_MAX_BODY_BYTES} bytes")
+            return
         path = scope["raw_path"].decode("latin-1") if scope.get("raw_path") else scope["path"]
         is_target_path = path == self._path
         query = scope["query_string"].decode("latin-1") or (self._query if is_target_path else "")
@@ -184,11 +189,14 @@ async def _run_while_connected(receive: Any, coroutine: Coroutine[Any, Any, None
         await asyncio.wait(tasks)
 
 
-async def _read_body(receive: Any) -> bytes:
+async def _read_body(receive: Any) -> bytes | None:
+    """Return the body of a request, or None if the body is too large."""
     body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
+        if len(body) > _MAX_BODY_BYTES:
+            return None
         if not message.get("more_body"):
             return bytes(body)
 

@@ -81,8 +81,9 @@ def _proxy_url(endpoint: EndpointSpec, target_options: TargetOptions, recorder: 
 
     import uvicorn
 
+    from dovetail.protocol.limits import ServerLimits
     from dovetail.recording.recording_proxy import RecordingProxy
-    from dovetail.transports.http_server.uvicorn_server import bind_socket
+    from dovetail.transports.http_server.uvicorn_server import bind_socket, create_limited_protocol
 
     url, headers = endpoint.url, [(name.lower().encode(), value.encode()) for name, value in endpoint.headers.items()]
     try:
@@ -94,7 +95,14 @@ def _proxy_url(endpoint: EndpointSpec, target_options: TargetOptions, recorder: 
 
     async def run() -> None:
         application = RecordingProxy(url, recorder, headers)
-        config = uvicorn.Config(application, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            application,
+            http=create_limited_protocol(ServerLimits()),
+            ws="none",
+            log_level="critical",
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
         try:
             await uvicorn.Server(config).serve([listener])
         finally:

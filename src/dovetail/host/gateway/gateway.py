@@ -37,6 +37,7 @@ HostLifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 _SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
 _SEARCH_PATH: Final = re.compile(r"/search(/mcp)?/?")
+_SEARCH_MCP_PATH: Final = "/search/mcp"
 _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
 
 
@@ -48,13 +49,20 @@ class GatewayPaths:
         self._apps: dict[str, Any] = {}
 
     def find(self, scope: Any) -> Any | None:
-        """Return the application for a path, or None if this object does not serve the path."""
-        path = scope["path"].removeprefix(scope.get("root_path") or "").removeprefix(_METADATA_PREFIX)
+        """Return the application of a path, or None if the path is not one of the additional paths."""
+        path = _get_path(scope)
         if _SEARCH_PATH.fullmatch(path):
-            return self._get_app("search", None, "/search/mcp")
+            return self._get_app("search", None, _SEARCH_MCP_PATH)
         if match := _SERVER_PATH.fullmatch(path):
             return self._get_app("merged", match[1], f"/servers/{match[1]}/mcp")
         return None
+
+    def find_path(self, scope: Any) -> str | None:
+        """Return the additional path that a request refers to, even if the gateway has no such server."""
+        path = _get_path(scope)
+        if match := _SERVER_PATH.fullmatch(path):
+            return f"/servers/{match[1]}/mcp"
+        return _SEARCH_MCP_PATH if _SEARCH_PATH.fullmatch(path) else None
 
     def _get_app(self, mode: GatewayMode, server_name: str | None, path: str) -> Any | None:
         if path not in self._apps and (app := self._create_app(mode, server_name, path)) is not None:
@@ -65,6 +73,10 @@ class GatewayPaths:
         """Close the applications after their running requests have finished."""
         for app in self._apps.values():
             await app.close()
+
+
+def _get_path(scope: Any) -> str:
+    return scope["path"].removeprefix(scope.get("root_path") or "").removeprefix(_METADATA_PREFIX)
 
 
 class GatewayNameMap(NameMap):

@@ -5,6 +5,8 @@ caller passes the result for unclear values as `if_unclear`. If the value is a l
 ways, all items and readings must fulfil the condition. With `if_unclear=True`, one item or reading is enough.
 """
 
+import contextlib
+import ipaddress
 import ntpath
 import posixpath
 import re
@@ -29,7 +31,9 @@ from dovetail.wire.codec import encode, encode_canonical
 _PLAIN_URL: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?"
 )
-_MAX_EXACT_INTEGER: Final = 2**53  # a float can represent every integer up to this value
+_HOST_NUMBER: Final = re.compile(r"[0-9]*|0x[0-9a-f]*")  # the last label of an IPv4 address, in any form
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_MAX_EXACT_INTEGER: Final = 2**53  # floats represent all integers up to 2**53 exactly
 _MAX_DEPTH: Final = 64
 _JSON_TYPES: Final = (str, int, float, list, dict, type(None))
 _DRIVE_PREFIX: Final = re.compile(r"[A-Za-z]:[\\/]")
@@ -238,8 +242,35 @@ def _has_host_in(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool |
     match = _PLAIN_URL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
-    host = match[1].lower().removesuffix(".")
-    return any(fnmatchcase(host, glob.lower()) for glob in globs)
+    host = _normalize_host(match[1])
+    return None if host is None else any(fnmatchcase(host, _normalize_glob(glob)) for glob in globs)
+
+
+def _normalize_host(host: str) -> str | None:
+    """Return a host in its usual form. Return None for an IP address in a form that programs read differently, such as
+    an octal number or an IPv4 address inside an IPv6 address.
+    """
+    name = host.lower().removesuffix(".")
+    if not name.startswith("[") and not _HOST_NUMBER.fullmatch(name.rpartition(".")[2]):
+        return name
+    try:
+        address = ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return None
+    return None if isinstance(address, ipaddress.IPv6Address) and _has_ipv4(address) else str(address)
+
+
+def _has_ipv4(address: ipaddress.IPv6Address) -> bool:
+    is_compatible = 0xFFFF < int(address) <= 0xFFFF_FFFF
+    return bool(address.ipv4_mapped or address.sixtofour or address.teredo) or address in _NAT64 or is_compatible
+
+
+def _normalize_glob(glob: str) -> str:
+    """Return a pattern for hosts. Brackets belong to an IPv6 address, not to the pattern."""
+    glob = glob.lower()
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(glob.strip("[]")))
+    return glob
 
 
 def _is_under(value: Any, folders: Sequence[str], _: ExpectedSchemas) -> bool | None:

@@ -48,7 +48,7 @@ from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.login.saved_login import Token
 from dovetail.protocol.http_types import HTTPResponse
-from dovetail.protocol.rate_limiter import RateLimiter, normalize_address
+from dovetail.protocol.rate_limiter import RateLimiter, build_key, normalize_address
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.wire.base import Struct, replace
 
@@ -427,9 +427,9 @@ class AuthorizationEndpoints:
         name = name[:128]
         user = name.casefold()  # The user database may ignore case, so count all spellings as one user.
         limiters = (
-            (self._login_failure_limiter, f"{user} {address}"),
+            (self._login_failure_limiter, build_key(user, address)),
             (self._address_failure_limiter, address),
-            (self._user_failure_limiter, user),
+            (self._user_failure_limiter, build_key(user)),
         )
         if any(limiter.compute_wait(key, now) for limiter, key in limiters):
             raise OAuthError(_error_page("Too many attempts", "Wait a minute, then try again.", status=429))

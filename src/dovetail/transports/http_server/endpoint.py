@@ -153,12 +153,20 @@ class Endpoint:
             if request.method == "OPTIONS" and cors_headers:
                 await send_body(send, 204, cors_headers + _build_preflight_headers(headers), b"")
                 return
-            if self._guard is not None:
-                document = self._guard.get_document(path, request)
+            guard = self._guard
+            if guard is not None:
+                if (
+                    path != self._path
+                    and self._other_apps is not None
+                    and (other_path := self._other_apps.find_path(scope)) is not None
+                ):
+                    # No application exists on this path. Without credentials, a caller cannot see that.
+                    guard = guard.at_path(other_path)
+                document = guard.get_document(path, request)
                 if document is not None:
                     await send_body(send, 200, [*_DOCUMENT_HEADERS, *cors_headers], document)
                     return
-                request.principal = await self._resolve_caller(self._guard.authenticate(path, request))
+                request.principal = await self._resolve_caller(guard.authenticate(path, request))
             elif self._authenticate is not None:
                 request.principal = as_principal(await self._resolve_caller(self._authenticate(headers)))
             if path == self._path and request.method == "POST":

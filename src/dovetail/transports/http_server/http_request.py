@@ -72,6 +72,12 @@ class OtherApps(Protocol):
         """Return the application of a path, or None."""
         ...
 
+    def find_path(self, scope: Scope) -> str | None:
+        """Return the MCP path that a request refers to, even if no application exists there. Return None for a path
+        that no application can have.
+        """
+        ...
+
     async def close(self) -> None:
         """Close all applications."""
         ...
@@ -86,6 +92,10 @@ class EndpointGuard(Protocol):
 
     def get_document(self, path: str, request: EndpointRequest) -> bytes | None:
         """Return the public document at this path as JSON, or None."""
+        ...
+
+    def at_path(self, path: str) -> "EndpointGuard":
+        """Return the guard of another MCP path of the same server."""
         ...
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
