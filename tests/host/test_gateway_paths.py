@@ -85,8 +85,7 @@ async def test_without_a_token_known_and_unknown_servers_get_the_same_answers(
     async with Host() as host:
         host.add("present", Server("present"))
         auth = JWTVerifier(issuer="https://issuer.example", audience="https://gate.example")
-        allowed = {"public_url": public_url} if public_url else {}
-        app = host.asgi(auth=auth, **allowed)
+        app: Any = host.asgi(auth=auth, public_url=public_url)
         answers: set[Any] = set()
         for name in ("present", "missing"):
             code, headers, body = await ask(app, method, path.replace("NAME", name), public_url is not None)

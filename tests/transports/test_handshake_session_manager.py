@@ -4,8 +4,9 @@ import asyncio
 import gc
 import json
 import re
+import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import pytest
@@ -811,6 +812,49 @@ async def test_sessions_in_use_do_not_give_way() -> None:
     stream.disconnect()
     await stream.wait_done()
     await open_session(app)
+
+
+async def count_steps(work: Awaitable[Any]) -> int:
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)
+    try:
+        await work
+    finally:
+        sys.setprofile(None)
+    return steps
+
+
+@pytest.mark.parametrize("limit", [10_000, 300])
+async def test_opening_a_session_costs_the_same_beside_many_sessions(limit: int) -> None:
+    app = endpoint(FakeService(max_sessions=limit, max_sessions_per_principal=1000), authenticate=principal)
+    alice = {"authorization": "alice"}
+    await open_session(app, headers=alice)
+    alone = await count_steps(open_session(app, headers=alice))
+    for _ in range(300):
+        await open_session(app, headers=alice)
+    stream = get(app, await open_session(app, headers=alice) | alice)
+    await wait_until(lambda: stream.sent)
+    assert await count_steps(open_session(app, headers=alice)) < alone + 100
+    stream.disconnect()
+    await stream.wait_done()
+
+
+async def test_a_session_whose_call_just_ended_does_not_give_way() -> None:
+    held = PausedWork()
+    app = endpoint(FakeService(held, max_sessions=2))
+    first = await open_session(app)
+    going = start_post(app, request(text="a"), first)
+    await wait_until(lambda: held.started)
+    second = await open_session(app)
+    held.release("a")
+    await going.wait_done()
+    await open_session(app)
+    assert [(await post(app, request("ping"), one)).status for one in (first, second)] == [200, 404]
 
 
 async def test_streams_of_one_caller_have_a_limit() -> None:

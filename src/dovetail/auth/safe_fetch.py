@@ -35,7 +35,8 @@ _PRIVATE_NETWORK_HINT: Final = (
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 # Names that local networks use. A public server cannot have such a name.
 _LOCAL_SUFFIXES: Final = (
-    ".localhost", ".local", ".internal", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet", ".private",
+    ".localhost", ".local", ".internal", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet",
+    ".private",
 )  # fmt: skip
 _GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
 _HOST_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")

@@ -72,7 +72,9 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
         return []
     size = max(len(old_encoded), len(new_encoded))
     if size > MAX_COMPARED_BYTES:
-        text = f"changed. Definitions of more than {MAX_COMPARED_BYTES} bytes are not compared. This one has {size} bytes"
+        text = (
+            f"changed. Definitions of more than {MAX_COMPARED_BYTES} bytes are not compared. This one has {size} bytes"
+        )
         return [DefinitionChange("", "egress", text)]
     known_strings = {*_iter_strings(old_fields)}
     differences = islice(find_differences(old_fields, new_fields), _MAX_COMPARED_CHANGES)

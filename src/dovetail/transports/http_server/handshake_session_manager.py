@@ -8,8 +8,9 @@ handshake/transports#streamable-http
 import asyncio
 import logging
 import secrets
+from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.error_context import clip
@@ -50,7 +51,11 @@ log = logging.getLogger("dovetail")
 
 SESSION_HEADER: Final = b"mcp-session-id"
 LAST_EVENT_HEADER: Final = b"last-event-id"
+_MAX_EVICTION_STEPS: Final = 100
 _SWEEP_INTERVAL_S: Final = 5.0
+
+# Whether a caller is authenticated, and its principal or address.
+Owner: TypeAlias = tuple[bool, str | None]
 
 
 class HandshakeSessionManager:
@@ -77,7 +82,8 @@ class HandshakeSessionManager:
         self._event_log = EventLog(service.limits, budget)
         self._timers = timers
         self._starters: dict[asyncio.AbstractEventLoop, EagerTaskStarter] = {}  # one task starter per event loop
-        self._sessions: dict[str, HandshakeSession] = {}
+        self._sessions: OrderedDict[str, HandshakeSession] = OrderedDict()  # the longest unused session is first
+        self._sessions_by_owner: dict[Owner, dict[str, HandshakeSession]] = {}
         self._sweep_timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
@@ -207,6 +213,8 @@ class HandshakeSessionManager:
         finally:
             running.discard(exchange)
             session.last_used_at = loop.time()
+            if session.id in self._sessions:  # without sessions, each request has its own session object
+                self._sessions.move_to_end(session.id)
         if exchange.verdict != "cancelled":
             return response
         exchange.task.uncancel()
@@ -296,6 +304,8 @@ class HandshakeSessionManager:
         finally:
             stream.detach(reader)
             session.last_used_at = asyncio.get_running_loop().time()
+            if not session.is_closed:
+                self._sessions.move_to_end(session.id)
 
     def _get_starter(self) -> EagerTaskStarter:
         loop = asyncio.get_running_loop()
@@ -348,49 +358,51 @@ class HandshakeSessionManager:
                 f"Unsupported protocol version {version.decode('latin-1')}. This session uses {session.revision}",
             )
         session.last_used_at = now
+        self._sessions.move_to_end(session.id)
         return session
 
     def _create_session(self, handshake: handshake_protocol.HandshakeState, address: str | None) -> HandshakeSession:
         limits, principal = self._limits, handshake.caller.principal
-        if principal is not None:
-            open_count = sum(
-                1 for other in tuple(self._sessions.values()) if other.handshake.caller.principal == principal
-            )
-            if open_count >= limits.max_sessions_per_principal:
-                raise Refusal(429, "Too many sessions", [(b"retry-after", b"60")])
-        elif address is not None:
-            open_count = sum(1 for other in tuple(self._sessions.values()) if other.address == address)
-            if open_count >= limits.max_sessions_per_address:
-                raise Refusal(429, "Too many sessions from this address", [(b"retry-after", b"60")])
+        owner = _get_owner(principal, address)
+        open_count = len(self._sessions_by_owner.get(owner, ()))
+        if principal is not None and open_count >= limits.max_sessions_per_principal:
+            raise Refusal(429, "Too many sessions", [(b"retry-after", b"60")])
+        if principal is None and address is not None and open_count >= limits.max_sessions_per_address:
+            raise Refusal(429, "Too many sessions from this address", [(b"retry-after", b"60")])
         if len(self._sessions) >= limits.max_sessions and not self._evict_idle():
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
         session = HandshakeSession(secrets.token_urlsafe(24), handshake, address, asyncio.get_running_loop())
         self._sessions[session.id] = session
+        self._sessions_by_owner.setdefault(owner, {})[session.id] = session
         self._schedule_sweep()
         return session
 
     def _evict_idle(self) -> bool:
-        """End the session that has been idle for the longest time. The client can open another session."""
-        idle_sessions = [session for session in tuple(self._sessions.values()) if session.is_idle]
-        if not idle_sessions:
-            return False
-        self._end_session(min(idle_sessions, key=lambda session: session.last_used_at))
-        return True
+        """End a session that has been idle for the longest time, or nearly so. The client can open another session.
+
+        The work is bounded: sessions with a reader or a running call move to the end of the order.
+        """
+        for _ in range(min(len(self._sessions), _MAX_EVICTION_STEPS)):
+            session = next(iter(self._sessions.values()))
+            if session.is_idle:
+                self._end_session(session)
+                return True
+            self._sessions.move_to_end(session.id)
+        return False
 
     def _check_streams(self, principal: Principal | None, address: str | None) -> None:
         if principal is None and address is None:
             return
-        count = 0
-        for session in tuple(self._sessions.values()):
-            if (principal is not None and session.handshake.caller.principal == principal) or (
-                principal is None and session.address == address
-            ):
-                count += not session.is_idle
-        if count >= self._limits.max_streams_per_principal:
+        sessions = self._sessions_by_owner.get(_get_owner(principal, address), {})
+        if sum(not session.is_idle for session in sessions.values()) >= self._limits.max_streams_per_principal:
             raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
 
     def _end_session(self, session: HandshakeSession) -> None:
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            owner = _get_owner(session.handshake.caller.principal, session.address)
+            del self._sessions_by_owner[owner][session.id]
+            if not self._sessions_by_owner[owner]:
+                del self._sessions_by_owner[owner]
         session.close()
 
     def _schedule_sweep(self) -> None:
@@ -435,6 +447,11 @@ class HandshakeSessionManager:
             sweep_timer.cancel()
         for session in list(self._sessions.values()):
             self._end_session(session)
+
+
+def _get_owner(principal: Principal | None, address: str | None) -> Owner:
+    """Return the caller whose limits a session counts toward. All anonymous callers on loopback are one caller."""
+    return (False, address) if principal is None else (True, principal)
 
 
 def _unsupported_error(headers: Mapping[bytes, bytes], revisions: tuple[str, ...]) -> ProtocolError:

@@ -5,7 +5,7 @@ spec: handshake/transports#http-with-sse
 
 import asyncio
 import secrets
-from collections import deque
+from collections import Counter, deque
 from urllib.parse import parse_qs
 
 from dovetail.protocol import sse
@@ -30,6 +30,7 @@ class SSE2024Server:
         self._post_path_by_stream = {"/sse": "/messages", f"{prefix}/sse": f"{prefix}/messages"}
         self._post_paths = frozenset(self._post_path_by_stream.values())
         self._connections: dict[str, _SSEConnection] = {}
+        self._open_counts: Counter[str | None] = Counter()  # connections by principal or address
 
     @property
     def connections(self) -> int:
@@ -67,14 +68,14 @@ class SSE2024Server:
         if len(self._connections) >= self._limits.max_sessions:
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
         origin = request.principal or request.client_address
-        open_count = sum(other.duplex.origin == origin for other in self._connections.values())
-        if origin is not None and open_count >= self._limits.max_streams_per_principal:
+        if origin is not None and self._open_counts[origin] >= self._limits.max_streams_per_principal:
             raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
         connection, send = _SSEConnection(self._service, request.principal), request.send
         connection.duplex.origin = origin
         connection.set_expiry(request.valid_for)
         id = secrets.token_urlsafe(24)
         self._connections[id] = connection
+        self._open_counts[origin] += 1
         try:
             headers = [*STREAM_HEADERS, *request.cors_headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -82,6 +83,9 @@ class SSE2024Server:
             await connection.run(request.receive, send, self._limits.keep_alive_interval)
         finally:
             del self._connections[id]
+            self._open_counts[origin] -= 1
+            if not self._open_counts[origin]:
+                del self._open_counts[origin]
             await connection.duplex.close()
 
     def _find_connection(self, request: EndpointRequest) -> "_SSEConnection":
