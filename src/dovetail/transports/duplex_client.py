@@ -15,27 +15,27 @@ from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messag
 
 _MAX_EXCERPT_BYTES = 200
 _UNREADABLE_CODES = (ParseError.code, InvalidRequest.code)
-# A server in memory may respond immediately, so a request never waits. The client therefore yields to the event loop
-# once per this many immediate responses, so that a loop of requests can be cancelled and does not block other tasks.
+# An in-memory server may answer immediately, so a loop of requests would never let other tasks run.
+# After this many immediate responses, the client lets other tasks run once.
 _RESPONSES_PER_YIELD = 16
 
 
 class PendingRequest(Struct, eq=False):
-    """A request without a response. A server in memory may respond before the request starts to wait."""
+    """A request that has no response yet. An in-memory server may answer before the client starts to wait."""
 
     request: EncodedRequest
     response: RawMessage | MCPError | None = None
-    future: asyncio.Future[None] | None = None  # future that `wait` awaits, or None if no caller waits
+    future: asyncio.Future[None] | None = None  # the future that `wait` awaits, or None
 
     def settle(self, response: RawMessage | MCPError) -> None:
-        """Set the response, or the error if the request will get no response. Ignore a second call."""
+        """Set the response or the error of a request. A second call is ignored."""
         if self.response is None:
             self.response = response
             if self.future is not None and not self.future.done():
                 self.future.set_result(None)
 
     async def wait(self) -> RawMessage:
-        """Wait for the response. Raise the error if the request will get no response."""
+        """Wait for the response. Raise an error if the connection ends first."""
         if self.response is None:
             self.future = asyncio.get_running_loop().create_future()
             await self.future
@@ -47,14 +47,14 @@ class PendingRequest(Struct, eq=False):
 
 
 class DuplexClient:
-    """A connection on which both sides can send at any time."""
+    """Base class for client connections on which both sides can send at any time."""
 
     has_headers = False
 
     def __init__(self) -> None:
         self._receiver: MessageReceiver | None = None
         self._pending: dict[RequestId, PendingRequest] = {}
-        self._immediate_count = 0  # number of responses that arrived before the client waited for them
+        self._immediate_count = 0  # number of responses that arrived before the client waited
         self._end_error: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -73,7 +73,7 @@ class DuplexClient:
         raise NotImplementedError
 
     async def drain(self) -> None:
-        """Wait until the server has read enough of the sent data."""
+        """Wait until the server has read enough of the data."""
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
         """Return details about the server for error messages."""
@@ -84,7 +84,7 @@ class DuplexClient:
         return None
 
     def create_fallback(self) -> ClientTransport | None:
-        """Return an older transport for the same server, or None if the server has only this one."""
+        """Return an older transport for the same server, or None if there is none."""
         return None
 
     # The following methods implement ClientTransport.
@@ -125,21 +125,21 @@ class DuplexClient:
         await self.drain()
 
     async def complete_handshake(self, revision: str) -> None:
-        """Do nothing: a two-way connection does not depend on the handshake."""
+        """Do nothing. This transport works the same before and after the handshake."""
 
     async def wait_until_listening(self) -> bool:
         """Return True, because the server sends all messages on this connection."""
         return True
 
     async def close(self) -> None:
-        """Cancel the open requests and close the connection."""
+        """Cancel all open requests and close the connection."""
         for pending in tuple(self._pending.values()):
             self.cancel(pending.request, "the client is closing")
         self.end(ConnectionLost("the client was closed"))
         await self.disconnect()
 
     def receive_message(self, data: bytes) -> None:
-        """Handle one message, or one batch of messages."""
+        """Handle a message or a batch from the server."""
         receiver = self._receiver
         if receiver is None:
             return
@@ -168,8 +168,8 @@ class DuplexClient:
                 receiver.receive(message)
 
     def _handle_null_id(self, message: RawMessage, data: bytes) -> None:
-        """Handle a response whose id is null. A server sends such a response if it could not read the request. The
-        client can match the response to a request only if exactly one request is open.
+        """Handle a response without an ID, which means that the server could not read the request. This is only clear
+        if exactly one request is open.
         """
         if message.error is not None and message.error.code in _UNREADABLE_CODES and len(self._pending) == 1:
             (pending,) = self._pending.values()
@@ -178,13 +178,13 @@ class DuplexClient:
             self._reject_message(data, "its id is null")
 
     def _reject_message(self, data: bytes, reason: str) -> None:
-        """Record an invalid message. If the message looks like a response, fail its request."""
+        """Record an invalid message. If it looks like a response, its request fails."""
         assert self._receiver is not None
         self._receiver.record_invalid_message(data[:400].decode("utf-8", "replace"))
         self._fail_requests(find_answered_ids(data), build_response_error(data, reason))
 
     def reject_oversized(self, description: str, prefix: bytes = b"") -> None:
-        """Record a message that is too large to read. If the message looks like a response, fail its request."""
+        """Record a message that is too large. If it looks like a response, its request fails."""
         if self._receiver is not None:
             self._receiver.record_invalid_message(description)
         error = add_context(
@@ -211,18 +211,18 @@ class DuplexClient:
 
 
 def _get_message_bytes(message: RawMessage, data: bytes, messages: list[RawMessage]) -> bytes:
-    """Return the bytes of one message of a batch."""
+    """Return the bytes of one message in a batch."""
     return data if len(messages) == 1 else message.encode()
 
 
 def build_response_error(data: bytes, reason: str) -> InvalidResult:
-    """Return the error for a request whose response does not follow the protocol."""
+    """Return the error for a request that got an invalid response."""
     excerpt = clip(data[:_MAX_EXCERPT_BYTES].decode("utf-8", "replace"), _MAX_EXCERPT_BYTES)
     return InvalidResult(f"the server sent an invalid response ({reason}): {excerpt}")
 
 
 def _copy_error(error: TransportError, *, sent: bool) -> ConnectionLost:
-    """Copy an error for another caller. An exception stores its traceback, so two callers cannot raise the same one."""
+    """Copy an error for another caller, because an exception can only be raised with one traceback."""
     copy = add_context(ConnectionLost(*error.args), exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
     copy.maybe_sent = sent
     return copy

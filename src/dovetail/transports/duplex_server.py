@@ -37,7 +37,7 @@ from dovetail.wire.revisions import DRAFT
 def wrap_with_recorder(
     receive: Callable[[bytes], None], write: Callable[[bytes], None], recorder: Recorder
 ) -> tuple[Any, Any]:
-    """Wrap both directions of a server's connection so that each message is recorded."""
+    """Wrap a connection so that every message is recorded in both directions."""
 
     def record_received(data: bytes) -> None:
         recorder("server", data, ())
@@ -57,7 +57,7 @@ Drain = Callable[[], Coroutine[Any, Any, None]]
 
 
 class DuplexServer:
-    """One connection of a server. Handles all its messages."""
+    """The server side of one connection. It handles all messages."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DuplexServer:
         self._write = write
         self._drain = drain
         self._principal = as_principal(principal)
-        self.origin = principal  # calls of this connection count toward the limits of this origin
+        self.origin = principal  # the limits count the calls of each origin
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
             service.implementation, service.protocol_versions, service.limits.max_result_bytes
@@ -87,30 +87,30 @@ class DuplexServer:
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}
         self._notify_task: asyncio.Task[None] | None = None
-        self._is_input_closed = False  # whether the client can no longer answer requests of the server
-        self._is_closed = False  # whether the client has stopped reading
+        self._is_input_closed = False  # True if the client cannot answer questions any more
+        self._is_closed = False  # True if the client has stopped reading
         if service.recorder is not None:
             self.receive, self._write = wrap_with_recorder(self.receive, self._write, service.recorder)
 
     @property
     def running_count(self) -> int:
-        """The number of requests that are running."""
+        """Return how many requests are running."""
         return len(self._running)
 
     @property
     def open_questions(self) -> int:
-        """The number of requests to the client that have no response yet."""
+        """Return how many questions the client has not answered."""
         return self._client_requests.open_questions
 
     def set_principal(self, principal: Principal | None) -> None:
-        """Set the principal for the next messages. The caller stays the same, but its scopes may have changed."""
+        """Set the principal for the next messages. It is the same caller, but its scopes may have changed."""
         if principal is not self._principal:
             self._principal = principal
             if self._session is not None:
                 self._session.caller = replace(self._session.caller, principal=principal)
 
     def receive(self, data: bytes) -> None:
-        """Handle one message, or one batch of messages."""
+        """Handle a message or a batch from the client."""
         if self._is_input_closed:
             return
         try:
@@ -124,12 +124,12 @@ class DuplexServer:
             self._handle_message(message, self._write, len(data))
 
     def send_refusal(self, exc: ProtocolError) -> None:
-        """Send an error for input that could not be read as a message."""
+        """Send an error for data that is not a message."""
         self._write(jsonrpc.encode_protocol_error(None, exc))
 
     async def close(self, grace: float = 0.0) -> None:
-        """Close the connection after the client has sent its last message. Answer the calls that finish within the
-        grace period and stop the others.
+        """Close the connection. Calls that finish within the grace period still get a response, and the others are
+        stopped.
         """
         self._is_input_closed = True
         self._starter.close()
@@ -142,7 +142,7 @@ class DuplexServer:
                 future.set_exception(ConnectionLost("The client closed the connection"))
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
-                exchange.end("gone")  # a subscription runs until the server ends it
+                exchange.end("gone")  # a subscription never ends by itself
         tasks = [exchange.task for exchange, _ in self._running.values()]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
@@ -151,10 +151,10 @@ class DuplexServer:
             exchange.end("gone")
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        self._running.clear()  # a task that was cancelled before it started did not remove its entry
+        self._running.clear()  # a task that was cancelled before it started is still in this set
 
     def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
-        """Handle one message. Return whether a response will follow later."""
+        """Handle one message. Return True if a response follows later."""
         try:
             kind = jsonrpc.classify(message)
             if kind == "request":
@@ -242,7 +242,7 @@ class DuplexServer:
     def _finish(self, exchange: IncomingExchange, reply: Write, response: bytes | None) -> None:
         entry = self._running.get(exchange.id)
         if entry is None or entry[0] is not exchange:
-            return  # the request was cancelled and has its response
+            return  # the cancelled request already has its response
         del self._running[exchange.id]
         if response is not None and not self._is_closed:
             reply(response)
@@ -285,7 +285,7 @@ class DuplexServer:
                 pass  # the server ignores unknown notifications
 
     def _cancel(self, id: Any) -> None:
-        """Cancel a request. Only the draft version sends a response to a cancelled request. spec:
+        """Cancel a request. Only the draft version answers a cancelled request. spec:
         cancellation#behavior-requirements
         """
         entry = self._running.pop(id, None) if type(id) in (int, str) else None
@@ -321,16 +321,14 @@ class DuplexServer:
             if self._client_requests.discard(id) and not self._is_closed:
                 self._write(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
 
-    # The following methods send change notifications. A handshake session receives them on the connection itself.
+    # The following methods send change notifications. Only a handshake session gets them on the connection itself.
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Return whether this connection is subscribed to a change."""
+        """Return whether the client has subscribed to a change."""
         return self._session is not None and self._session.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Notify the client of a change. While the client does not read, equal changes are merged into one
-        notification.
-        """
+        """Notify the client of a change. While the client does not read, equal changes are sent only once."""
         for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
             self._pending_changes[method, subscribed_uri] = None
         if self._notify_task is None or self._notify_task.done():
@@ -361,14 +359,14 @@ class DuplexServer:
         batch.settle()
 
     def _settle_batch(self, reply: Write) -> None:
-        """Count a request of a batch as done, even if it has no response."""
+        """Count a request of a batch as finished, with or without a response."""
         if isinstance(reply, _Batch):
             reply.settle()
 
 
 def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
-    """Return the session of a request that comes before the handshake. Only `ping` is allowed before the handshake.
-    spec: handshake/lifecycle#initialization
+    """Return a session for requests before the handshake. Only `ping` is allowed then. spec:
+    handshake/lifecycle#initialization
     """
     if message["method"] != "ping":
         raise InvalidRequest(f"Invalid request: send initialize first, or set {PROTOCOL_VERSION} in _meta")
@@ -376,7 +374,7 @@ def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
 
 
 class _Batch:
-    """Collects the responses to one batch and sends all of them as one array."""
+    """Collects the responses to a batch and sends them as one array."""
 
     def __init__(self, write: Write) -> None:
         self._write = write

@@ -15,25 +15,25 @@ from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool
 
 _PREFIX_BYTES = 256
-MIN_PIECE_BYTES = 4096  # pieces of a line below this size are joined
+MIN_PIECE_BYTES = 4096  # smaller pieces of a line are joined
 
 
 class LineSplitter:
-    """Splits a byte stream into lines. Skips a line over the limit and reports it once."""
+    """Splits bytes into lines. A line that is too long is skipped and reported once."""
 
     __slots__ = ("_held_bytes", "_is_skipping", "_pieces", "max_line_bytes", "skipped_prefix")
 
     def __init__(self, max_line_bytes: int) -> None:
         self.max_line_bytes = max_line_bytes
-        self._pieces: list[bytes | bytearray] = []  # pieces of the current, incomplete line
+        self._pieces: list[bytes | bytearray] = []  # pieces of the line that is not complete yet
         self._held_bytes = 0
         self._is_skipping = False
         self.skipped_prefix = b""  # the start of the last skipped line
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """Return the lines that these bytes complete. A line over the limit is None."""
+        """Add bytes and return the complete lines. None stands for a line that is too long."""
         lines: list[bytes | None] = []
-        # For data without a newline, a search is several times faster than a split.
+        # Most data has no newline, and a search is several times faster than a split.
         *complete_pieces, rest = data.split(b"\n") if b"\n" in data else (data,)
         for piece in complete_pieces:
             if self._is_skipping:
@@ -56,7 +56,7 @@ class LineSplitter:
         return lines
 
     def _add_piece(self, piece: bytes) -> None:
-        """Store a piece of a line. Join small pieces, because a small bytes object takes many times its content."""
+        """Store a piece of a line. Small pieces are joined, because each bytes object needs extra memory."""
         self._held_bytes += len(piece)
         last = self._pieces[-1] if self._pieces else None
         if len(piece) >= MIN_PIECE_BYTES:
@@ -82,17 +82,17 @@ class ByteWriter(Protocol):
 
 
 class LineProtocol(asyncio.Protocol):
-    """The server side of one connection, as an asyncio protocol."""
+    """The server side of a connection with one message per line."""
 
     def __init__(self, service: Service, *, principal: str | None = None, budget: MemoryBudget | None = None) -> None:
         self._service = service
         self._splitter = LineSplitter(service.limits.max_message_bytes)
         self._loop = asyncio.get_running_loop()
-        self._pending_lines: deque[bytes | None] = deque()  # lines to handle after the peer has read the responses
-        self._is_input_complete = False  # whether the input has ended
+        self._pending_lines: deque[bytes | None] = deque()  # lines to handle when the client has read the responses
+        self._is_input_complete = False  # True if the input has ended
         self._out: list[bytes] = []
         self._queued_bytes = 0  # number of bytes in `_out`
-        # While True, responses are only queued and `_take_lines` sends all of them at its end.
+        # While True, responses are queued. `_take_lines` sends them at the end.
         self._is_taking_lines = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -102,7 +102,7 @@ class LineProtocol(asyncio.Protocol):
         self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
         self._spool: Spool | None = None
         self._spool_offset = 0
-        self.is_lost = False  # whether the peer has stopped reading
+        self.is_lost = False  # True if the client has stopped reading
         self.duplex = DuplexServer(
             service, self.write, drain=self._drain, principal=principal, on_shutdown=self._end_after_shutdown
         )
@@ -111,13 +111,13 @@ class LineProtocol(asyncio.Protocol):
     # asyncio calls the following methods.
 
     def connection_made(self, transport: Any) -> None:
-        """Store the transport. The transport may be for reading only."""
+        """Store the transport, which may be only for reading."""
         self._reader = transport
         if self._writer is None and hasattr(transport, "write"):
             self._writer = transport
 
     def set_writer(self, writer: ByteWriter) -> None:
-        """Set the transport for responses, if input and output have different transports."""
+        """Set the transport for responses, if reading and writing use different pipes."""
         self._writer = writer
 
     def data_received(self, data: bytes) -> None:
@@ -125,7 +125,7 @@ class LineProtocol(asyncio.Protocol):
         self._take_lines()
 
     def _take_lines(self) -> None:
-        """Handle complete lines as long as the peer reads the responses."""
+        """Handle complete lines while the client reads the responses."""
         self._is_taking_lines = True
         try:
             while self._pending_lines and self._writable.is_set():
@@ -145,13 +145,13 @@ class LineProtocol(asyncio.Protocol):
             self.end()
 
     def eof_received(self) -> bool:
-        """Handle a last line without a newline. Running requests still get their responses."""
+        """Handle a last line without a newline. Running requests still get responses."""
         self._is_input_complete = True
         self.data_received(b"\n")
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection. If input and output are two pipes, the peer may still read responses."""
+        """End the connection. With two pipes, the client may still read responses."""
         self.is_lost = self.is_lost or self._reader is self._writer
         self._writable.set()
         if self._stall_timer is not None:
@@ -159,7 +159,7 @@ class LineProtocol(asyncio.Protocol):
         self.end()
 
     def pause_writing(self) -> None:
-        """Stop reading while the peer does not read, and abort the connection after a timeout."""
+        """Stop reading while the client does not read. After a timeout, abort the connection."""
         self._writable.clear()
         if self._reader is not None:
             self._reader.pause_reading()
@@ -179,7 +179,7 @@ class LineProtocol(asyncio.Protocol):
             self._reader.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Queue a message. All messages of one loop iteration are sent together."""
+        """Queue a message. All messages of a loop iteration are sent together."""
         if not self._out and not self._is_taking_lines:
             self._loop.call_soon(self.flush)
         self._out.append(data)
@@ -206,12 +206,12 @@ class LineProtocol(asyncio.Protocol):
             self._spool, self._spool_offset = Spool(self._budget), 0
         else:
             self._spool.is_single_message = False
-        # Store a large message without a copy, and append its newline as a separate piece.
+        # Store a large message without copying it, and add the newline as a separate piece.
         self._spool.append(out[0] if len(out) == 1 else b"\n".join(out))
         self._spool.append(b"\n")
 
     def _write_spooled(self) -> None:
-        """Send the spooled bytes in slices while the peer reads, so that memory never holds all of them."""
+        """Send the spooled bytes in slices while the client reads, so that they are never all in memory."""
         while self._spool is not None and self._writable.is_set():
             part = self._spool.read_slice(self._spool_offset)
             self._spool_offset += len(part)
@@ -226,7 +226,7 @@ class LineProtocol(asyncio.Protocol):
             await self._writable.wait()
 
     def _abort(self) -> None:
-        # uvloop's transports for reading pipes have no `abort`.
+        # In uvloop, transports for reading a pipe have no `abort`.
         if self._writer is not None and hasattr(self._writer, "abort"):
             self._writer.abort()
         if self._reader is not None and self._reader is not self._writer:
@@ -237,15 +237,15 @@ class LineProtocol(asyncio.Protocol):
         self._loop.call_soon(self.end)
 
     def end(self) -> None:
-        """Stop handling input and complete `done`."""
+        """Stop reading input and complete `done`."""
         if not self.done.done():
             self.done.set_result(None)
 
     async def close(self, grace: float) -> None:
-        """Wait for running requests during the grace period, then close the transports."""
+        """Wait for running requests during the grace period, and then close the transports."""
         await self.duplex.close(grace)
         self.flush()
-        self._writable.set()  # allows writing, because the transport buffers the remaining bytes
+        self._writable.set()  # the transport buffers the remaining bytes
         self._write_spooled()
         for transport in {self._reader, self._writer}:
             if transport is not None:
@@ -253,18 +253,18 @@ class LineProtocol(asyncio.Protocol):
 
 
 async def serve_connection(protocol: LineProtocol, grace: float) -> None:
-    """Wait until the connection ends, then close it. A peer that still reads gets its pending responses."""
+    """Wait until the connection ends, and close it. A client that still reads gets its responses."""
     try:
         await protocol.done
     except asyncio.CancelledError:
-        grace = 0.0  # the task that cancelled this one has already waited for the requests
+        grace = 0.0  # the task that cancelled this one has already waited
         raise
     finally:
         await protocol.close(0.0 if protocol.is_lost else grace)
 
 
 class LineClient(DuplexClient, asyncio.Protocol):
-    """The client side of one connection, as an asyncio protocol."""
+    """The client side of a connection with one message per line."""
 
     def __init__(self, max_line_bytes: int) -> None:
         super().__init__()
@@ -290,7 +290,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
                 self.receive_message(line)
 
     def eof_received(self) -> bool:
-        """Handle a last line without a newline and end the connection."""
+        """Handle a last line without a newline, and end the connection."""
         self.data_received(b"\n")
         self.end(ConnectionLost("the server closed the connection"))
         return False
@@ -308,7 +308,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
     # The following methods implement DuplexClient.
 
     def write(self, data: bytes) -> None:
-        """Send a message at once if the queue is empty. Otherwise queue it, and send all messages of one loop iteration
+        """Send a message now if nothing is queued. Otherwise queue it, and send all messages of a loop iteration
         together.
         """
         self._out.append(data)
@@ -326,6 +326,6 @@ class LineClient(DuplexClient, asyncio.Protocol):
             self._writer.write(data)
 
     async def drain(self) -> None:
-        """Wait until the server has read enough of the sent data."""
+        """Wait until the server has read enough of the data."""
         if not self._writable.is_set():
             await self._writable.wait()

@@ -8,7 +8,7 @@ from dovetail.transports.duplex_client import DuplexClient
 
 
 class MemoryClient(DuplexClient):
-    """The client side of a connection. `open_connection` opens the server side."""
+    """The client side of an in-memory connection."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class MemoryClient(DuplexClient):
         self._server: ServerConnection | None = None
 
     async def connect(self) -> None:
-        """Start the server if necessary and open its side of the connection."""
+        """Start the server if needed, and open its side of the connection."""
         if self._start is not None:
             try:
                 await self._start(self)
@@ -39,7 +39,7 @@ class MemoryClient(DuplexClient):
             self._server.receive(data)
 
     async def disconnect(self) -> None:
-        """Close the server side. The server stops when its last client disconnects."""
+        """Close the server side. The server stops after its last client."""
         try:
             if self._server is not None:
                 await self._server.close()

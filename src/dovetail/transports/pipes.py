@@ -14,12 +14,12 @@ import threading
 from typing import IO, Any, cast
 
 _CHUNK_BYTES = 65536
-_MAX_CHUNKS_AHEAD = 4  # maximum number of chunks that wait for the event loop
+_MAX_CHUNKS_AHEAD = 4  # read at most this many chunks before the event loop handles them
 _HIGH_WATER_BYTES = 65536
 
 
 async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.ReadTransport:
-    """Pass the bytes of a pipe to a protocol. The transport owns the pipe."""
+    """Read a pipe and pass the bytes to a protocol. The transport closes the pipe."""
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
         return ThreadReader(loop, protocol, pipe)
@@ -28,8 +28,8 @@ async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Re
 
 
 async def read_into(reader: asyncio.StreamReader, descriptor: int) -> asyncio.ReadTransport:
-    """Pass the bytes of a descriptor to a reader. A thread reads the descriptor if the event loop cannot poll it. The
-    transport owns the descriptor.
+    """Read a file descriptor and pass the bytes to a reader. If the event loop cannot poll it, a thread reads it. The
+    transport closes it.
     """
     protocol = asyncio.StreamReaderProtocol(reader)
     pipe, mode = os.fdopen(descriptor, "rb", 0), os.fstat(descriptor).st_mode
@@ -39,7 +39,9 @@ async def read_into(reader: asyncio.StreamReader, descriptor: int) -> asyncio.Re
 
 
 async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.WriteTransport:
-    """Open a transport that writes to a pipe and owns it. The protocol gets `pause_writing` and `resume_writing`."""
+    """Open a transport that writes to a pipe and closes it. It calls `pause_writing` and `resume_writing` of the
+    protocol.
+    """
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
         return ThreadWriter(loop, protocol, pipe)
@@ -48,7 +50,7 @@ async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Wr
 
 
 def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
-    """Return a pipe object that a transport of this loop can close."""
+    """Return a file object for a pipe that this event loop can close."""
     if not type(loop).__module__.startswith("uvloop"):
         return pipe
     with pipe:
@@ -56,7 +58,7 @@ def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
 
 
 class _Descriptor:
-    """A descriptor that uvloop closes by its number.
+    """A file descriptor. uvloop closes it by its number.
 
     uvloop would close a file object a second time. By then another thread may have opened a file with the same number.
     """
@@ -95,7 +97,7 @@ class ThreadReader(asyncio.ReadTransport):
         except OSError:
             _call_in_loop(self._loop, self._handle_chunk, b"")
         except RuntimeError:
-            pass  # the event loop is closed, so there is nothing to notify
+            pass  # the event loop is closed
 
     def _handle_chunk(self, data: bytes) -> None:
         if self._is_paused and not self._is_closing:
@@ -114,7 +116,7 @@ class ThreadReader(asyncio.ReadTransport):
             self.close()
 
     def pause_reading(self) -> None:
-        """Stop delivering data. The pipe then fills up, and the sender has to wait."""
+        """Stop passing on data. When the pipe is full, the sender has to wait."""
         self._is_paused = True
 
     def resume_reading(self) -> None:
@@ -125,7 +127,7 @@ class ThreadReader(asyncio.ReadTransport):
             self._handle_chunk(data)
 
     def is_reading(self) -> bool:
-        """Return whether data is delivered."""
+        """Return whether data is passed on."""
         return not (self._is_paused or self._is_closing)
 
     def is_closing(self) -> bool:
@@ -133,7 +135,7 @@ class ThreadReader(asyncio.ReadTransport):
         return self._is_closing
 
     def close(self) -> None:
-        """Stop delivering data. The thread closes the pipe when its current read returns."""
+        """Stop passing on data. The thread closes the pipe after its current read."""
         if not self._is_closing:
             self._is_closing = True
             self._slots.release()
@@ -149,7 +151,7 @@ class ThreadReader(asyncio.ReadTransport):
 
 
 class ThreadWriter(asyncio.WriteTransport):
-    """Writes to a pipe in a thread. Pauses the protocol if too many bytes are queued."""
+    """Writes to a pipe in a thread. It pauses the protocol if too many bytes are queued."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, pipe: IO[bytes]) -> None:
         super().__init__()
@@ -182,7 +184,7 @@ class ThreadWriter(asyncio.WriteTransport):
         self._protocol.connection_lost(error)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Queue bytes for the thread."""
+        """Queue bytes for writing."""
         if self._is_closing or not data:
             return
         self._queue.put(bytes(data))
@@ -192,7 +194,7 @@ class ThreadWriter(asyncio.WriteTransport):
             self._protocol.pause_writing()
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of queued bytes."""
+        """Return how many bytes are queued."""
         return self._queued_bytes
 
     def can_write_eof(self) -> bool:
@@ -200,11 +202,11 @@ class ThreadWriter(asyncio.WriteTransport):
         return True
 
     def write_eof(self) -> None:
-        """Close the pipe after the thread has written the queued bytes."""
+        """Close the pipe after the queued bytes are written."""
         self.close()
 
     def close(self) -> None:
-        """Close the pipe after the thread has written the queued bytes."""
+        """Close the pipe after the queued bytes are written."""
         if not self._is_closing:
             self._is_closing = True
             self._queue.put(None)
@@ -220,7 +222,7 @@ class ThreadWriter(asyncio.WriteTransport):
         return self._is_closing
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol that gets `pause_writing` and `resume_writing`."""
+        """Return the protocol that is paused and resumed."""
         return self._protocol
 
 
@@ -231,5 +233,5 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _call_in_loop(loop: asyncio.AbstractEventLoop, function: Any, argument: object) -> None:
-    with contextlib.suppress(RuntimeError):  # the event loop is closed, so there is nothing to notify
+    with contextlib.suppress(RuntimeError):  # the event loop is closed
         loop.call_soon_threadsafe(function, argument)

@@ -56,7 +56,7 @@ class SocketClient(LineClient):
             await self._loop.create_connection(lambda: self, self._host, self._port)
 
     async def disconnect(self) -> None:
-        """Send the last messages and close the socket. Abort it after a timeout if the server does not read."""
+        """Send the last messages and close the socket. If the server does not read, abort after a timeout."""
         if self._out:
             self._flush()
         if self._writer is not None:

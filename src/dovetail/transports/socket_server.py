@@ -13,7 +13,7 @@ from dovetail.transports.line_protocol import LineProtocol, serve_connection
 from dovetail.transports.spool import MemoryBudget
 
 MAX_CONNECTIONS = 1000
-_HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")  # an HTTP method and a space. No MCP message begins with a letter
+_HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")  # an HTTP method and a space. No MCP message starts with a letter
 
 
 class _ConnectionFactory:
@@ -39,9 +39,8 @@ class _ConnectionFactory:
 
 
 class _SocketConnection(LineProtocol):
-    """One connection. The server closes a connection at once if there are too many, or if the client uses HTTP. A web
-    page could make a browser send a message as the body of a request, and the server could not detect the origin of
-    that request.
+    """One connection. It is closed immediately if there are too many, or if the client sends HTTP. A web page could
+    make a browser send messages this way.
     """
 
     def __init__(self, service: Service, budget: MemoryBudget, *, is_full: bool) -> None:
@@ -67,7 +66,7 @@ class _SocketConnection(LineProtocol):
 async def serve_socket(
     service: Service, *, path: str | None = None, host: str | None = None, port: int | None = None
 ) -> AsyncGenerator[asyncio.Server]:
-    """Serve on a Unix socket (`path`) or on TCP (`host`, `port`) while the context lasts."""
+    """Serve on a Unix socket (`path`) or on TCP (`host`, `port`) while the context is open."""
     loop = asyncio.get_running_loop()
     factory = _ConnectionFactory(service)
     if path is not None:
@@ -86,9 +85,7 @@ async def serve_socket(
 
 
 async def _check_free(path: str) -> None:
-    """Raise OSError if another server uses the socket, because that server would lose its clients. A socket without a
-    server is a leftover and can be replaced.
-    """
+    """Raise OSError if another server is using the Unix socket. A socket without a server can be replaced."""
     try:
         _, writer = await asyncio.open_unix_connection(path)
     except OSError:

@@ -12,7 +12,7 @@ SLICE_BYTES = 64 * 1024
 
 
 class MemoryBudget:
-    """The limit for buffered bytes in memory, shared by all spools."""
+    """The memory limit for buffered bytes. All spools share it."""
 
     __slots__ = ("max_bytes", "used_bytes")
 
@@ -22,7 +22,7 @@ class MemoryBudget:
 
 
 class Spool:
-    """A buffered sequence of bytes. Close the spool after use.
+    """Buffers bytes in memory or on disk. Close the spool after use.
 
     A single message has its own size limit, and may exceed the budget while nothing else is buffered.
     """
@@ -35,14 +35,14 @@ class Spool:
         self.is_single_message = True
         self._file: IO[bytes] | None = None
         self.size = 0
-        # Number and total size of the pieces before the last read position.
+        # How many pieces and bytes come before the last read position
         self._passed_pieces = self._passed_bytes = 0
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
         self.size += len(data)
         if self._file is not None:
-            self._file.seek(0, os.SEEK_END)  # an earlier read may have moved the file position
+            self._file.seek(0, os.SEEK_END)  # a read may have moved the file position
             self._file.write(data)
             return
         self._pieces.append(data)
@@ -55,7 +55,7 @@ class Spool:
     def move_to_disk(self) -> None:
         """Move the bytes to a temporary file and free the memory."""
         if self._file is None:
-            import tempfile  # imported here, because tempfile is rarely needed and slow to import
+            import tempfile  # imported here, because tempfile is slow to import and rarely needed
 
             self._file = tempfile.TemporaryFile(prefix="dovetail-")  # noqa: SIM115 - lives as long as the spool
             for piece in self._pieces:
@@ -70,19 +70,19 @@ class Spool:
         return self._file.read()
 
     def iter_slices(self) -> Iterator[bytes]:
-        """Yield the bytes in slices. The spool may move to disk between two slices."""
+        """Yield the bytes in slices. The spool may move to disk in between."""
         for start in range(0, self.size, SLICE_BYTES):
             yield self.read_slice(start)
 
     def read_slice(self, start: int) -> bytes:
-        """Return the slice that starts at this position. Return empty bytes at the end."""
+        """Return the slice at this position, or empty bytes at the end."""
         if self._file is not None:
             self._file.seek(start)
             return self._file.read(SLICE_BYTES)
         return self._slice_pieces(start)
 
     def _slice_pieces(self, start: int) -> bytes:
-        """Return a slice. Do not join all pieces, because that would copy a large message."""
+        """Return a slice without joining all pieces, because that would copy a large message."""
         pieces = self._pieces
         if start < self._passed_bytes:
             self._passed_pieces = self._passed_bytes = 0

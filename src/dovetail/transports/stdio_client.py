@@ -15,13 +15,13 @@ from dovetail.transports.line_protocol import LineClient
 from dovetail.transports.process.child_process import ChildProcess
 from dovetail.transports.process.command import build_environment, suggest_fix
 
-# A process that closed its output usually exits soon. The client waits this long for the exit code and stderr, because
-# they explain the failure better.
+# A process that closes its stdout usually exits soon.
+# Wait this long for its exit code and stderr, because they explain the failure.
 _EXIT_WAIT_S = 0.5
 
 
 class StdioClient(LineClient):
-    """A connection to a child process over its standard streams. spec: stdio"""
+    """A connection to a child process over stdin and stdout. spec: stdio"""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class StdioClient(LineClient):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection after a short wait, even if the process keeps running with its output closed."""
+        """End the connection after a short wait, even if the process is still running."""
         if self._end_error is None:
             self._loop.call_later(_EXIT_WAIT_S, self.end, ConnectionLost("the server closed its output"))
         self._writable.set()
@@ -72,12 +72,12 @@ class StdioClient(LineClient):
         )
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """Return the exit code of the process and its stderr output after `since`."""
+        """Return the exit code of the process, and its stderr after `since`."""
         child = self._child
         return {} if child is None else {"exit_code": child.returncode, "stderr": child.stderr_tail(since) or None}
 
     def suggest_fix(self) -> str | None:
-        """Return a hint based on the stderr, exit code and environment of the process."""
+        """Return a hint from the stderr, exit code and environment of the process."""
         child = self._child
         if child is None or child.returncode is None:
             return None
@@ -87,7 +87,7 @@ class StdioClient(LineClient):
         )
 
     async def disconnect(self) -> None:
-        """Close the input of the process, then terminate and finally kill it."""
+        """Close the stdin of the process. If it does not exit, terminate it and finally kill it."""
         if self._out:
             self._flush()
         if self._child is not None:

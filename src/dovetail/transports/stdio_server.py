@@ -20,14 +20,14 @@ _PIPE_BYTES = 1024 * 1024
 
 @contextmanager
 def isolate_streams() -> Generator[tuple[int, int]]:
-    """Yield private descriptors for the client's input and output, and restore the standard streams at the end."""
+    """Yield separate file descriptors for the MCP messages, and restore stdin and stdout at the end."""
     source, sink = os.dup(0), os.dup(1)
     stdin, stdout = sys.stdin, sys.stdout
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.close(devnull)
     os.dup2(2, 1)
-    sys.stdout.flush()  # writes earlier output of this process, which also goes to stderr
+    sys.stdout.flush()  # write what this process printed before. It also goes to stderr
     sys.stdout = sys.stderr
     try:
         yield source, sink
@@ -40,7 +40,7 @@ def isolate_streams() -> Generator[tuple[int, int]]:
 
 
 async def attach_streams(protocol: LineProtocol, source: int, sink: int) -> None:
-    """Let a connection read from one descriptor and write to another."""
+    """Let a connection read from one file descriptor and write to another."""
     await _attach_writer(protocol, sink)
     await _attach_reader(protocol, source)
 
@@ -57,7 +57,7 @@ async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
         pipe = prepare_pipe(os.fdopen(os.dup(descriptor), "rb", 0), loop)
         await loop.connect_read_pipe(lambda: protocol, pipe)
     else:
-        # The event loop cannot poll files, terminals and Windows pipes.
+        # Event loops cannot poll files, terminals and Windows pipes.
         loop = asyncio.get_running_loop()
         threading.Thread(
             target=_read_in_thread, args=(protocol, loop, descriptor), name="dovetail-stdin", daemon=True
@@ -70,7 +70,7 @@ def _read_in_thread(protocol: LineProtocol, loop: asyncio.AbstractEventLoop, des
             loop.call_soon_threadsafe(protocol.data_received, data)
         loop.call_soon_threadsafe(protocol.eof_received)
     except (OSError, RuntimeError):
-        pass  # the process is ending and has closed the descriptor
+        pass  # the process is ending and has closed the file descriptor
 
 
 async def _attach_writer(protocol: LineProtocol, descriptor: int) -> None:
@@ -95,7 +95,7 @@ def _enlarge_pipe(descriptor: int) -> None:
 
 
 class _Backpressure(asyncio.Protocol):
-    """Forwards the events of the writing pipe to the connection."""
+    """Tells the connection when the pipe is full and when it can write again."""
 
     def __init__(self, line_protocol: LineProtocol) -> None:
         self._line_protocol = line_protocol
@@ -112,7 +112,7 @@ class _Backpressure(asyncio.Protocol):
 
 
 class _BlockingWriter:
-    """Writes to a descriptor that cannot be polled, such as a file or a terminal."""
+    """Writes to a file descriptor that cannot be polled, such as a file or a terminal."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-_HEAD_START_S = 0.25  # delay before also trying the next address. RFC 8305, section 5
+_HEAD_START_S = 0.25  # wait this long before also trying the next address. RFC 8305, section 5
 
 Address = tuple[int, tuple[str | int | bytes, ...]]
 
@@ -20,7 +20,7 @@ AddressFilter = Callable[[str], bool]
 
 
 async def dial(host: str, port: int, address_filter: AddressFilter | None = None) -> socket.socket:
-    """Return a connected socket. Resolve the host once and try only the addresses that pass the filter.
+    """Connect to a host and return the socket. Only addresses that pass the filter are tried.
 
     Raises:
         OSError: the name is unknown, or the error of the first address if none answers.
@@ -29,7 +29,7 @@ async def dial(host: str, port: int, address_filter: AddressFilter | None = None
     if address_filter is not None:
         addresses = [address for address in addresses if address_filter(str(address[1][0]))]
         if not addresses:
-            raise OSError(errno.EACCES, "connecting to its address is not allowed")
+            raise OSError(errno.EACCES, "the host has only addresses that are not allowed")
     if len(addresses) == 1:
         return await _connect(addresses[0])
     return await _race(addresses)
@@ -43,7 +43,7 @@ async def _resolve(host: str, port: int) -> list[Address]:
             continue
         return [(family, (host, port))]
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # Alternate between address families, starting with the one the resolver prefers.
+    # Alternate between IPv4 and IPv6, starting with the one the resolver prefers.
     preferred_family = infos[0][0]
     preferred: list[Address] = [(family, address) for family, _, _, _, address in infos if family == preferred_family]
     others: list[Address] = [(family, address) for family, _, _, _, address in infos if family != preferred_family]

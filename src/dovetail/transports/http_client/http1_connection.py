@@ -18,7 +18,7 @@ import httptools
 from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
 
-_STEP_BYTES = 64 * 1024  # maximum number of decompressed bytes per step
+_STEP_BYTES = 64 * 1024  # decompress at most this many bytes per step
 
 
 class ResponseTooLarge(TransportError):
@@ -30,7 +30,7 @@ class InvalidHTTPResponse(TransportError):
 
 
 class Decompressor:
-    """Decompresses gzip or deflate in steps of limited size, and rejects data that expands too much."""
+    """Decompresses gzip or deflate in small steps. Rejects data that expands too much."""
 
     __slots__ = ("_has_more", "_input_bytes", "_is_gzip", "_limits", "_output_bytes", "_stream", "_tail")
 
@@ -44,17 +44,17 @@ class Decompressor:
         self._output_bytes = 0
 
     def feed(self, piece: bytes) -> None:
-        """Add the next received piece. Call this only after `read` has returned nothing."""
+        """Add compressed data. Call this only when `read` returns nothing."""
         if self._stream is None:
-            # Some senders omit the zlib header of deflate data. The low four bits of a zlib header are 8, and those of
-            # raw deflate data never are.
+            # Some servers send deflate data without the zlib header.
+            # The low four bits of a zlib header are 8, and those of raw deflate data never are.
             self._stream = zlib.decompressobj(31 if self._is_gzip else 15 if piece[0] & 15 == 8 else -15)
         self._tail = piece
         self._has_more = True
         self._input_bytes += len(piece)
 
     def read(self) -> bytes:
-        """Return the next decompressed piece, or nothing if more input is needed."""
+        """Return the next decompressed piece. It is empty if more data is needed."""
         stream = self._stream
         if stream is None:
             return b""
@@ -78,18 +78,18 @@ class Decompressor:
         return piece
 
     def check_end(self) -> None:
-        """Check that the compressed stream is complete. An empty body is allowed."""
+        """Raise an error if the compressed data is incomplete. An empty body is allowed."""
         if self._stream is not None and not self._stream.eof:
-            raise InvalidHTTPResponse("The compressed body of the response is cut off")
+            raise InvalidHTTPResponse("The compressed body of the response is incomplete")
 
 
-_PIECE_OVERHEAD_BYTES = 64  # memory that a queued piece takes in addition to its bytes
+_PIECE_OVERHEAD_BYTES = 64  # memory for each queued piece, in addition to its bytes
 
-_LINGER_S = 0.5  # how long to wait for the end of a response that the caller no longer reads
+_LINGER_S = 0.5  # how long to wait for the rest of a response that is no longer needed
 
 
 class ConnectionBroken(TransportError):
-    """The connection was lost. `sent` is whether part of the request may have been sent. `has_head` is whether the
+    """The connection was lost. `sent` is True if the server may have received something. `has_head` is True if the
     response had started.
     """
 
@@ -100,7 +100,7 @@ class ConnectionBroken(TransportError):
 
 
 class ClientResponse:
-    """A response whose head has arrived. Use `read` for the whole body, or iterate over its pieces."""
+    """A response whose headers have arrived. Read the whole body with `read`, or iterate over its pieces."""
 
     __slots__ = (
         "_connection",
@@ -129,7 +129,7 @@ class ClientResponse:
         self._is_complete = False
         self._error: TransportError | None = None
         self._decompressor: Decompressor | None = None
-        # `wait` awaits this future, first for the head and later for pieces of the body.
+        # `wait` awaits this future, first for the headers and then for the body.
         self._waiter: asyncio.Future[None] | None = None
 
     async def read(self) -> bytes:
@@ -143,7 +143,9 @@ class ClientResponse:
             declared = int(self.headers.get(b"content-length", 0))
             if declared > self._limits.max_body_bytes and not self._is_complete:
                 raise self._abort_with(
-                    ResponseTooLarge(f"The response is larger than {self._limits.max_body_bytes} bytes: {declared}")
+                    ResponseTooLarge(
+                        f"The response has {declared} bytes, more than the limit of {self._limits.max_body_bytes}"
+                    )
                 )
             if self._is_complete and len(self._queue) == 1 and len(self._queue[0]) <= self._limits.max_body_bytes:
                 return self._take_piece()
@@ -157,7 +159,7 @@ class ClientResponse:
         return body.getvalue()
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Iterate over the decompressed body as it arrives. The total size is not limited."""
+        """Iterate over the decompressed body as it arrives. The size is not limited."""
         return self
 
     def __aiter__(self) -> Self:
@@ -173,23 +175,21 @@ class ClientResponse:
         return piece
 
     def close(self) -> None:
-        """Stop reading. If the body is not complete, drop the connection, which cancels the request."""
+        """Stop reading. If the body is incomplete, close the connection, which cancels the request."""
         if self._connection is not None:
             self._connection.drop("was closed by this client")
         self._queue.clear()
         self._queued_bytes = 0
 
     def release(self) -> None:
-        """Stop reading. Keep the connection if the rest of the body arrives within a short time, as at the end of a
-        stream.
-        """
+        """Stop reading. If the rest of the body arrives soon, keep the connection for other requests."""
         if self._connection is not None:
             self._loop.call_later(_LINGER_S, self.close)
 
     # HTTP1Connection calls the following methods.
 
     async def wait(self) -> None:
-        """Wait for the head, a piece, the end or an error. Cancelling this task cancels the request."""
+        """Wait for the headers, more data, the end or an error. Cancelling this task cancels the request."""
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -200,17 +200,17 @@ class ClientResponse:
             self._waiter = None
 
     def start(self, status: int) -> None:
-        """Handle the end of the head."""
+        """Handle complete headers."""
         self.status = status
         encoding = self.headers.get(b"content-encoding", b"identity").lower()
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
             self._decompressor = Decompressor(is_gzip=encoding != b"deflate", limits=self._limits)
         elif encoding not in (b"identity", b""):
-            raise InvalidHTTPResponse("The response has a content encoding that was not requested")
+            raise InvalidHTTPResponse("The response has a Content-Encoding that the client did not ask for")
         self._wake()
 
     def add_piece(self, piece: bytes) -> bool:
-        """Add a piece of the body. Return whether to pause reading."""
+        """Add a piece of the body. Return True if reading should pause."""
         self._queue.append(piece)
         self._queued_bytes += len(piece) + _PIECE_OVERHEAD_BYTES
         self._wake()
@@ -223,7 +223,7 @@ class ClientResponse:
         self._wake()
 
     def fail(self, error: TransportError) -> None:
-        """Handle an error before the end of the body."""
+        """Handle an error before the body is complete."""
         self._connection = None
         self._error = error
         self._wake()
@@ -264,7 +264,9 @@ class ClientResponse:
 
 
 class HTTP1Connection(asyncio.Protocol):
-    """One connection. A callback reports when a response is complete, and whether another request may follow."""
+    """One HTTP/1.1 connection. A callback reports when a response is complete, and whether the connection can be
+    reused.
+    """
 
     __slots__ = (
         "_bytes_since_progress",
@@ -322,18 +324,16 @@ class HTTP1Connection(asyncio.Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Return whether an idle connection was closed or received unexpected data, even before the event loop reports
-        this.
+        """Return whether an idle connection was closed or has received data, even if the event loop does
+        not know yet.
         """
         return self._is_closed or self.transport.is_closing() or self._has_unread_data()
 
     async def send(self, request: bytes, url: str, *, has_no_body: bool = False) -> ClientResponse:
-        """Write a request at once and wait for the head of the response. Pass `has_no_body=True` if the response cannot
-        have a body.
-        """
+        """Send a request and wait for the headers of the response. `has_no_body=True` means that no body can follow."""
         if self._is_closed or self.transport.is_closing():
             self.abort()
-            raise ConnectionBroken("The connection was closed before the request", sent=False, has_head=False)
+            raise ConnectionBroken("The connection was closed before the request was sent", sent=False, has_head=False)
         self._response = response = ClientResponse(url, self, self._loop)
         self._has_no_body = has_no_body
         self._header_bytes = self._header_count = self._bytes_since_progress = 0
@@ -352,7 +352,7 @@ class HTTP1Connection(asyncio.Protocol):
             self._transport.abort()
 
     def drop(self, reason: str) -> None:
-        """Close the connection and report the reason to the waiting reader."""
+        """Close the connection and pass the error to the task that waits."""
         if self._response is not None:
             has_head = self._response.status > 0
             moment = "during the response" if has_head else "before the response"
@@ -389,7 +389,7 @@ class HTTP1Connection(asyncio.Protocol):
                 f"The response has more than {self.limits.max_header_block_bytes} bytes of headers"
             )
         if not self._response:
-            # The response is complete, so any data after it is unexpected.
+            # The response is complete, so more data is unexpected.
             self._finish()
         elif error_found is not None:
             self._fail(error_found)
@@ -401,7 +401,7 @@ class HTTP1Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
-        self._parser = None  # the parser refers back to this connection, so this breaks the cycle
+        self._parser = None  # the parser refers to this connection, so this breaks a reference cycle
         self.drop("was lost" if exc is not None else "was closed by the server")
         self._on_lost(self)
 
@@ -488,13 +488,13 @@ class HTTP1Connection(asyncio.Protocol):
 if sys.platform == "win32":
 
     def _create_poller(fd: int) -> Callable[[], bool]:
-        """Return a function that reports, without waiting, whether a socket has data to read."""
+        """Return a function that checks whether a socket has data to read, without waiting."""
         return lambda: bool(select.select([fd], [], [], 0)[0])
 
 else:
 
     def _create_poller(fd: int) -> Callable[[], bool]:
-        """Return a function that reports, without waiting, whether a socket has data to read."""
+        """Return a function that checks whether a socket has data to read, without waiting."""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         return lambda: bool(poll.poll(0))

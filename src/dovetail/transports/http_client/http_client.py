@@ -43,17 +43,17 @@ __all__ = [
 _TOKEN_PATTERN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HOST_PATTERN = re.compile(r"[a-z0-9_.-]+")
 _FORBIDDEN_PATTERN = re.compile(r"[\x00-\x20\x7f]")
-# Callers may not set these headers. A second value could turn one request into two, or send the proxy's credentials to
-# the target.
+# Callers may not set these headers.
+# A second value could split one request into two, or send the proxy's credentials to the server.
 RESERVED_HEADERS = {
     b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
 }  # fmt: skip
-_MAX_CACHED_ROUTES = 256  # maximum number of cached routes, and also of cached header names
+_MAX_CACHED_ROUTES = 256  # maximum size of the cache for routes, and of the one for header names
 
 
 class HostUnreachable(TransportError):
-    """No connection could be opened, so nothing was sent. `reason` is a sentence that explains the failure."""
+    """The client could not connect, so nothing was sent. `reason` explains why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -61,7 +61,7 @@ class HostUnreachable(TransportError):
 
 
 class Origin(NamedTuple):
-    """The target of a connection. Connections to the same origin are interchangeable."""
+    """Where a connection leads to. Connections with the same origin can replace each other."""
 
     scheme: str
     host: str
@@ -70,19 +70,19 @@ class Origin(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Return host and port, as used in CONNECT requests and in messages."""
+        """Return the host and port, for CONNECT requests and messages."""
         return f"{_format_host(self.host)}:{self.port}"
 
 
 class Route(NamedTuple):
-    """The values that all requests of one method to one URL share."""
+    """What all requests with the same method and URL have in common."""
 
     origin: Origin
     head: bytes
 
 
 class HTTPClient:
-    """Sends HTTP requests. A client belongs to the event loop that first uses it. `close` closes its connections."""
+    """Sends HTTP requests. A client can only be used in the event loop where it is first used."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class HTTPClient:
         proxy: str | None = None,
         trust_env: bool = True,
         connect_timeout: float = 10.0,
-        # Idle time after which the client closes a connection. uvicorn and Node close theirs after five seconds.
+        # Close connections that are idle for this long. uvicorn and Node close theirs after five seconds.
         idle_timeout: float = 4.0,
         limits: FetchLimits | None = None,
         address_filter: AddressFilter
-        # Decides which addresses the client may connect to. Does not apply to proxies, because the user chose them.
+        # Returns whether an address is allowed. Proxies are not checked, because the user chose them.
         | None = None,
     ) -> None:
         self._tls = tls
@@ -119,7 +119,7 @@ class HTTPClient:
     async def fetch(
         self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]], body: bytes = b""
     ) -> ClientResponse:
-        """Send a request and return when the head of the response has arrived. Cancelling drops the connection.
+        """Send a request and wait for the headers of the response. Cancelling closes the connection.
 
         Raises:
             HostUnreachable: no connection could be opened, so nothing was sent.
@@ -136,7 +136,7 @@ class HTTPClient:
         )
 
     async def send(self, request: HTTPRequest) -> HTTPResponse:
-        """Send a request and return the response with its whole body. Raise the errors of `fetch` and `read`."""
+        """Send a request and return the response with its body. Raises the errors of `fetch` and `read`."""
         headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in request.headers.items()]
         response = await self.fetch(request.method, request.url, headers, request.body)
         body = await response.read()
@@ -159,7 +159,7 @@ class HTTPClient:
 
     def _build_route(self, method: str, url: str) -> Route:
         if not _TOKEN_PATTERN.fullmatch(method.encode()):
-            raise ValueError("the method must be one word")
+            raise ValueError("the HTTP method must be one word")
         scheme, host, port, path = parse_url(url)
         proxy = self._proxy or self._find_environment_proxy(scheme, host, port)
         authority = _format_host(host.partition("%")[0])
@@ -194,9 +194,9 @@ class HTTPClient:
 
     def _check_header_name(self, name: bytes) -> None:
         if not _TOKEN_PATTERN.fullmatch(name):
-            raise ValueError("the name of a header must be one word")
+            raise ValueError("a header name must be one word")
         if name.lower() in RESERVED_HEADERS:
-            raise ValueError(f"the header {name.decode()} is set by the client and cannot be passed")
+            raise ValueError(f"the client sets the header {name.decode()} itself")
         if len(self._valid_header_names) < _MAX_CACHED_ROUTES:
             self._valid_header_names.add(name)
 
@@ -204,7 +204,7 @@ class HTTPClient:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
-                raise RuntimeError("this client belongs to another event loop")
+                raise RuntimeError("this HTTP client was used in another event loop. Create one for each event loop")
             self._loop = loop
         idle = self._idle_connections.get(origin)
         oldest = loop.time() - self._idle_timeout
@@ -223,14 +223,14 @@ class HTTPClient:
                 return await self._open_connection(origin)
             self._close_one_idle()
             waiter: asyncio.Future[None] = self._loop.create_future()
-            # A waiter goes back to the front of the queue if it was woken but found no free connection.
+            # A waiter that found no free connection goes back to the front of the queue.
             self._waiters.append(waiter) if is_first else self._waiters.appendleft(waiter)
             is_first = False
             try:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.cancelled():
-                    with contextlib.suppress(ValueError):  # the waiter is no longer in the queue if it was woken
+                    with contextlib.suppress(ValueError):  # a waiter that was woken is not in the queue any more
                         self._waiters.remove(waiter)
                 else:
                     self._wake_waiter()
@@ -242,7 +242,7 @@ class HTTPClient:
     async def _open_connection(self, origin: Origin) -> HTTP1Connection:
         assert self._loop is not None
         connection = HTTP1Connection(self._loop, self._limits, self._release, self._forget)
-        # Loading the certificates of this machine takes time. That time must not count toward the connect timeout.
+        # Load the certificates first, because this takes time that should not count toward the connect timeout.
         tls = self._get_tls_context() if origin.scheme == "https" else None
         timeout = asyncio.timeout(self._connect_timeout)
         self._opening_count += 1
@@ -266,7 +266,7 @@ class HTTPClient:
 
     async def _connect(self, origin: Origin, connection: HTTP1Connection, tls: ssl.SSLContext | None) -> None:
         loop, proxy = asyncio.get_running_loop(), origin.proxy
-        # In TLS, a server name has neither the zone of a link-local address nor a trailing dot.
+        # A TLS server name has no trailing dot, and no zone such as "%eth0".
         server_name = origin.host.partition("%")[0].rstrip(".") if tls else None
         sock = (
             await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port, self._address_filter)
@@ -278,13 +278,13 @@ class HTTPClient:
             try:
                 transport = await loop.start_tls(tunnel.transport, connection, tls, server_hostname=server_name)
                 if transport is None:
-                    raise ConnectionResetError("the connection was closed immediately")
+                    raise ConnectionResetError("the server closed the connection immediately")
             except BaseException:
                 tunnel.abort()
                 raise
             connection.connection_made(transport)
         if connection.transport.is_closing():
-            raise ConnectionResetError("the connection was closed immediately")
+            raise ConnectionResetError("the server closed the connection immediately")
         self._origins[connection] = origin
 
     async def _open_tunnel(self, sock: socket.socket, origin: Origin, proxy: Proxy) -> HTTP1Connection:
@@ -303,7 +303,7 @@ class HTTPClient:
         if not 200 <= response.status < 300:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} answered with status {response.status}")
-        # In TLS the client sends first, so data that has already arrived does not come from the target.
+        # In TLS the client sends first, so data that is already here does not come from the server.
         if tunnel.is_dead:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} closed the tunnel or sent unexpected data")
@@ -353,7 +353,7 @@ class HTTPClient:
                 return
 
     def _close_expired(self) -> None:
-        """Close connections that were idle too long, and schedule the next check."""
+        """Close connections that have been idle too long, and schedule the next check."""
         assert self._loop is not None
         self._sweep_timer = None
         oldest = self._loop.time() - self._idle_timeout
@@ -366,7 +366,7 @@ class HTTPClient:
 
 
 def parse_url(url: str) -> tuple[str, str, int, str]:
-    """Split a URL into scheme, host, port and path. Reject URLs that programs may read differently."""
+    """Split a URL into scheme, host, port and path. Reject URLs that other programs may read differently."""
     if _FORBIDDEN_PATTERN.search(url):
         raise ValueError("the URL contains a space or a control character")
     parts = urlsplit(url)

@@ -16,12 +16,12 @@ class Proxy(NamedTuple):
 
 
 def parse_proxy(url: str) -> Proxy:
-    """Parse the URL of a proxy. Error messages never contain the URL, because it may hold a password."""
+    """Parse the URL of a proxy. Error messages do not contain it, because it may have a password."""
     parts = urlsplit(url if "://" in url else "http://" + url)
     if parts.scheme != "http":
         raise ValueError(f"the scheme of a proxy must be http, not {parts.scheme}")
     if not parts.hostname:
-        raise ValueError("a proxy URL needs a host, for example http://proxy.example:3128")
+        raise ValueError("a proxy URL must have a host, for example http://proxy.example:3128")
     authorization = b""
     if parts.username is not None:
         credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -30,8 +30,8 @@ def parse_proxy(url: str) -> Proxy:
 
 
 def find_proxy_url(scheme: str, host: str, port: int, environment: Mapping[str, str]) -> str:
-    """Return HTTP_PROXY, HTTPS_PROXY or ALL_PROXY for a target. Return an empty string if the target is local or no
-    variable is set.
+    """Return the proxy URL from HTTP_PROXY, HTTPS_PROXY or ALL_PROXY. Return an empty string for a local target, or if
+    none is set.
     """
     if _is_local(host) or _is_excluded(host, port, _get_variable("no_proxy", environment)):
         return ""
@@ -39,7 +39,7 @@ def find_proxy_url(scheme: str, host: str, port: int, environment: Mapping[str, 
 
 
 def _get_variable(name: str, environment: Mapping[str, str]) -> str:
-    # In a CGI program, HTTP_PROXY is the Proxy header of the request, which any caller can set.
+    # In a CGI program, any caller can set HTTP_PROXY with a Proxy header.
     if name == "http_proxy" and "REQUEST_METHOD" in environment:
         return environment.get(name, "")
     return environment.get(name) or environment.get(name.upper()) or ""

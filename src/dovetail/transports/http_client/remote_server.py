@@ -44,7 +44,7 @@ _MAX_EXCERPT_CHARS: Final = 300
 
 
 class RemoteServer:
-    """The URL of a server, and the headers and credentials that every request to this URL has."""
+    """A server's URL, with the headers and credentials for every request."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class RemoteServer:
 
     @property
     def address(self) -> str:
-        """Return the address of the server for messages."""
+        """Return the address of the server for error messages."""
         return _get_address(self.url)
 
     async def send(self, method: str, headers: Headers, body: bytes = b"") -> ClientResponse:
-        """Send a request. Add credentials if the server asks for them. The server does not execute a request that it
-        rejects.
+        """Send a request. If the server asks for credentials, log in and send it again. A rejected request was not
+        executed.
         """
         authorizer, auth_headers = self._authorizer, ()
         redirects = refusals = 0
@@ -90,7 +90,7 @@ class RemoteServer:
                 if is_permanent:
                     self.url = url
             elif authorizer is None or response.status not in (401, 403) or method == "DELETE":
-                return response  # a DELETE ends the session and does not need a login
+                return response  # a DELETE only ends the session, so do not log in for it
             else:
                 refusals += 1
                 if not await self._handle_challenge(authorizer, response, auth_headers, refusals):
@@ -129,7 +129,7 @@ class RemoteServer:
             raise convert_error(exc, url) from None
 
     def _follow_redirect(self, response: ClientResponse) -> str:
-        """Return the target of a redirect within the origin."""
+        """Return the target of a redirect. It must have the same origin."""
         response.close()
         location = _get_location(response)
         if not location:
@@ -137,21 +137,21 @@ class RemoteServer:
         target = self._resolve_same_origin(location, response.url)
         if target is None:
             raise add_context(
-                HTTPStatusError(f"the server redirects to another origin: {clip(location)}"),
+                HTTPStatusError(f"the server redirects to another origin, which is not allowed: {clip(location)}"),
                 status_code=response.status,
                 hint="connect to the new URL if you trust it. Credentials are never sent to another origin",
             )
         return target
 
     def resolve_endpoint(self, location: str, base_url: str) -> str:
-        """Resolve a URL that the server sent. The URL must be in the server's origin."""
+        """Resolve a URL from the server. It must have the same origin."""
         target = self._resolve_same_origin(location, base_url)
         if target is None:
-            raise NotMCPServer(f"the server names an endpoint in another origin: {clip(location)}")
+            raise NotMCPServer(f"the server sent an endpoint URL with another origin: {clip(location)}")
         return target
 
     def _resolve_same_origin(self, location: str, base_url: str) -> str | None:
-        """Resolve a location. Return None if the location is invalid or in another origin."""
+        """Resolve a URL. Return None if it is invalid or has another origin."""
         try:
             target = urljoin(base_url, location)
             return target if parse_url(target)[:3] == parse_url(self.url)[:3] else None
@@ -176,7 +176,7 @@ async def read_body(response: ClientResponse, url: str) -> bytes:
 
 
 async def read_refusal(response: ClientResponse, url: str) -> RawMessage | MCPError:
-    """Return the JSON-RPC error of a response with status 300 or more, or an exception that explains the status."""
+    """Return the JSON-RPC error in a response with status 300 or more, or an exception for the status."""
     status = response.status
     text = await read_body(response, url)
     challenge = response.headers.get(b"www-authenticate", b"").decode("latin-1")
@@ -219,7 +219,7 @@ def _get_location(response: ClientResponse) -> str:
 
 
 def _redirect_error(response: ClientResponse) -> HTTPStatusError:
-    """Create the error for a redirect without a target, or for one that would drop the request body."""
+    """Return the error for a redirect that cannot be followed."""
     location = _get_location(response)
     if not location:
         error = HTTPStatusError(f"the server answered with status {response.status}, a redirect without a target")
@@ -233,9 +233,8 @@ def _redirect_error(response: ClientResponse) -> HTTPStatusError:
 
 
 _INSUFFICIENT_SCOPE: Final = "insufficient_scope"
-_CHALLENGE_PARAM_PATTERN: Final = re.compile(
-    r'\b(error|error_description|scope)="([^"\\]*)"'
-)  # not a full parser, so use the values only in messages
+# This is not a full parser, so use the values only in messages.
+_CHALLENGE_PARAM_PATTERN: Final = re.compile(r'\b(error|error_description|scope)="([^"\\]*)"')
 _CONNECT_HINT: Final = "is the server running, and is the address correct?"
 _CERTIFICATE_HINT: Final = (
     "for a private certificate, set SSL_CERT_FILE to its CA file, or pass HTTPTarget(url, verify='ca.pem')"
@@ -264,10 +263,10 @@ def _find_error_response(text: bytes) -> RawMessage | None:
 
 
 def _credentials_error(status: int, challenge: str, body_quote: str) -> MCPError:
-    """Create the error for status 401 or 403 from the WWW-Authenticate challenge. RFC 6750, section 3.1"""
+    """Return the error for status 401 or 403, with details from the WWW-Authenticate header. RFC 6750, section 3.1"""
     params = {name: clip(value) for name, value in _CHALLENGE_PARAM_PATTERN.findall(challenge)}
     description = params.get("error_description") or params.get("error")
-    can_log_in = not challenge or "resource_metadata=" in challenge  # whether a login may be possible
+    can_log_in = not challenge or "resource_metadata=" in challenge  # True if a login may help
     detail = f": {description}" if description else f" (status {status}{body_quote})"
     if _INSUFFICIENT_SCOPE in challenge:
         error = Forbidden(f"the credentials lack the scope {params.get('scope', 'that this request needs')}")
@@ -296,7 +295,7 @@ def _suggest_fix(exc: HostUnreachable) -> str:
 
 
 def convert_error(exc: TransportError, url: str) -> MCPError:
-    """Convert an error of the HTTP client to an error of the MCP client."""
+    """Convert an error of the HTTP client to an MCPError."""
     match exc:
         case HostUnreachable():
             return add_context(ConnectError(exc.reason), hint=_suggest_fix(exc))
@@ -326,18 +325,18 @@ def create_http_client(
     connect_timeout: float,
     **client_options: Any,
 ) -> HTTPClient:
-    """Create an HTTP client from the options of a user."""
+    """Create an HTTP client with the user's options."""
     return HTTPClient(
         tls=_create_tls_context(verify, cert), proxy=proxy, connect_timeout=connect_timeout, **client_options
     )
 
 
 def check_certificate_files(verify: object, cert: object) -> None:
-    """Raise FileNotFoundError unless the certificate files exist."""
+    """Raise FileNotFoundError if a certificate file does not exist."""
     for option, paths in (("verify", verify), ("cert", cert)):
         for path in paths if isinstance(paths, tuple) else (paths,):
             if isinstance(path, str | Path) and not Path(path).is_file():
-                raise FileNotFoundError(f"{option}= names a file that does not exist: {str(path)!r}")
+                raise FileNotFoundError(f"the file in {option}= does not exist: {str(path)!r}")
 
 
 def _create_tls_context(verify: bool | str | Path | ssl.SSLContext, cert: Any) -> ssl.SSLContext | None:

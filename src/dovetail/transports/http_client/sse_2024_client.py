@@ -19,7 +19,7 @@ from dovetail.wire.raw_message import RawMessage
 
 
 class SSE2024Client(DuplexClient):
-    """A connection over HTTP+SSE: reads an event stream and posts to the URL that the stream announces."""
+    """A connection over HTTP+SSE. It reads an event stream, and posts messages to the URL from the first event."""
 
     def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class SSE2024Client(DuplexClient):
         self._post_address: asyncio.Future[str] = self._loop.create_future()
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Open the stream and wait for the URL to post to."""
+        """Open the event stream and wait for the URL to post to."""
         self._receiver = self._stream_remote.receiver = receiver
         response = await self._stream_remote.send("GET", [(b"accept", SSE_MEDIA_TYPE)])
         if response.status >= 300:
@@ -56,7 +56,7 @@ class SSE2024Client(DuplexClient):
             async with asyncio.timeout(self._connect_timeout):
                 address = await asyncio.shield(self._post_address)
         except TimeoutError:
-            raise NotMCPServer("the stream does not contain a URL to post to") from None
+            raise NotMCPServer("the event stream did not start with a URL to post to") from None
         self._post_remote = RemoteServer(self._stream_remote.resolve_endpoint(address, response.url), **self._options)
 
     async def _read_stream(self, response: ClientResponse) -> None:
@@ -82,7 +82,7 @@ class SSE2024Client(DuplexClient):
             self.end(error)
 
     async def exchange(self, request: EncodedRequest) -> RawMessage:
-        """Post a request and wait for the response, which arrives on the stream."""
+        """Post a request and wait for its response on the event stream."""
         if self._end_error is not None:
             error = ConnectionLost("the stream is closed")
             error.maybe_sent = False
@@ -99,7 +99,7 @@ class SSE2024Client(DuplexClient):
         await self._post(body)
 
     def write(self, data: bytes) -> None:
-        """Start to post a message. Do not wait for the server."""
+        """Post a message without waiting for the server."""
         task = self._loop.create_task(self._post_quietly(data))
         self._post_tasks.add(task)
         task.add_done_callback(self._post_tasks.discard)

@@ -44,21 +44,21 @@ LAST_EVENT_HEADER: Final = b"last-event-id"
 _ACCEPT_JSON_OR_SSE: Final = (b"accept", b"application/json, text/event-stream")
 _ACCEPT_SSE: Final = (b"accept", SSE_MEDIA_TYPE)
 _CONTENT_TYPE_JSON: Final = (b"content-type", JSON_MEDIA_TYPE)
-# Matches the messages with which servers report an expired session if they send status 400.
+# Some servers report an expired session with status 400 and one of these messages.
 _SESSION_GONE_PATTERN: Final = re.compile(
     r"(?:bad request: *)?(?:(?:no valid|invalid|unknown|missing) (?:mcp-)?session\b|"
     r"(?:mcp-)?session(?:[ -]id)?(?: header)?(?: is)? (?:not found|required|unknown|invalid|missing|expired))",
     re.IGNORECASE,
 )
 _SESSION_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
-_UNRELATED_IDS: Final = (None, "server-error")  # ids of an error response that does not belong to a request
-# These status codes mean that the client should retry later. They do not mean that the stream is missing.
+_UNRELATED_IDS: Final = (None, "server-error")  # an error response with one of these IDs belongs to no request
+# After these status codes the client should retry. They do not mean that there is no stream.
 _RETRYABLE_STATUS_CODES: Final = frozenset({408, 425, 429})
 _PATH_HINT: Final = "is the path right? MCP servers are often at /mcp"
 
 
 class StreamableHTTPClient:
-    """The transport to one server at one URL."""
+    """The Streamable HTTP transport to one URL."""
 
     has_headers = True
 
@@ -71,25 +71,25 @@ class StreamableHTTPClient:
         self._receiver: MessageReceiver | None = None
         self._revision: str | None = None
         self._session: bytes | None = None
-        self._session_headers: list[tuple[bytes, bytes]] = []  # headers that every request of a handshake session has
+        self._session_headers: list[tuple[bytes, bytes]] = []  # headers for every request in a handshake session
         self._tasks: set[asyncio.Task[Any]] = set()
         self._end_error: TransportError | None = None
         self._listen_timeout = timeouts.discover
         self._close_timeout = timeouts.close
-        self._listen_settled = asyncio.Event()  # event that is set when the listening stream is open or has failed
-        self._has_no_stream = False  # True if the server does not offer a listening stream
-        self._unsolicited_count = 0  # number of messages received on the listening stream
+        self._listen_settled = asyncio.Event()  # set when the listening stream is open or has failed
+        self._has_no_stream = False  # True if the server has no listening stream
+        self._unsolicited_count = 0  # number of messages on the listening stream
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Store the receiver. The client connects when it sends the first request."""
+        """Store the receiver of messages. The first request opens the connection."""
         self._receiver = self._remote.receiver = receiver
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """Return nothing, because each error has its own details."""
+        """Return nothing, because each error already has details."""
         return {}
 
     def suggest_fix(self) -> str | None:
-        """Return nothing, because each error has its own hint."""
+        """Return nothing, because each error already has a hint."""
         return None
 
     def create_fallback(self) -> ClientTransport | None:
@@ -141,7 +141,7 @@ class StreamableHTTPClient:
             raise add_context(NotMCPServer(reason), status_code=response.status, hint=_PATH_HINT)
         if message is None:
             raise add_context(
-                InvalidResult("the response does not contain the result of the request"), status_code=response.status
+                InvalidResult("the response contains no result for the request"), status_code=response.status
             )
         return message
 
@@ -166,7 +166,7 @@ class StreamableHTTPClient:
         return await read_body(response, self._remote.url)
 
     def _dispatch(self, messages: list[RawMessage], request: EncodedRequest | None) -> RawMessage | None:
-        """Return the response to the request, if it is among the messages. Pass all other messages to the receiver."""
+        """Find the response to a request in these messages. Pass all other messages to the receiver."""
         answer = None
         for message in messages:
             if message.is_response:
@@ -175,7 +175,7 @@ class StreamableHTTPClient:
                 elif request is not None and message.id == str(request.id):
                     raise build_response_error(message.encode(), f"its id is the text {message.id!r}")
             elif message.method is None and request is not None and message.id == request.id:
-                raise build_response_error(message.encode(), "it has neither a result nor an error")
+                raise build_response_error(message.encode(), "the message has neither a result nor an error")
             elif self._receiver is not None:
                 if request is not None:
                     self._receiver.record_activity(request.id)
@@ -185,7 +185,7 @@ class StreamableHTTPClient:
         return answer
 
     async def _follow_stream(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
-        """Read the response from an event stream. In the handshake era, a broken stream is resumed."""
+        """Read the response from an event stream. In the handshake era, a broken stream can be resumed."""
         parser = SSEParser(self._limits.max_response_bytes)
         failed_attempts = 0
         try:
@@ -200,7 +200,7 @@ class StreamableHTTPClient:
                     or parser.last_event_id is None
                     or failed_attempts > self._limits.max_reconnects
                 ):
-                    raise ConnectionLost("the server ended the stream before the response")
+                    raise ConnectionLost("the server closed the stream before it sent the response")
                 response.close()
                 await asyncio.sleep(self._get_reconnect_delay(parser.retry, failed_attempts))
                 response = await self._open_stream(parser.last_event_id)
@@ -251,9 +251,7 @@ class StreamableHTTPClient:
         return response
 
     def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:
-        """Return the number of seconds to wait before the stream is reopened. The server cannot go below our
-        minimum.
-        """
+        """Return how many seconds to wait before opening the stream again. The server can only make this longer."""
         limits = self._limits
         delay = max(
             compute_backoff(limits.reconnect_delay, failed_attempts, limits.max_reconnect_delay), (retry_ms or 0) / 1000
@@ -261,7 +259,7 @@ class StreamableHTTPClient:
         return min(delay, limits.max_reconnect_delay) * random.uniform(1.0, 1.2)
 
     async def _listen(self) -> None:
-        """Receive the unsolicited messages of a handshake server until the session ends.
+        """Receive messages from a handshake server on the listening stream, until the session ends.
 
         spec: handshake/transports#listening-for-messages-from-the-server
         """
@@ -281,7 +279,7 @@ class StreamableHTTPClient:
                     return
             finally:
                 self._listen_settled.set()
-            # A stream that was open for a while does not count as a failed attempt, because proxies close idle streams.
+            # Proxies close idle streams, so a stream that was open for a while does not count as a failed attempt.
             was_stable = loop.time() - started_at >= self._limits.max_reconnect_delay
             has_received = parser.last_event_id != last_event_id or self._unsolicited_count != unsolicited_count
             failed_attempts = 0 if was_stable or has_received else failed_attempts + 1
@@ -291,7 +289,7 @@ class StreamableHTTPClient:
             parser = _continue_parser(parser)
 
     async def _listen_once(self, parser: SSEParser, is_repeated: bool) -> None:
-        """Read the stream until it ends. A reopened stream without an event id may have missed messages."""
+        """Read the listening stream until it ends. Without an event ID, a new stream may have missed messages."""
         response = await self._open_stream(parser.last_event_id)
         self._listen_settled.set()
         try:
@@ -302,7 +300,7 @@ class StreamableHTTPClient:
             response.close()
 
     def _should_stop_listening(self, exc: MCPError, was_opened: bool) -> bool:
-        """Return whether to stop reopening the stream."""
+        """Return whether to stop opening the listening stream."""
         if exc.status_code == 404 and self._session is not None and was_opened:
             self._end_session("the session has expired on the server")
             return True
@@ -315,8 +313,8 @@ class StreamableHTTPClient:
         return self._has_no_stream  # True if the server offers no listening stream
 
     def _should_give_up(self, cause: MCPError) -> bool:
-        """Return whether to give up after many failed attempts. Keep trying, less often, while the server still
-        answers.
+        """Return whether to give up after many failed attempts. While the server still answers, keep
+        trying less often.
         """
         if isinstance(cause, ConnectError):
             self._end_session("the server can no longer be reached")
@@ -350,7 +348,7 @@ class StreamableHTTPClient:
             response.close()
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
-        """Cancel a request. In the stateless era, closing its stream is enough. A session needs a notification."""
+        """Cancel a request. In the stateless era, closing its stream is enough. Otherwise send a notification."""
         if request.is_stateless or request.method == "initialize" or self._end_error is not None:
             return None
         notice = request.encode_cancellation(reason)
@@ -358,14 +356,14 @@ class StreamableHTTPClient:
         return notice
 
     async def complete_handshake(self, revision: str) -> None:
-        """Use the negotiated protocol version in all further requests."""
+        """Use the negotiated protocol version for all further requests."""
         self._revision = revision
         self._session_headers.append((VERSION_HEADER, revision.encode()))
         self._spawn(self._listen())
 
     async def wait_until_listening(self) -> bool:
-        """Wait until the listening stream is open. Use a timeout, because some servers send no headers before the first
-        message.
+        """Wait until the listening stream is open, with a timeout, because some servers send no headers before the
+        first message.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._listen_timeout):
@@ -381,7 +379,7 @@ class StreamableHTTPClient:
                     with contextlib.suppress(MCPError, TimeoutError):
                         async with asyncio.timeout(self._close_timeout):
                             (await self._remote.send("DELETE", [_ACCEPT_JSON_OR_SSE, *self._session_headers])).close()
-        finally:  # the connections are closed even if this task is cancelled
+        finally:  # close the connections even if this task is cancelled
             for task in tuple(self._tasks):
                 task.cancel()
             if self._tasks:
@@ -405,8 +403,7 @@ class StreamableHTTPClient:
 
 
 def _is_session_gone(status: int, refused_message: RawMessage | MCPError) -> bool:
-    """Return whether an error response means that the session has expired. In that case the server did not execute the
-    request.
+    """Return whether an error response means that the session has expired. The request was not executed then.
 
     Status 404 means an expired session. Some servers send 400 and explain the expiry in the error message. The client
     accepts such an error only if it does not answer the request, because an answered request may have run. spec:
@@ -429,7 +426,7 @@ def _unsent_error(reason: str) -> ConnectionLost:
 
 
 def _continue_parser(parser: SSEParser) -> SSEParser:
-    """Create a parser that continues a stream after the last event of this parser."""
+    """Create a parser that continues a stream after the last event."""
     continued = SSEParser(parser.max_event_bytes)
     continued.last_event_id = parser.last_event_id
     continued.retry = parser.retry

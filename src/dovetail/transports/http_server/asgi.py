@@ -8,12 +8,12 @@ from typing import Any, Final
 from dovetail.protocol.http_types import ASGIApp, ASGIMessage
 from dovetail.transports.http_server.endpoint import Endpoint
 
-_LIFESPAN_ENDED: Final = "over"  # internal message: the application has returned from its lifespan
+_LIFESPAN_ENDED: Final = "over"  # internal message: the lifespan of the application has ended
 
 
 @asynccontextmanager
 async def run_lifespan(app: ASGIApp) -> AsyncGenerator[None]:
-    """Run the lifespan of an application. Do nothing if the application does not support it."""
+    """Run the lifespan of an ASGI application, if it has one."""
     requests: asyncio.Queue[ASGIMessage] = asyncio.Queue()
     replies: asyncio.Queue[ASGIMessage] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -43,7 +43,7 @@ async def _run_quietly(coroutine: Any, replies: asyncio.Queue[ASGIMessage]) -> N
 
 
 class FallbackRouter:
-    """Routes requests to the server or to another application, and runs the lifespan of both."""
+    """Sends each request to the server or to another ASGI application, and runs the lifespan of both."""
 
     def __init__(self, endpoint: Endpoint, fallback: ASGIApp) -> None:
         self._endpoint = endpoint
@@ -59,9 +59,7 @@ class FallbackRouter:
             await self._fallback(scope, receive, send)
 
     async def _handle_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
-        """Run both lifespans. Report the shutdown only after both have stopped, because the process may exit after that
-        report.
-        """
+        """Run both lifespans. Report the shutdown only when both have stopped, because the process may exit then."""
         shutdown_messages: list[Any] = []
 
         async def hold_shutdown(message: Any) -> None:

@@ -60,11 +60,11 @@ _DOCUMENT_HEADERS = ((b"content-type", b"application/json"), (b"cache-control", 
 
 P = TypeVar("P")
 
-_DISCONNECT_WATCH_DELAY_S: Final = 0.02  # how long a call may wait before the endpoint starts to watch for a disconnect
+_DISCONNECT_WATCH_DELAY_S: Final = 0.02  # start to watch for a disconnect if a call takes longer than this
 
 
 class Endpoint:
-    """Serves one server on one path."""
+    """The HTTP endpoint of a server."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class Endpoint:
         self.is_ready = True
 
     def is_mcp_path(self, scope: Scope) -> bool:
-        """Return whether a request is for the MCP path."""
+        """Return whether a request is for the MCP endpoint."""
         return _get_relative_path(scope) == self._path
 
     def handles_path(self, scope: Scope) -> bool:
-        """Return whether the path of a request belongs to this server."""
+        """Return whether this server handles a path."""
         path = _get_relative_path(scope)
         is_sse_2024 = self._sse_2024 is not None and self._sse_2024.handles_path(path)
         is_document = self._guard is not None and self._guard.has_document(path, scope)
@@ -179,7 +179,7 @@ class Endpoint:
             await send_json(send, refusal.status, body, refusal.headers + cors_headers)
 
     def _route(self, path: str, request: EndpointRequest) -> Awaitable[None]:
-        """Return the awaitable that handles a request other than a POST to the MCP path."""
+        """Return the awaitable that handles any request except a POST to the MCP endpoint."""
         if path != self._path:
             if self._sse_2024 is not None and self._sse_2024.handles_path(path):
                 return self._serve_sse_2024(path, request, self._sse_2024)
@@ -209,10 +209,10 @@ class Endpoint:
             raise Refusal(exc.status_code or 401, str(exc), headers) from None
         except Exception as exc:
             log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
-            raise Refusal(500, "The caller could not be authenticated. See the server's log") from None
+            raise Refusal(500, "The caller could not be authenticated. The log of the server has the details") from None
 
     async def _read_message(self, request: EndpointRequest) -> bool:
-        """Read the message of a POST. If it is not JSON, send an error and return False."""
+        """Read the message of a POST. If it is not valid JSON, send an error and return False."""
         request.response_mode = self._choose_mode(request.headers)
         body = await self._read_body(request)
         try:
@@ -224,8 +224,8 @@ class Endpoint:
         return True
 
     def _handle_message(self, request: EndpointRequest) -> Awaitable[None]:
-        """Return the awaitable that handles the message of a POST. This function is not a coroutine, which saves a
-        frame per request.
+        """Return the awaitable that handles a POST. This is not a coroutine, because that would cost a frame per
+        request.
         """
         message = request.message
         if self._stateless_protocol.is_served and (
@@ -243,7 +243,7 @@ class Endpoint:
             and message.get("method") == "subscriptions/listen"
         ):
             if not parse_accept(request.headers.get(b"accept"))[1]:
-                raise Refusal(406, "A subscription needs a stream. Accept must include text/event-stream")
+                raise Refusal(406, "Accept must include text/event-stream for a subscription")
             request.response_mode = "auto"
         writer = ResponseWriter(request.send, request.response_mode, request.cors_headers, self._timers, self._budget)
         try:
@@ -252,7 +252,7 @@ class Endpoint:
                 await writer.send_accepted()
                 return
             if kind != "request":
-                raise InvalidRequest("Invalid request: send answers in inputResponses, not as responses")
+                raise InvalidRequest("Invalid request: send answers in inputResponses, not as JSON-RPC responses")
             exchange = self._stateless_protocol.admit(message, request.headers, request.principal)
             if request.size > self._limits.max_meta_bytes:
                 check_meta_size(exchange, self._limits.max_meta_bytes)
@@ -260,14 +260,14 @@ class Endpoint:
             await self._refuse(request, writer, jsonrpc.read_id(message), exc)
             return
         del message
-        request.message = None  # frees the message, because the exchange has copied what it needs
+        request.message = None  # free the message, because the exchange has a copy
         exchange.emit = writer.emit
         exchange.origin = request.principal or request.client_address
         exchange.size = request.size
         watcher = _DisconnectWatcher(exchange, request.receive, writer)
         try:
             try:
-                # Keep no reference to the result, so that a large result is freed while the client reads the response.
+                # Keep no reference to a large result, so that it is freed while the client reads the response.
                 final_write = writer.finish(
                     self._stateless_protocol.seal(
                         exchange, await SuspendNotifier(self._service.handle(exchange), watcher.start)
@@ -299,7 +299,7 @@ class Endpoint:
         )
 
     def _choose_mode(self, headers: Mapping[bytes, bytes]) -> ResponseMode:
-        """Return the response mode: the server's setting, limited to the types that the client accepts."""
+        """Return the response mode: the server's setting, if the client accepts it."""
         content_type = headers.get(b"content-type")
         if content_type != JSON_MEDIA_TYPE and parse_media_type(content_type) != JSON_MEDIA_TYPE:
             raise Refusal(415, "Content-Type must be application/json")
@@ -314,9 +314,9 @@ class Endpoint:
         limit = self._limits.max_body_bytes
         length = request.headers.get(b"content-length")
         if length is not None and (not length.isdigit() or len(length) > 12 or int(length) > limit):
-            # Keep the connection open. If the server closed the connection while the client still sends, the client
-            # would get a reset instead of the response.
-            raise Refusal(413, f"The body must be at most {limit} bytes")
+            # Keep the connection open.
+            # Otherwise a client that is still sending would get a reset instead of this response.
+            raise Refusal(413, f"The request body must be at most {limit} bytes")
         message = await request.receive()
         body = message.get("body", b"")
         if message.get("more_body"):
@@ -324,25 +324,25 @@ class Endpoint:
             del message, body
             body = await self._read_remaining(spool, request.receive)
         if len(body) > limit:
-            raise Refusal(413, f"The body must be at most {limit} bytes")
+            raise Refusal(413, f"The request body must be at most {limit} bytes")
         return body
 
     async def _read_remaining(self, spool: Spool, receive: Receive) -> bytes:
-        """Read the rest of a body that comes in pieces, within the body timeout."""
+        """Read the rest of a request body, within the body timeout."""
         has_more = True
         try:
             async with asyncio.timeout(self._limits.body_timeout):
                 while has_more and spool.size <= self._limits.max_body_bytes:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refusal(400, "The connection closed before the body was complete")
+                        raise Refusal(400, "The connection closed before the request body was complete")
                     spool.append(message.get("body", b""))
                     has_more = message.get("more_body", False)
-                    del message  # frees the piece, which the spool has stored
+                    del message  # free the piece, because the spool has stored it
             return spool.read()
         except TimeoutError:
             raise Refusal(
-                408, f"The body took longer than {self._limits.body_timeout:g} s", [(b"connection", b"close")]
+                408, f"The request body took longer than {self._limits.body_timeout:g} s", [(b"connection", b"close")]
             ) from None
         finally:
             spool.close()
@@ -397,7 +397,7 @@ class Endpoint:
                 return
 
     def stats(self) -> EndpointStats:
-        """Return the number of open sessions and streams, and the bytes in memory."""
+        """Return how many sessions and streams are open, and how many bytes are in memory."""
         sessions, old = self._sessions, self._sse_2024
         connections = 0 if old is None else old.connections
         return EndpointStats(
@@ -408,7 +408,7 @@ class Endpoint:
         )
 
     async def close(self) -> None:
-        """Reject new requests and end all sessions and streams."""
+        """Reject new requests, and end all sessions and streams."""
         if not self.is_ready:
             return
         self.is_ready = False
@@ -422,7 +422,7 @@ class Endpoint:
 
 
 class _DisconnectWatcher:
-    """Watches for a disconnect of the client while a call waits. spec: cancellation
+    """Notices when the client disconnects during a call. spec: cancellation
 
     Most calls wait only briefly, and a watching task for each call would cost more than the rest of the call. The watch
     therefore begins after a delay. The response counts as silent as soon as the call waits.
@@ -463,7 +463,7 @@ def _as_collection(names: Collection[str]) -> Collection[str]:
 
 
 def _get_relative_path(scope: Scope) -> str:
-    """Return the path below the mount point of the application, without a slash at the end."""
+    """Return the path relative to the application, without a slash at the end."""
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     if root and path.startswith(root):
@@ -472,7 +472,7 @@ def _get_relative_path(scope: Scope) -> str:
 
 
 def _get_client_address(scope: Scope) -> str | None:
-    """Return the client's address, or None for loopback, where all clients have the same address."""
+    """Return the address of the client. Return None on loopback, where all clients have the same address."""
     client = scope.get("client")
     return None if client is None or client[0] in LOOPBACK else client[0]
 

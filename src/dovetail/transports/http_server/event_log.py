@@ -14,11 +14,11 @@ from dovetail.protocol import sse
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.spool import MemoryBudget
 
-_MAX_ENDED_STREAMS = 10_000  # maximum number of complete streams. Each takes half a kilobyte in addition to its event
+_MAX_ENDED_STREAMS = 10_000  # limit for finished streams, because each takes half a kilobyte of memory
 
 
 class EventLog:
-    """The streams of one endpoint, with a limit on their total bytes."""
+    """Stores the event streams of one endpoint, up to a total size."""
 
     __slots__ = ("_ended_streams", "budget", "limits", "stored_bytes")
 
@@ -29,12 +29,12 @@ class EventLog:
         self._ended_streams: deque[EventStream] = deque()
 
     def add_ended(self, stream: "EventStream") -> None:
-        """Add a complete stream. The log may evict a complete stream."""
+        """Add a finished stream. Older streams may be deleted to make room."""
         self._ended_streams.append(stream)
         self.evict_ended()
 
     def evict_ended(self) -> None:
-        """Evict complete streams, the oldest first, while the log is over its limits."""
+        """Delete the oldest finished streams until the log is within its limits."""
         limit = self.limits.max_replay_total_bytes
         while self._ended_streams and (
             self.stored_bytes > limit
@@ -45,7 +45,7 @@ class EventLog:
 
 
 class EventStream:
-    """One stream of events, live or finished."""
+    """One event stream, open or finished."""
 
     __slots__ = (
         "_event_log",
@@ -64,41 +64,41 @@ class EventStream:
 
     def __init__(self, name: str, event_log: EventLog, session_streams: "dict[str, EventStream] | None" = None) -> None:
         self.name = name
-        self._session_streams = session_streams  # all streams of the session, by name
+        self._session_streams = session_streams  # all streams of the session by name
         self.is_done = False
         self.ended_at: float | None = None
-        self.reader: object | None = None  # the HTTP response that sends the events
-        self.unread_since: float | None = None  # time at which the last reader left, or None while a reader is attached
+        self.reader: object | None = None  # the HTTP response that reads the stream
+        self.unread_since: float | None = None  # when the last reader left, or None while there is one
         self._wake_reader: Callable[[], None] | None = None
         self._event_log = event_log
-        # A list, because most streams hold one event and a deque takes ten times the memory.
+        # A list, because most streams have one event and a deque needs ten times the memory.
         self._events: list[tuple[int, bytes]] = []
         self._stored_bytes = 0
-        self._last_dropped = 0  # number of the newest dropped event
+        self._last_dropped = 0  # number of the last event that was deleted
         self._next_number = 1
 
     def attach(self, reader: object, wake: Callable[[], None] | None = None) -> None:
-        """Attach the reader of the stream. The stream calls `wake` after each new event."""
+        """Set the reader of the stream. `wake` is called after each new event."""
         wake_previous, self._wake_reader = self._wake_reader, wake
         self.reader = reader
         self.unread_since = None
         if wake_previous is not None:
-            wake_previous()  # the previous reader sees that it was replaced, and ends
+            wake_previous()  # the previous reader notices that it was replaced, and ends
 
     def detach(self, reader: object) -> None:
-        """Remove the reader, unless another one has taken over."""
+        """Remove the reader, unless another one has replaced it."""
         if self.reader is reader:
             self.reader = self._wake_reader = None
             self.unread_since = asyncio.get_running_loop().time()
 
     @property
     def last_number(self) -> int:
-        """The number of the newest event."""
+        """Return the number of the newest event."""
         return self._next_number - 1
 
     @property
     def is_empty(self) -> bool:
-        """Whether the stream has no events."""
+        """Return whether the stream has no events."""
         return not self._events
 
     @property
@@ -107,16 +107,16 @@ class EventStream:
         return (
             len(self._events) > limits.max_replay_events
             or self._stored_bytes > limits.max_replay_bytes
-            or self._event_log.stored_bytes > limits.max_replay_total_bytes  # open streams alone exceed the total limit
+            or self._event_log.stored_bytes > limits.max_replay_total_bytes  # the open streams alone exceed the limit
         )
 
     def allocate_id(self) -> str:
-        """Return the next event id. A client that resumes after this id receives all later events."""
+        """Return the next event ID. A client can resume the stream after it."""
         self._next_number += 1
         return f"{self.name}-{self._next_number - 1}"
 
     def append(self, data: bytes) -> bytes:
-        """Store a message and return its encoded event."""
+        """Store a message and return it as an encoded event."""
         number = self._next_number
         event = sse.encode_event(data, id=self.allocate_id())
         self._events.append((number, event))
@@ -130,7 +130,7 @@ class EventStream:
         return event
 
     def finish(self) -> None:
-        """Mark the stream as complete."""
+        """Mark the stream as finished."""
         if not self.is_done:
             self.is_done = True
             self.ended_at = asyncio.get_running_loop().time()
@@ -139,7 +139,7 @@ class EventStream:
             self._wake_reader()
 
     def store_complete(self, data: bytes, *, has_priming_event: bool) -> bytes:
-        """Store the only message of a new stream, mark the stream as complete, and return all its events encoded."""
+        """Store the only message of a stream, finish the stream, and return its encoded events."""
         number = 2 if has_priming_event else 1
         event = sse.encode_event(data, f"{self.name}-{number}")
         self._events.append((number, event))
@@ -151,14 +151,16 @@ class EventStream:
         return sse.encode_event(b"", f"{self.name}-1") + event if has_priming_event else event
 
     def clear(self) -> None:
-        """Drop all events and remove the stream from its session."""
+        """Delete all events and remove the stream from its session."""
         while self._events:
             self._drop_oldest()
         if self._session_streams is not None:
             self._session_streams.pop(self.name, None)
 
     def read_after(self, number: int) -> list[tuple[int, bytes]] | None:
-        """Return the events after a number. Return None if the number is unknown or later events were dropped."""
+        """Return the events after this number. Return None if the number is unknown, or if some of them
+        were deleted.
+        """
         if number >= self._next_number or number < self._last_dropped:
             return None
         return self._events[bisect_right(self._events, number, key=itemgetter(0)) :]

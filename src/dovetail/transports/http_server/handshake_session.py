@@ -16,11 +16,11 @@ from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.wire import jsonrpc
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
 
-STANDALONE_STREAM: Final = "0"  # name of the stream for unsolicited messages of the server
+STANDALONE_STREAM: Final = "0"  # the stream for messages that are not part of a response
 
 
 class HandshakeSession:
-    """The session of one client."""
+    """The session of one client in the handshake era."""
 
     __slots__ = (
         "_client_requests",
@@ -49,17 +49,17 @@ class HandshakeSession:
     ) -> None:
         self.id = id
         self.handshake = handshake
-        # Whether streams begin with an event that has only an id. Older clients fail on such an event.
+        # True if streams start with an event that only has an ID. Older clients fail on such an event.
         self.has_priming_events = not is_older(handshake.caller.protocol_version, NEWEST_HANDSHAKE_REVISION)
         self.address = address
-        self.loop = loop  # the event loop in which the session was opened
+        self.loop = loop  # the event loop that opened the session
         self.created_at = self.last_used_at = loop.time()
         self.is_closed = False
         self.running_exchanges: set[IncomingExchange] | None = None
         self.pending_changes: dict[tuple[str, str | None], None] | None = None
         self._client_requests: PendingRequests[asyncio.Future[Any]] | None = None
         self._request_streams: dict[asyncio.Future[Any], EventStream] | None = (
-            None  # open requests to the client, each with its stream
+            None  # by request to the client, the stream it was sent on
         )
         self._streams: dict[str, EventStream] | None = None
         self._next_stream = 1
@@ -67,36 +67,34 @@ class HandshakeSession:
 
     @property
     def revision(self) -> str:
-        """The negotiated protocol version."""
+        """Return the negotiated protocol version."""
         return self.handshake.caller.protocol_version
 
     @property
     def is_idle(self) -> bool:
-        """Whether the session has no active call and no stream with a reader. A call that waits for the client is not
-        active.
+        """Return whether the session has no running call and no stream with a reader. A call that waits for the client
+        does not count.
         """
         is_working = self.running_exchanges and any(not exchange.questions for exchange in self.running_exchanges)
         return not is_working and all(stream.reader is None for stream in (self._streams or {}).values())
 
     @property
     def streams_read(self) -> int:
-        """The number of streams that have a reader."""
+        """Return how many streams have a reader."""
         return sum(stream.reader is not None for stream in tuple((self._streams or {}).values()))
 
     def mark_ready(self, service: Service) -> None:
-        """Mark the handshake as complete, and start to listen for changes."""
+        """Mark the handshake as complete, and listen for changes."""
         if not self.handshake.is_ready:
             self.handshake.is_ready = True
             self._stop_listening = service.subscribe(self)
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Return whether this session is subscribed to a change."""
+        """Return whether the client has subscribed to a change."""
         return self.handshake.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Send a change on the GET stream. If the stream is not open, keep each change once and send it when the stream
-        opens.
-        """
+        """Send a change on the GET stream. If it is not open, keep each change once and send it later."""
         stream = (self._streams or {}).get(STANDALONE_STREAM)
         for subscribed_uri in self.handshake.get_subscribed_uris(uri):
             if stream is None or stream.reader is None:
@@ -106,7 +104,7 @@ class HandshakeSession:
                 stream.append(encode_change(method, subscribed_uri))
 
     def get_stream(self, name: str) -> EventStream | None:
-        """Return a stream of this session by its name."""
+        """Return the stream with this name."""
         return (self._streams or {}).get(name)
 
     def open_stream(self, event_log: EventLog, name: str | None = None) -> EventStream:
@@ -120,11 +118,11 @@ class HandshakeSession:
         return stream
 
     def store_response(self, event_log: EventLog, data: bytes) -> bytes:
-        """Store a response as a complete stream and return its encoded events."""
+        """Store a response as a finished stream and return its encoded events."""
         return self.open_stream(event_log).store_complete(data, has_priming_event=self.has_priming_events)
 
     def drop_old_streams(self, now: float, max_age: float) -> None:
-        """Drop streams that ended more than `max_age` seconds ago."""
+        """Delete streams that ended more than `max_age` seconds ago."""
         streams = self._streams or {}
         for name in [name for name, stream in streams.items() if stream.ended_at and now - stream.ended_at > max_age]:
             streams.pop(name).clear()
@@ -132,7 +130,7 @@ class HandshakeSession:
     async def ask_client(
         self, stream: EventStream, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]
     ) -> Any:
-        """Send a request to the client on the stream of a response. The client sends its response in another POST."""
+        """Send a request to the client on the stream of a response. The client answers in another POST."""
         self._client_requests = self._client_requests or PendingRequests()
         self._request_streams = self._request_streams or {}
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -147,13 +145,13 @@ class HandshakeSession:
                 await emit(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
 
     def end_unread_requests(self, now: float, max_age: float) -> None:
-        """Fail the requests to the client whose stream has had no reader for more than `max_age` seconds."""
+        """Fail requests to the client if their stream had no reader for `max_age` seconds."""
         for future, stream in (self._request_streams or {}).items():
             if stream.unread_since is not None and now - stream.unread_since > max_age and not future.done():
                 future.set_exception(ConnectionLost("The client disconnected before it answered"))
 
     def handle_response(self, message: dict[str, Any]) -> None:
-        """Handle a response of the client."""
+        """Handle the client's response to a request of the server."""
         pending = self._client_requests.match_response(message) if self._client_requests is not None else None
         if pending is None or pending[0].done():
             return
@@ -164,7 +162,7 @@ class HandshakeSession:
             future.set_result(answer)
 
     def cancel(self, id: Any) -> None:
-        """Cancel the requests with this id."""
+        """Cancel the running request with this ID."""
         for exchange in tuple(self.running_exchanges or ()):
             if exchange.id == id and type(exchange.id) is type(id):
                 exchange.end("cancelled")
@@ -179,10 +177,10 @@ class HandshakeSession:
                 future.set_exception(ConnectionLost("The session ended"))
         for exchange in tuple(self.running_exchanges or ()):
             exchange.end("cancelled")
-        for stream in tuple((self._streams or {}).values()):  # a copy, because `finish` may evict streams
+        for stream in tuple((self._streams or {}).values()):  # a copy, because `finish` may delete streams
             stream.finish()
             if stream.reader is None:
-                stream.clear()  # a client cannot resume a stream of a closed session
+                stream.clear()  # no client can resume a stream of a closed session
 
 
 def encode_change(method: str, uri: str | None) -> bytes:

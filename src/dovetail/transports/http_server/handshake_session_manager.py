@@ -59,7 +59,7 @@ Owner: TypeAlias = tuple[bool, str | None]
 
 
 class HandshakeSessionManager:
-    """Manages the sessions of one endpoint."""
+    """The handshake sessions of one endpoint."""
 
     def __init__(
         self,
@@ -74,8 +74,7 @@ class HandshakeSessionManager:
             revision.encode() for revision in service.protocol_versions if not is_stateless(revision)
         )
         self.is_stateful = is_stateful and bool(self._versions)
-        # The version of requests without the header. A session stores its version, so a stateful server needs no
-        # default.
+        # The version of a request without the header. Not needed with sessions, because they know their version.
         self._default_version = None if self.is_stateful else DEFAULT_HTTP_REVISION.encode()
         self._service = service
         self._limits = service.limits
@@ -91,12 +90,12 @@ class HandshakeSessionManager:
 
     @property
     def streams(self) -> int:
-        """The number of streams that have a reader."""
+        """Return how many streams have a reader."""
         return sum(session.streams_read for session in tuple(self._sessions.values()))
 
     @property
     def replay_bytes(self) -> int:
-        """The number of bytes stored for clients that reconnect."""
+        """Return how many bytes are stored for clients that reconnect."""
         return self._event_log.stored_bytes
 
     def handle_post(self, request: EndpointRequest) -> Awaitable[None]:
@@ -155,7 +154,7 @@ class HandshakeSessionManager:
             try:
                 response = await self._run(exchange, session, writer)
                 final_write = writer.end() if response is None else writer.finish(response)
-                del response  # frees a large response while the client reads
+                del response  # free a large response while the client reads it
             except (ServerBusy, InsufficientScope) as exc:
                 refusal = handshake_protocol.refuse(session.revision, exchange.id, exc)
                 final_write = writer.finish(refusal, get_http_status(exc), request.build_error_headers(exc))
@@ -166,7 +165,7 @@ class HandshakeSessionManager:
 
     def _admit(self, request: EndpointRequest, session: HandshakeSession, message: dict[str, Any]) -> IncomingExchange:
         exchange = session.handshake.admit(message)
-        # The caller is the same, but its scopes may have changed.
+        # It is the same caller, but its scopes may have changed.
         if request.principal is not exchange.caller.principal:
             exchange.caller = replace(exchange.caller, principal=request.principal)
         exchange.headers = request.headers
@@ -177,7 +176,7 @@ class HandshakeSessionManager:
         return exchange
 
     def _add_running(self, session: HandshakeSession, exchange: IncomingExchange) -> None:
-        """Add a request to the running requests of the session. Raise CallerBusy if too many are running."""
+        """Count a request as running. Raise CallerBusy if too many requests are running in the session."""
         if session.running_exchanges is None:
             session.running_exchanges = set()
         if len(session.running_exchanges) >= self._limits.max_calls_per_connection:
@@ -187,7 +186,7 @@ class HandshakeSessionManager:
     async def _run(
         self, exchange: IncomingExchange, session: HandshakeSession, writer: SessionResponseWriter
     ) -> bytes | None:
-        """Run an exchange and return its response, or None if it was cancelled."""
+        """Run a request and return its response, or None if it was cancelled."""
         writer.attach(exchange, self.is_stateful)
         loop = asyncio.get_running_loop()
         exchange.task = asyncio.current_task(loop)
@@ -199,7 +198,7 @@ class HandshakeSessionManager:
                 exchange, await self._service.handle(exchange), self._limits.max_result_bytes
             )
         except (ServerBusy, InsufficientScope):
-            raise  # the caller turns these errors into an HTTP status, except in a batch
+            raise  # the caller converts these errors to an HTTP status, except in a batch
         except ProtocolError as exc:
             response = handshake_protocol.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:
@@ -218,7 +217,7 @@ class HandshakeSessionManager:
         if exchange.verdict != "cancelled":
             return response
         exchange.task.uncancel()
-        return _encode_cancelled(exchange)  # a cancelled call gets no other response, even if it returned a result
+        return _encode_cancelled(exchange)  # a cancelled call gets only this response, even if it has a result
 
     def _handle_notification(self, session: HandshakeSession, message: dict[str, Any]) -> None:
         if message["method"] in ("notifications/initialized", "initialized"):  # some clients omit the prefix
@@ -228,7 +227,7 @@ class HandshakeSessionManager:
             session.cancel((message.get("params") or {}).get("requestId"))
 
     async def _handle_batch(self, request: EndpointRequest, messages: list[Any]) -> None:
-        """Handle a batch. Only protocol version 2025-03 supports batches. spec: handshake/basic#batching"""
+        """Handle a batch, which only protocol version 2025-03 has. spec: handshake/basic#batching"""
         session = self._find_session(request)
         problem = None
         if not session.handshake.allows_batches:
@@ -277,7 +276,7 @@ class HandshakeSessionManager:
             return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), exc)
 
     async def handle_get(self, request: EndpointRequest) -> None:
-        """Send the stream of unsolicited messages, or resume an interrupted stream."""
+        """Send the stream for messages that are not part of a response, or resume an interrupted stream."""
         if not parse_accept(request.headers.get(b"accept"))[1]:
             raise Refusal(406, "Accept must include text/event-stream")
         session = self._find_session(request)
@@ -320,11 +319,11 @@ class HandshakeSessionManager:
     def _get_standalone_stream(self, session: HandshakeSession) -> EventStream:
         stream = session.get_stream(STANDALONE_STREAM) or session.open_stream(self._event_log, STANDALONE_STREAM)
         if stream.reader is not None:
-            raise Refusal(409, "This session already has an open stream")
+            raise Refusal(409, "This session already has an open GET stream")
         return stream
 
     async def handle_delete(self, request: EndpointRequest) -> None:
-        """End a session at the client's request."""
+        """End a session because the client asks for it."""
         self._end_session(self._find_session(request))
         await send_body(request.send, 204, request.cors_headers, b"")
 
@@ -349,7 +348,7 @@ class HandshakeSessionManager:
         if session is not None and self._is_expired(session, now):
             self._end_session(session)
             session = None
-        # A request for the session of another principal gets the same error as one for an unknown session.
+        # For the session of another caller, send the same error as for an unknown session.
         if session is None or session.handshake.caller.principal != principal:
             raise Refusal(404, "Unknown session. Open a session with initialize")
         if version is not None and version != session.revision.encode():
@@ -378,7 +377,7 @@ class HandshakeSessionManager:
         return session
 
     def _evict_idle(self) -> bool:
-        """End a session that has been idle for the longest time, or nearly so. The client can open another session.
+        """End one of the sessions that were idle for the longest time. Its client can open a new one.
 
         The work is bounded: sessions with a reader or a running call move to the end of the order.
         """
@@ -418,7 +417,7 @@ class HandshakeSessionManager:
             self._sweep_timers[loop] = loop.call_later(delay, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the expired sessions of this event loop and of closed event loops."""
+        """End expired sessions, and those of closed event loops."""
         del self._sweep_timers[loop]
         now, limits = loop.time(), self._limits
         for session in tuple(self._sessions.values()):
@@ -434,7 +433,7 @@ class HandshakeSessionManager:
 
     def _is_expired(self, session: HandshakeSession, now: float) -> bool:
         if session.running_exchanges and not session.is_idle:
-            return False  # a running call has its own time limit
+            return False  # a running call has a separate time limit
         limits, age = self._limits, now - session.created_at
         is_unopened = not session.handshake.is_ready and age > limits.initialize_timeout
         is_unused = now - session.last_used_at > limits.session_idle_timeout and session.is_idle
@@ -455,7 +454,7 @@ def _get_owner(principal: Principal | None, address: str | None) -> Owner:
 
 
 def _unsupported_error(headers: Mapping[bytes, bytes], revisions: tuple[str, ...]) -> ProtocolError:
-    """Return the error for a handshake request to a server without handshake versions. spec:
+    """Return the error for a handshake request to a server that only supports stateless versions. spec:
     streamable-http#protocol-version-header
     """
     version = headers.get(VERSION_HEADER)

@@ -17,18 +17,18 @@ ResponseMode = Literal["auto", "json", "sse"]
 
 
 class EndpointRequest(Struct):
-    """An HTTP request with the data that all parts of the endpoint use."""
+    """An HTTP request to an endpoint."""
 
     scope: Scope
     method: str  # the HTTP method, for example GET
     receive: Receive
     send: Send
     headers: dict[bytes, bytes]
-    cors_headers: Headers  # CORS headers of every response
+    cors_headers: Headers  # CORS headers for the response
     client_address: str | None  # None on loopback, where all clients have the same address
     principal: Principal | None = None  # the authenticated caller
     metadata_url: str | None = None  # the URL of the protected resource metadata
-    # Chooses the scopes of a challenge, see build_error_headers.
+    # Chooses the scopes for a challenge. `build_error_headers` calls it.
     guard_scopes: Callable[[Iterable[str], Iterable[str]], Sequence[str]] | None = None
     message: Any = None  # the decoded message of a POST
     size: int = 0
@@ -36,13 +36,13 @@ class EndpointRequest(Struct):
 
     @property
     def valid_for(self) -> float | None:
-        """Seconds until the caller's credentials expire, or None if unknown. The caller's streams end at the same
-        time.
+        """Return how many seconds the caller's credentials are still valid, or None if unknown. The caller's streams
+        end then.
         """
         return get_remaining_seconds(self.principal, time.time())
 
     def build_error_headers(self, exc: ProtocolError, *, is_stateless: bool = False) -> Headers:
-        """Return the headers of an error response: the retry delay, or the scopes that the request needs.
+        """Return the headers of an error response, such as the retry delay or the required scopes.
 
         The scopes are all that this request needs, including those of the guard. A handshake client replaces its scopes
         with those of the challenge, so its challenge repeats the scopes of its token. spec:
@@ -66,10 +66,10 @@ class EndpointRequest(Struct):
 
 
 class OtherApps(Protocol):
-    """The applications that an endpoint serves on other paths."""
+    """The ASGI applications that an endpoint serves at other paths."""
 
     def find(self, scope: Scope) -> Any | None:
-        """Return the application of a path, or None."""
+        """Return the application for a path, or None."""
         ...
 
     def find_path(self, scope: Scope) -> str | None:
@@ -84,10 +84,10 @@ class OtherApps(Protocol):
 
 
 class EndpointGuard(Protocol):
-    """Decides which callers an endpoint serves."""
+    """Decides who may call an endpoint."""
 
     def has_document(self, path: str, scope: Scope) -> bool:
-        """Return whether there is a public document at this path."""
+        """Return whether this path has a public document."""
         ...
 
     def get_document(self, path: str, request: EndpointRequest) -> bytes | None:

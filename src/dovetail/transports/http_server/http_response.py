@@ -13,13 +13,12 @@ from dovetail.transports.http_server.http_request import Headers, ResponseMode, 
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
 
-# A silent response becomes a stream after this time. Proxies wait a minute or less for the first byte, and a client can
-# only resume a stream that has begun.
+# A response without data becomes an event stream after this time.
+# Proxies wait up to a minute for the first byte, and clients can only resume a stream that has started.
 _OPEN_AFTER_S = 10.0
-# In mode "sse" a silent response becomes a stream after this short delay. The delay lets a quick call send head and
-# result in one write.
+# The same for mode "sse". The short delay lets a fast call send its headers and result in one write.
 _OPEN_PREFERRED_AFTER_S = 0.05
-SPOOL_AFTER_S = 0.5  # a response moves to disk if sending makes no progress for this time
+SPOOL_AFTER_S = 0.5  # a response moves to disk if the client reads nothing for this time
 _JSON_CONTENT_TYPE = (b"content-type", b"application/json")
 # Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
 STREAM_HEADERS: Headers = [
@@ -31,13 +30,14 @@ STREAM_HEADERS: Headers = [
 
 async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> None:
     """Send a complete response."""
-    length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]  # RFC 9110: a 204 response has no length
+    # RFC 9110: a 204 response has no Content-Length
+    length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
-    """Send a large part of a response in slices. Move the rest to disk if the client reads too slowly."""
+    """Send a large response in slices. If the client reads too slowly, move the rest to disk."""
     stall_timer = _StallTimer(spool)
     try:
         for piece in spool.iter_slices():
@@ -52,7 +52,7 @@ async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
 
 
 class _StallTimer:
-    """Moves a response to disk if sending a slice takes long."""
+    """Moves a response to disk if sending takes long."""
 
     __slots__ = ("_spool", "_timer")
 
@@ -85,7 +85,7 @@ def _build_json_start(status: int, length: int, headers: Headers) -> dict[str, A
 
 
 class ResponseWriter:
-    """Writes the response to one request."""
+    """Writes the response to one HTTP request."""
 
     __slots__ = (
         "_budget",
@@ -108,12 +108,12 @@ class ResponseWriter:
         self._mode: ResponseMode = mode
         self._headers = headers
         self._timers = timers
-        self._due_times: DueTimes | None = None  # the timer entries that contain this response, or None
+        self._due_times: DueTimes | None = None  # the timer entries of this response, or None
         self.is_streaming = False
         self.is_ended = False
 
     async def emit(self, data: bytes) -> None:
-        """Send a message before the result."""
+        """Send a message before the result, such as a notification."""
         if self._mode == "json" or self.is_ended:
             return
         if not self.is_streaming:
@@ -175,12 +175,12 @@ class ResponseWriter:
             await send_spool(self._send, spool, has_more=False)
 
     async def send_accepted(self) -> None:
-        """Send status 202 for a message that needs no response."""
+        """Send status 202, because the message needs no response."""
         self._stop_sending()
         await send_body(self._send, 202, self._headers, b"")
 
     async def end(self) -> None:
-        """End without a result, because the request was cancelled."""
+        """End the response without a result, because the request was cancelled."""
         if self.is_ended:
             return
         if not self.is_streaming and self._mode == "json":
@@ -193,10 +193,10 @@ class ResponseWriter:
         await self._write(b"", has_more=False)
 
     async def open_stream(self, first_event: bytes = b"") -> None:
-        """Turn the response into an event stream that begins with `first_event`."""
+        """Turn the response into an event stream that starts with `first_event`."""
         self.is_streaming = True
         self._write_lock = asyncio.Lock()
-        async with self._write_lock:  # a result that is written meanwhile must follow the head
+        async with self._write_lock:  # a result must not be written before the headers
             first_event = self._build_first_event() + first_event
             await self._send(self._build_stream_start())
             if first_event:
@@ -205,7 +205,7 @@ class ResponseWriter:
             self._start_keep_alive()
 
     def _build_first_event(self) -> bytes:
-        """Return the first event of a stream, or empty bytes."""
+        """Return the first event of a stream. It may be empty."""
         return b""
 
     def _build_stream_start(self) -> dict[str, Any]:
@@ -236,19 +236,19 @@ class ResponseWriter:
 
     async def _write_large(self, spool: Spool, *, has_more: bool) -> None:
         try:
-            async with self._write_lock:  # nothing else may be sent between two slices of an event
+            async with self._write_lock:  # nothing may be sent between two slices of an event
                 await send_spool(self._send, spool, has_more=has_more)
         finally:
             spool.close()
 
     def watch_silence(self) -> None:
-        """Turn the response into an event stream if nothing is sent for a while."""
+        """Turn the response into an event stream if no data is sent for a while."""
         timer = self._timers.open_by_mode.get(self._mode)
         if timer is not None:
             self._due_times = timer.add(self)
 
     def handle_timer(self) -> None:
-        """Open the stream after a while without data. If the stream is open, keep it alive with a comment."""
+        """If no data was sent for a while, open the stream, or send a comment on an open stream."""
         self._due_times = None
         if self.is_streaming:
             self._start_keep_alive()
@@ -261,7 +261,7 @@ class ResponseWriter:
             await self.open_stream(sse.encode_comment())
 
     async def _send_comment(self) -> None:
-        # A write in progress keeps the stream alive by itself.
+        # If a write is in progress, the stream needs no comment.
         if self._due_times is not None and not self._write_lock.locked():
             await self._write(sse.encode_comment())
 
@@ -276,8 +276,8 @@ class ResponseWriter:
 
 
 class ResponseTimers:
-    """The timers of an endpoint's responses. One turns a silent response into a stream, and one sends comments on a
-    silent stream.
+    """Timers for responses that send no data for a while. One opens an event stream, and the other sends comments on
+    it.
     """
 
     __slots__ = ("keep_alive", "open_by_mode")
@@ -299,4 +299,4 @@ def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 def _ignore_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
-        task.exception()  # marks the exception as retrieved. Another task handles the disconnect
+        task.exception()  # mark the exception as retrieved. Another task handles the disconnect

@@ -21,8 +21,8 @@ from dovetail.transports.spool import SLICE_BYTES
 
 
 class SessionResponseWriter(ResponseWriter):
-    """Writes a response whose events the client can read again. The writer can close the connection before the
-    response is complete.
+    """Writes a response that the client can read again after a disconnect. The server can also close the connection
+    early.
     """
 
     __slots__ = ("_event_log", "_is_released", "_receive", "_session", "_stream", "_watch_task")
@@ -39,19 +39,17 @@ class SessionResponseWriter(ResponseWriter):
         self._is_released = False
 
     def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
-        """Set the functions with which an exchange sends messages and asks the client."""
+        """Connect an exchange to this response, so that it can send messages and ask the client."""
         exchange.emit = self.emit
         if is_stateful and self._mode != "json":
             exchange.ask = self._ask_client
-            if self._session.has_priming_events:  # clients without priming events do not reconnect
+            if self._session.has_priming_events:  # other clients do not reconnect
                 exchange.close_stream = self.release_connection
 
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
-        """Send a request to the client on the stream of this response. Watch for a disconnect while waiting for the
-        answer.
-        """
+        """Send a request to the client on this response, and wait for the answer or a disconnect."""
         if self.is_ended:
-            raise ConnectionLost("The call is finished, so it can no longer ask the client")
+            raise ConnectionLost("The call has ended, so it cannot ask the client any more")
         if not self.is_streaming:
             await self.open_stream()
         assert self._stream is not None
@@ -73,14 +71,14 @@ class SessionResponseWriter(ResponseWriter):
         return sse.encode_event(b"", id=self._stream.allocate_id()) if self._session.has_priming_events else b""
 
     async def emit(self, data: bytes) -> None:
-        """Send a message to the current reader of the stream, before the result."""
+        """Send a message to the reader of the stream before the result."""
         if self._stream is None or self._stream.reader is self:
             await super().emit(data)
         elif not self.is_ended:
             self._stream.append(data)
 
     def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> Awaitable[None]:
-        """Send the result to the current reader of the stream, and end the response."""
+        """Send the result to the reader of the stream, and end the response."""
         if self._stream is not None and self._stream.reader is not self:
             self._stream.append(data)
             return self._await_and_end(self._end_response())
@@ -90,7 +88,7 @@ class SessionResponseWriter(ResponseWriter):
         return self._await_and_end(final_write) if self.is_streaming or self._mode == "sse" else final_write
 
     async def _finish_complete_stream(self, data: bytes) -> None:
-        """Send the result as a stream that is complete before its first byte is sent."""
+        """Send the result as a stream that is finished from the start."""
         if not self.is_ended:
             self.is_streaming = True
             self._stop_sending()
@@ -111,16 +109,14 @@ class SessionResponseWriter(ResponseWriter):
                 self._end_stream(self._stream)
 
     async def _end_response(self) -> None:
-        """End this response, because the stream has another reader."""
+        """End this response, because another one now sends the stream."""
         self.abandon()
         if not self._is_released:
             self._is_released = True
             await self._write(b"", has_more=False)
 
     async def release_connection(self, retry_ms: int) -> None:
-        """Close the connection but not the stream. The client reconnects after `retry_ms` and reads the rest of the
-        stream.
-        """
+        """Close the connection but keep the stream. The client reconnects after `retry_ms` and reads the rest."""
         if not self.is_streaming:
             await self.open_stream()
         stream = self._stream
@@ -133,7 +129,7 @@ class SessionResponseWriter(ResponseWriter):
         await self._write(b"", has_more=False)
 
     def drop(self) -> None:
-        """End the response and its stream without sending anything more."""
+        """End the response and its stream without sending more."""
         self.abandon()
         if self._stream is not None:
             self._end_stream(self._stream)
@@ -150,8 +146,8 @@ class SessionResponseWriter(ResponseWriter):
 
 
 class EventStreamReader:
-    """Sends a stream in response to a GET. Ends with the stream, or when the client disconnects, its credentials
-    expire or another reader replaces this one.
+    """Sends a stream as the response to a GET. It ends with the stream, on a disconnect, when the credentials expire,
+    or when another GET replaces it.
 
     The reader writes events at once. While the client does not read, events wait in the event log.
     """
@@ -172,17 +168,17 @@ class EventStreamReader:
         self, stream: EventStream, position: int, send: Send, keep_alive: SharedTimer, starter: EagerTaskStarter
     ) -> None:
         self._stream = stream
-        self._position = position  # number of the last sent event
+        self._position = position  # number of the event that was sent last
         self._send = send
         self._keep_alive = keep_alive
-        self._due_times: DueTimes = {}  # the timer entries that contain this reader while the stream is silent
+        self._due_times: DueTimes = {}  # the timer entries of this reader
         self._is_comment_due = False
         self._is_disconnected = False
         self._is_expired = False
         self._worker = EagerWorker(self._send_events, starter)
 
     def wake(self) -> None:
-        """Send the new events of the stream. End if the stream has another reader."""
+        """Send new events of the stream. End if another reader has replaced this one."""
         self._worker.wake()
 
     async def write(self, data: bytes) -> None:
@@ -190,7 +186,7 @@ class EventStreamReader:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def run(self, receive: Receive, valid_for: float | None) -> None:
-        """Send all stored events after the position, then each new event."""
+        """Send all stored events after the position, and then each new event."""
         loop = asyncio.get_running_loop()
         watch_task = loop.create_task(self._watch_disconnect(receive))
         expiry_timer = None if valid_for is None else loop.call_later(valid_for, self._expire)
@@ -210,7 +206,7 @@ class EventStreamReader:
         while not self._is_disconnected and not self._is_expired and stream.reader is self:
             events = stream.read_after(self._position)
             if events is None:
-                break  # the client reads too slowly and has missed events, so the stream ends
+                break  # the client read too slowly and missed events
             for number, event in events:
                 await self.write(event)
                 self._position = number
@@ -224,7 +220,7 @@ class EventStreamReader:
         self._worker.close()
 
     def handle_timer(self) -> None:
-        """Keep the stream alive with a comment."""
+        """Send a comment to keep the stream open."""
         self._due_times = self._keep_alive.add(self)
         self._is_comment_due = True
         self._worker.wake()
@@ -241,11 +237,11 @@ class EventStreamReader:
 
 
 def find_resume_point(session: HandshakeSession, last_event_id: bytes) -> tuple[EventStream, int]:
-    """Return the stream and the number of an event id. The stream must belong to this session."""
+    """Find the stream and the event number for an event ID. The stream must belong to this session."""
     name, _, number = last_event_id.decode("latin-1").rpartition("-")
     stream = session.get_stream(name)
     if stream is None or not number.isascii() or not number.isdecimal() or len(number) > 12:
-        raise Refusal(400, "Last-Event-ID is not an event of this session")
+        raise Refusal(400, "Last-Event-ID is not the ID of an event in this session")
     if stream.read_after(int(number)) is None:
-        raise Refusal(400, "The events after Last-Event-ID are no longer stored")
+        raise Refusal(400, "The events after Last-Event-ID have been deleted")
     return stream, int(number)

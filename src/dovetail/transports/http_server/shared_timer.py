@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class TimerTarget(Protocol):
-    """An object that a SharedTimer calls after a delay."""
+    """An object that a timer calls after a delay."""
 
     def handle_timer(self) -> None:
-        """Handle the end of the delay. This method must not block."""
+        """Called after the delay. This method must not block."""
         ...
 
 
@@ -19,17 +19,17 @@ DueTimes = dict[TimerTarget, float]
 
 
 class SharedTimer:
-    """Calls `handle_timer` of each target once, after the delay, in the event loop where the target was added."""
+    """Calls `handle_timer` of each target once after the same delay, in the event loop of the target."""
 
     __slots__ = ("_delay", "_due_times_by_loop")
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
-        # Contains only event loops with a running timer.
+        # Event loops with a running timer
         self._due_times_by_loop: dict[asyncio.AbstractEventLoop, DueTimes] = {}
 
     def add(self, target: TimerTarget) -> DueTimes:
-        """Start the delay of a target. To cancel it, remove the target from the returned dict."""
+        """Call the target after the delay. To cancel this, remove the target from the returned dict."""
         loop = asyncio.get_running_loop()
         due_at = loop.time() + self._delay
         due_times = self._due_times_by_loop.get(loop)

@@ -16,12 +16,12 @@ from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
 
-# Queued bytes per client above which the server accepts no more messages from that client.
+# If more bytes wait for a client, the server does not read further messages from it.
 _MAX_QUEUED_BYTES = 1024 * 1024
 
 
 class SSE2024Server:
-    """Serves the stream and message paths, both at the root and below the endpoint's path."""
+    """The HTTP+SSE transport of 2024, for older clients."""
 
     def __init__(self, service: Service, path: str) -> None:
         self._service = service
@@ -34,7 +34,7 @@ class SSE2024Server:
 
     @property
     def connections(self) -> int:
-        """Return the number of connected clients."""
+        """Return how many clients are connected."""
         return len(self._connections)
 
     def handles_path(self, path: str) -> bool:
@@ -42,14 +42,12 @@ class SSE2024Server:
         return path in self._post_path_by_stream or path in self._post_paths
 
     async def wait_for_room(self, path: str, request: EndpointRequest) -> None:
-        """Check the session of a POST before its body is read, and wait while the client's stream has too many queued
-        bytes.
-        """
+        """Check the session of a POST before its body is read. Wait while too many bytes are queued for the client."""
         if path in self._post_paths and request.method == "POST":
             await self._find_connection(request).wait_for_room()
 
     async def handle(self, path: str, request: EndpointRequest, body: bytes) -> None:
-        """Handle a request to one of the paths."""
+        """Handle a request to one of its paths."""
         if path in self._post_path_by_stream:
             if request.method != "GET":
                 raise Refusal(405, "Open the stream with GET", [(b"allow", b"GET")])
@@ -103,7 +101,7 @@ class SSE2024Server:
 
 
 class _SSEConnection:
-    """One client: a DuplexServer that writes to an event stream."""
+    """The connection of one client. Messages to the client are events of its stream."""
 
     def __init__(self, service: Service, principal: Principal | None) -> None:
         self.principal = principal
@@ -129,9 +127,7 @@ class _SSEConnection:
             await self._sent.wait()
 
     def set_expiry(self, seconds: float | None) -> None:
-        """End the connection when the caller's credentials expire. The credentials of a later message may extend this
-        time.
-        """
+        """End the connection when the caller's credentials expire. Later messages may have newer credentials."""
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._expiry_timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.end)

@@ -19,8 +19,8 @@ from dovetail.protocol.limits import ServerLimits
 
 log = logging.getLogger("dovetail")
 
-_BACKLOG = 2048  # same value as uvicorn's default
-_MAX_HELD_BYTES = 16 * 1024  # larger amounts of data are written at once
+_BACKLOG = 2048  # the default of uvicorn
+_MAX_HELD_BYTES = 16 * 1024  # larger data is written immediately
 _HEADERS_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
@@ -31,7 +31,7 @@ _SHUTTING_DOWN_RESPONSE = (
 
 
 class FlushQueue:
-    """The connections of one event loop that have data to write at the end of the loop iteration."""
+    """Connections of one event loop that have data to write."""
 
     __slots__ = ("_transports",)
 
@@ -39,7 +39,7 @@ class FlushQueue:
         self._transports: list[CoalescingTransport] = []
 
     def add(self, transport: "CoalescingTransport", loop: asyncio.AbstractEventLoop) -> None:
-        """Flush a connection at the end of the loop iteration. All connections share one callback."""
+        """Write the data of a connection at the end of the loop iteration. All connections share one callback."""
         if not self._transports:
             loop.call_soon(self._flush_all)
         self._transports.append(transport)
@@ -51,7 +51,7 @@ class FlushQueue:
 
 
 class CoalescingTransport:
-    """A transport that writes at the end of the loop iteration, so that head and body of a response share one write.
+    """A transport that collects writes until the end of the loop iteration, so that headers and body are sent together.
 
     uvicorn writes head and body separately, and each write is a system call. The transport holds back only small
     amounts, so flow control still works for slow clients.
@@ -89,7 +89,7 @@ class CoalescingTransport:
         self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Hold data until the end of the loop iteration, or until the held data reaches its limit."""
+        """Keep data until the end of the loop iteration. Write it now if there is too much."""
         if not self._pieces:
             self._flush_queue.add(self, self._loop)
         self._pieces.append(data)
@@ -103,23 +103,23 @@ class CoalescingTransport:
             data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
             self._held_bytes = 0
-            # An exception of a closed connection would keep other connections from being flushed.
+            # An exception here would stop the writes of other connections.
             if not self.is_closing():
                 self._transport.write(data)
 
     def close(self) -> None:
-        """Write the held data and close the connection."""
+        """Write the collected data and close the connection."""
         self.flush()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection and discard the held data."""
+        """Close the connection and discard the collected data."""
         self._pieces.clear()
         self._transport.abort()
 
 
 class LightEvent(asyncio.Event):
-    """An event that keeps its waiters in a list. The deque of asyncio's event takes 0.6 KB per open stream."""
+    """An event that needs less memory. The deque in asyncio's Event takes 0.6 KB per open stream."""
 
     def __init__(self) -> None:
         self._value = False
@@ -127,7 +127,7 @@ class LightEvent(asyncio.Event):
 
 
 class LightFlowControl(FlowControl):
-    """uvicorn's flow control with a LightEvent."""
+    """uvicorn's flow control with the smaller event."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
@@ -136,7 +136,7 @@ class LightFlowControl(FlowControl):
 
 
 class Pipeline(list[Any]):
-    """The pipelined requests of a connection, in a list. An empty deque takes 0.6 KB per connection."""
+    """The requests that a client sent without waiting for responses. A list, because an empty deque takes 0.6 KB."""
 
     __slots__ = ()
 
@@ -146,7 +146,7 @@ class Pipeline(list[Any]):
 
 
 class LimitedHTTPProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with time and size limits for each connection.
+    """uvicorn's HTTP protocol with limits on time and size.
 
     uvicorn's keep-alive timer runs between two requests. The head timer runs from the first byte of a connection or a
     request head, even while the previous response is still being sent. The body timer starts after the head. The server
@@ -156,8 +156,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
     limits: ServerLimits
     flush_queue: FlushQueue
 
-    # The class has slots, because Python does not share the dict layout of objects with more than thirty attributes,
-    # which would cost 1.5 KB per connection.
+    # Slots save 1.5 KB per connection, because Python does not share dicts with more than thirty attributes.
     __slots__ = (
         "_awaits_body",
         "_awaits_head",
@@ -196,13 +195,13 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if self._awaits_head:
-            # The head is not complete, so all bytes received so far belong to it.
+            # The headers are incomplete, so all bytes so far belong to them.
             if self._head_bytes > self.limits.max_header_block_bytes:
                 self._reject(_HEADERS_TOO_LARGE_RESPONSE)
             elif self._head_timer is None:
                 self._start_head_timer()
         elif self._awaits_body:
-            # The client sends endless trailers or chunk extensions.
+            # The client sends trailers or chunk extensions without end.
             if self._bytes_since_body > self.limits.max_header_block_bytes:
                 self._reject(_HEADERS_TOO_LARGE_RESPONSE)
             elif self._body_timer is None:
@@ -216,17 +215,17 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-        # A head smaller than the limit for one header needs no further check. `size` is 0 if the head arrived in the
-        # same bytes as the previous head.
+        # If all headers together are smaller than the limit for one, they need no check.
+        # `size` is 0 if the headers arrived together with those of the previous request.
         if not 0 < size <= self.limits.max_header_bytes and self._is_head_too_large():
             self._reject(_HEADERS_TOO_LARGE_RESPONSE)
         elif not self.transport.is_closing():
             previous_cycle = self.cycle
             super().on_headers_complete()
             if self.cycle is not previous_cycle:
-                self.cycle.message_event = LightEvent()  # no task waits for the replaced event yet
-        # uvicorn appends trailers to `self.headers`, which is the list in the scope. Trailers must never count as
-        # headers: a proxy has not checked them, and the request may already be authenticated.
+                self.cycle.message_event = LightEvent()  # no task waits for the old event yet
+        # uvicorn adds trailers to `self.headers`, which the scope also uses.
+        # Trailers must not count as headers, because no proxy or guard has checked them.
         self.headers = []
 
     def _is_head_too_large(self) -> bool:
@@ -257,7 +256,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
 
     @property
     def _is_between_requests(self) -> bool:
-        # `cycle` is None before the first request, although uvicorn's annotation does not allow None.
+        # `cycle` is None before the first request, although uvicorn's type does not say so.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
 
@@ -273,7 +272,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def shutdown(self) -> None:
-        if self._body_timer is not None:  # the body is not complete, so the request cannot be handled
+        if self._body_timer is not None:  # the body is incomplete, so the request cannot be handled
             self._reject(_SHUTTING_DOWN_RESPONSE)
         else:
             super().shutdown()
@@ -282,7 +281,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(self.limits.header_timeout, self._reject, _REQUEST_TIMEOUT_RESPONSE)
 
     def _reject(self, response: bytes) -> None:
-        # Keep the stall timer, because the connection closes only after the client has read the data.
+        # Keep the stall timer, because the client may still read data before the connection closes.
         _cancel_timers(self._head_timer, self._body_timer)
         self._head_timer = self._body_timer = None
         if self.transport.is_closing():
@@ -312,7 +311,7 @@ def create_limited_protocol(server_limits: ServerLimits) -> type[HttpToolsProtoc
 
 
 class UvicornServer(uvicorn.Server):
-    """A uvicorn server that reports each stop signal to `on_stop`. The first signal starts the shutdown timeout.
+    """A uvicorn server that calls `on_stop` for each stop signal. The first signal starts the shutdown timeout.
 
     `serve` awaits `on_start` first and raises its exceptions. The server calls `on_ready` after the application has
     started and the sockets accept connections.
@@ -350,7 +349,7 @@ class UvicornServer(uvicorn.Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting connections, let running requests finish, then close all connections."""
+        """Stop accepting connections, wait for running requests, and close all connections."""
         for server in self.servers:
             server.close()
         await self._drain()
@@ -358,7 +357,7 @@ class UvicornServer(uvicorn.Server):
 
 
 def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvicorn.Config:
-    """Return a uvicorn configuration with our limits. uvicorn then does not configure logging."""
+    """Return a uvicorn configuration with our limits. uvicorn does not configure logging then."""
     return uvicorn.Config(
         app,
         http=create_limited_protocol(limits),
@@ -374,16 +373,14 @@ def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvi
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket. The caller binds before it starts uvicorn, so that a port in use raises a plain
-    OSError.
-    """
+    """Return a listening socket. It is opened before uvicorn starts, so that a used port raises a plain OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio disables Nagle's algorithm only for sockets with an explicit protocol.
+    # asyncio only disables Nagle's algorithm for sockets with an explicit protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(_BACKLOG)  # from here on, the system queues new clients instead of refusing them
+        listener.listen(_BACKLOG)  # from here on, new clients wait instead of being refused
     except OSError as exc:
         listener.close()
         raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None

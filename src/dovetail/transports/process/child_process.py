@@ -38,11 +38,11 @@ _MAX_TAIL_LINES = 20
 _MAX_ARRIVALS = 256
 _MAX_LINE_BYTES = 16384
 _LINE_END = re.compile(rb"[\r\n]+")
-_DRAIN_TIMEOUT_S = 0.25  # time to read the last output of a dead process whose pipe another process keeps open
+_DRAIN_TIMEOUT_S = 0.25  # how long to read the last output if another process keeps the pipe open
 
 
 class ChildProcess:
-    """A server process, with its stderr output and exit code."""
+    """A server process, with its stderr and exit code."""
 
     stdin: asyncio.WriteTransport
 
@@ -70,7 +70,7 @@ class ChildProcess:
         cwd: str | Path | None = None,
         stderr: Sink | Literal["inherit"] | None = None,
     ) -> "ChildProcess":
-        """Start a command. Its stdout goes to the protocol, which also learns when to pause writing to `stdin`.
+        """Start a command. Its stdout goes to the protocol, which is also paused while `stdin` is full.
 
         env: variables for the child, in addition to those it inherits.
         inherit: "minimal" passes what a program needs to run and nothing that could be a secret. "all" passes
@@ -86,23 +86,21 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Return the exit code, the negative signal number, or None while the process runs."""
+        """Return the exit code, the negative signal number, or None while the process is running."""
         return self._group.process.returncode
 
     def stderr_tail(self, since: float | None = None) -> str:
-        """Return the last lines of stderr, escaped for display. `since` limits them to lines after a time of the event
-        loop.
-        """
+        """Return the last lines of stderr, escaped. `since` is a time of the event loop and leaves out older lines."""
         return self._stderr.tail(since)
 
     async def wait_exited(self) -> int:
-        """Wait until the process has exited and its stderr is read. Return the exit code."""
+        """Wait until the process has exited and all its stderr was read. Return the exit code."""
         code = await asyncio.shield(self._exit_code)
         await self._wait_closed(self._stderr.closed)
         return code
 
     async def stop(self) -> None:
-        """Stop the process: close its stdin, terminate it after 2 s, and kill its group after 2 s more.
+        """Stop the process. Close its stdin, terminate it after 2 s, and kill its group after 2 s more.
 
         If the calling task is cancelled, the stop still continues.
         """
@@ -114,11 +112,11 @@ class ChildProcess:
         self._release()
 
     def kill(self) -> None:
-        """Kill the process and its group at once. A second call does nothing."""
+        """Kill the process and its group. A second call does nothing."""
         self._kill_finalizer()
 
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
-        # A transport owns its pipe as soon as the pipe is passed to it, even if opening the transport fails.
+        # Once a pipe is passed to a transport, the transport closes it, even if opening fails.
         pipes = [pipe for pipe in (process.stderr, process.stdout, process.stdin) if pipe is not None]
         try:
             self._group.start_watching(
@@ -185,10 +183,10 @@ def _spawn(
 
 
 def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> Callable[..., None]:
-    """Return a function that resolves a future of this loop from another thread."""
+    """Return a function that sets the result of a future from another thread."""
 
     def resolve(value: Any = None) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, so no task waits for the future
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, so nothing waits
             loop.call_soon_threadsafe(settle, value)
 
     def settle(value: Any) -> None:
@@ -199,7 +197,7 @@ def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any
 
 
 class _Input(asyncio.Protocol):
-    """The child's stdin. Knows when writing must pause."""
+    """The stdin of a child process. It knows when writing must pause."""
 
     transport: asyncio.WriteTransport | None = None
 
@@ -218,17 +216,17 @@ class _Input(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         if self._is_paused:
-            self.resume_writing()  # wakes pending writers, so that they see the closed pipe
+            self.resume_writing()  # wake tasks that wait for writing, so that they see the closed pipe
 
     def drop(self) -> None:
-        """Discard unsent data. Do not abort a transport that is already closing, because that would raise."""
+        """Discard data that was not sent. A transport that is closing must not be aborted again."""
         pipe = self.transport
         if pipe is not None and (pipe.get_write_buffer_size() or not pipe.is_closing()):
             pipe.abort()
 
 
 class _Output(asyncio.Protocol):
-    """The child's stdout. Passes all data to the connection and records when the output ends."""
+    """The stdout of a child process. It passes all data to the connection."""
 
     transport: asyncio.ReadTransport | None = None
 
@@ -246,7 +244,7 @@ class _Output(asyncio.Protocol):
 
 
 class _Stderr(asyncio.Protocol):
-    """The child's stderr. Reads all output, keeps the last part, and passes each line to the sink if there is one."""
+    """The stderr of a child process. It keeps the last part, and passes each line to the sink, if there is one."""
 
     transport: asyncio.ReadTransport | None = None
 
@@ -255,7 +253,7 @@ class _Stderr(asyncio.Protocol):
         self._sink = sink
         self._buffer = bytearray()
         self._total_bytes = 0
-        # Pairs of an arrival time and the number of bytes received before.
+        # When data arrived, and how many bytes had arrived before
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()
@@ -303,7 +301,7 @@ class _Stderr(asyncio.Protocol):
         return "\n".join(_printable(line.decode("utf-8", "replace")) for line in lines[-_MAX_TAIL_LINES:])
 
     def _find_start(self, since: float | None) -> int:
-        """Return the start of the line that contains the first byte received after `since`."""
+        """Return the start of the first line that arrived after `since`."""
         buffer_start = max(0, len(self._buffer) - _STDERR_BUFFER_BYTES)
         if since is None:
             return buffer_start

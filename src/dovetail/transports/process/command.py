@@ -15,8 +15,8 @@ from dovetail.errors import ProcessStartError
 
 Inherit = Literal["minimal", "all"] | Sequence[str]
 
-# Variables that programs need to run: locations, user, language and network. None of these variables holds a secret,
-# gives access to an agent or a display, or changes which code runs.
+# Programs need these variables to run. None of them contains a secret, gives access to an agent or a display,
+# or changes which code runs.
 _POSIX_VARIABLES = (
     "HOME", "LOGNAME", "USER", "SHELL", "PATH", "TERM", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ", "XDG_*",
 )  # fmt: skip
@@ -42,7 +42,9 @@ _CMD_SPECIAL_CHARS = frozenset('"%!^&|<>\r\n\0')
 
 
 def build_environment(env: Mapping[str, str] | None, inherit: Inherit, parent_env: Mapping[str, str]) -> dict[str, str]:
-    """Build the child's environment: the variables of `parent_env` that `inherit` allows, then those in `env`."""
+    """Build the environment of a child process: the variables of `parent_env` that `inherit` allows, and those in
+    `env`.
+    """
     if inherit == "all":
         inherited = dict(parent_env)
     else:
@@ -60,8 +62,8 @@ def build_environment(env: Mapping[str, str] | None, inherit: Inherit, parent_en
 
 def _is_safe_variable(name: str, value: str) -> bool:
     if name.upper() in _PROXY_VARIABLES:
-        return "@" not in value  # the URL of a proxy may contain a password
-    # A value that starts with "()" is an exported shell function.
+        return "@" not in value  # a proxy URL may contain a password
+    # A value that starts with "()" is a shell function.
     return not value.startswith("()") and _matches_any(
         name, (*(_WINDOWS_VARIABLES if sys.platform == "win32" else _POSIX_VARIABLES), *_CERTIFICATE_VARIABLES)
     )
@@ -72,13 +74,13 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
 
 
 def check_command(command: Sequence[str], cwd: str | Path | None) -> list[str]:
-    """Return the command as a list, or raise an error if it cannot be started."""
+    """Return the command as a list. Raise an error if it cannot be started."""
     if isinstance(command, str):
-        raise TypeError(f"a command must be a list of words, not one string: {clip(command)!r}")
+        raise TypeError(f"a command must be a list of strings, not one string: {clip(command)!r}")
     if not command or not command[0]:
         raise ProcessStartError("Cannot start a server: the command is empty")
     if any("\0" in word for word in command):
-        raise ProcessStartError(f"Cannot start {clip(command[0])}: its command contains a null character")
+        raise ProcessStartError(f"Cannot start {clip(command[0])}: the command contains a null character")
     if cwd is not None and not os.path.isdir(cwd):
         raise ProcessStartError(
             f"Cannot start {clip(command[0])}: the working directory {clip(str(cwd), 512)} does not exist"
@@ -87,10 +89,10 @@ def check_command(command: Sequence[str], cwd: str | Path | None) -> list[str]:
 
 
 def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Find the program through PATHEXT, as a shell does. Reject arguments that a batch file would run as code."""
+    """Find the program through PATHEXT, like a shell. Reject arguments that a batch file would run as commands."""
     program = shutil.which(command[0], path=_get_search_path(env)) or command[0]
     if program.lower().endswith((".cmd", ".bat")):
-        # cmd.exe runs batch files and interprets these characters even inside quotes.
+        # cmd.exe runs batch files, and interprets these characters even inside quotes.
         for word in command[1:]:
             if _CMD_SPECIAL_CHARS & set(word):
                 raise ProcessStartError(
@@ -104,7 +106,7 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
 def explain_start_error(
     error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]
 ) -> ProcessStartError:
-    """Explain why the system could not start a command, and what to try."""
+    """Explain why the operating system could not start a command."""
     return ProcessStartError(f"Cannot start {clip(command[0], 512)}: {_describe_error(error, command[0], env)}")
 
 
@@ -114,7 +116,7 @@ _NO_MODULE_PATTERN = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+
 
 
 def suggest_fix(code: int, stderr: str, child_env: Mapping[str, str], parent_env: Mapping[str, str]) -> str | None:
-    """Suggest what to do about a server that exited at once, based on its stderr and environment."""
+    """Suggest what to do about a server that exited immediately, based on its stderr and environment."""
     withheld = [name for name in _VARIABLE_PATTERN.findall(stderr) if name in parent_env and name not in child_env]
     if withheld:
         return (

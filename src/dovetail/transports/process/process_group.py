@@ -18,24 +18,24 @@ from dovetail.transports.process.reaper import reaper
 
 
 class PosixProcessGroup:
-    """A child process that leads its own session and group, and all other members of that group."""
+    """A child process and all other processes in its process group."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._group = process.pid
 
     def watch(self) -> None:
-        """End the group if this process dies."""
+        """Make sure that the group ends if this process dies."""
         reaper.add(self._group)
 
     def wait(self) -> None:
-        """Wait for the child to exit without reaping it, so that the group id is not reused."""
+        """Wait until the child has exited, but keep its process ID, so that the system cannot reuse the group ID."""
         if hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._group, os.WEXITED | os.WNOWAIT)
         else:
-            # On macOS, os.waitid exists only since Python 3.13. Without it, the id is free for a moment before the
-            # group is cleaned up.
+            # On macOS, os.waitid only exists since Python 3.13.
+            # Without it, the ID could be reused just before the group is cleaned up.
             self._process.wait()
 
     def terminate(self) -> None:
@@ -47,7 +47,7 @@ class PosixProcessGroup:
         self._send(signal.SIGKILL)
 
     def is_running(self) -> bool:
-        """Return whether a member still runs after the child was reaped."""
+        """Return whether another process of the group is still running."""
         return self._send(0) and has_running_member(self._group)
 
     def close(self) -> None:
@@ -58,14 +58,12 @@ class PosixProcessGroup:
         try:
             os.killpg(self._group, signal_number)
         except (ProcessLookupError, PermissionError):
-            return False  # PermissionError: only processes of another user are left, or zombies on macOS
+            return False  # PermissionError: only processes of other users are left, or zombies on macOS
         return True
 
 
 def has_running_member(group: int) -> bool:
-    """Return whether a group has a member that is not a zombie. Zombies may stay, because some init processes do not
-    reap them.
-    """
+    """Return whether a group has a process that is not a zombie. Some init processes never remove zombies."""
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -94,27 +92,27 @@ _POLL_INTERVAL_S = 0.02
 
 
 class ProcessGroup:
-    """A running child and its descendants. Signals reach all of these processes, and never another process with a
-    reused id.
+    """A running child process and its descendants. Signals only reach these processes, even if the system
+    reuses an ID.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self._members = Members(process)
         self._owner = os.getpid()
-        self._lock = threading.RLock()  # reentrant, because a finalizer may run in a thread that already holds the lock
+        self._lock = threading.RLock()  # reentrant, because a finalizer may run while this thread holds the lock
         self._is_terminated = False
         self._is_gone = False
 
     def start_watching(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
-        """Start the thread that waits for the group. The thread calls `on_exit` when the leader has exited, and
-        `on_gone` when the whole group is gone.
+        """Start a thread that waits for the group. It calls `on_exit` when the child has exited, and `on_gone` when all
+        processes are gone.
         """
         name = f"dovetail-child-{self.process.pid}"
         threading.Thread(target=self._watch, args=(on_exit, on_gone), name=name, daemon=True).start()
 
     def terminate(self) -> None:
-        """Send SIGTERM to all processes, only once, because many programs abort on a second signal."""
+        """Send SIGTERM to all processes. Send it only once, because many programs abort on a second signal."""
         if self._is_owner():
             with self._lock:
                 if not (self._is_terminated or self._is_gone):
@@ -129,13 +127,13 @@ class ProcessGroup:
                     self._members.kill()
 
     def _is_owner(self) -> bool:
-        return os.getpid() == self._owner  # False in a fork of the process that started the group
+        return os.getpid() == self._owner  # False in a forked process
 
     def _watch(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
         self._members.watch()
         self._members.wait()
         with self._lock:
-            self.terminate()  # sent before the leader is reaped, because its id cannot be reused until then
+            self.terminate()  # send this before the child's process ID can be reused
             code = self.process.wait()
         on_exit(code)
         self._end_remaining()

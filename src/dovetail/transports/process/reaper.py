@@ -18,9 +18,9 @@ SHELL = "/bin/sh"
 GRACE_PERIOD_S = 2.0
 _POLL_INTERVAL_S = 0.1
 
-# This script runs in any POSIX shell. A shell starts in 1 ms and takes 1 MB, a tenth of Python. The script checks each
-# group before each signal, so it does not signal a reused id. `kill -s NAME --` is the only portable form: dash does
-# not accept `--` after `-NAME`.
+# This script runs in any POSIX shell. A shell starts in 1 ms and needs a tenth of Python's memory.
+# It checks each group before a signal, because a process ID may be reused.
+# `kill -s NAME --` is portable, but dash does not accept `--` after `-NAME`.
 _SCRIPT = """
 trap '' HUP INT QUIT TERM PIPE TSTP
 groups=' '
@@ -48,7 +48,7 @@ for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 
 
 class Reaper:
-    """The helper process of this process, shared by all its children. Thread-safe."""
+    """A helper process that kills the children if this process dies. It is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -57,12 +57,12 @@ class Reaper:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the helper, or None if it does not run."""
+        """Return the process ID of the helper, or None if it is not running."""
         return None if self._process is None else self._process.pid
 
     @property
     def watched(self) -> int:
-        """The number of watched process groups."""
+        """Return how many process groups are watched."""
         return len(self._groups)
 
     def add(self, group: int) -> None:
@@ -73,7 +73,7 @@ class Reaper:
                 self._start()
 
     def remove(self, group: int) -> None:
-        """Stop watching a group that is gone, because its id may be reused."""
+        """Stop watching a group that has ended, because its ID may be reused."""
         with self._lock:
             self._groups.discard(group)
             if not self._groups:
@@ -82,13 +82,13 @@ class Reaper:
                 self._start()
 
     def reset_after_fork(self) -> None:
-        """Forget the helper and its groups in a fork, because they belong to the parent."""
+        """Forget the helper in a forked process, because it belongs to the parent."""
         process, self._process = self._process, None
         self._lock = threading.RLock()
         self._groups.clear()
         if process is not None:
             _get_stdin(process).close()
-            process.returncode = 0  # keeps this fork from waiting for the helper, which is a child of the parent
+            process.returncode = 0  # the helper is a child of the parent, so this process must not wait for it
 
     def _start(self) -> None:
         self._stop()

@@ -54,7 +54,7 @@ class Accounting(ctypes.Structure):
 
 
 def load_kernel32() -> Any:
-    """Load the job functions with their argument types. A handle is as wide as a pointer."""
+    """Load the Windows job functions with their argument types. A handle has the size of a pointer."""
     handle, number, pointer = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
     library = ctypes.WinDLL("kernel32", use_last_error=True)
     library.CreateJobObjectW.restype = handle
@@ -68,7 +68,7 @@ def load_kernel32() -> Any:
 
 
 class WindowsJob:
-    """A process and all processes it starts. Holds only the process itself if the system does not allow a job."""
+    """A process and all processes that it starts. If the system does not allow a job, it is only the process itself."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -86,10 +86,10 @@ class WindowsJob:
             self.close()
 
     def watch(self) -> None:
-        """Do nothing, because the job ends with its last handle, which this process holds."""
+        """Do nothing, because Windows ends the job when this process dies."""
 
     def wait(self) -> None:
-        """Wait for the process to exit. The system does not reuse its id while this handle is open."""
+        """Wait until the process has exited. Windows does not reuse its ID while the handle is open."""
         self._process.wait()
 
     def terminate(self) -> None:
@@ -112,7 +112,7 @@ class WindowsJob:
         return bool(has_counts) and counts.ActiveProcesses > 0
 
     def close(self) -> None:
-        """Close the job, which ends all its remaining processes."""
+        """Close the job, which ends all its processes."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._kernel.CloseHandle(handle)
