@@ -288,7 +288,7 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
     if auth is None:
         return options | {"headers": headers or None}
     if any(name.lower() == "authorization" for name in headers):
-        raise ValueError("pass either auth= or an Authorization header, not both")
+        raise ValueError("headers= contains Authorization, but auth= is also set. Pass only one of them")
     parts = urlsplit(target.url)
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         log.warning("the credentials for %s are sent unencrypted. Use https", parts.netloc)

@@ -65,9 +65,9 @@ def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> Sc
     except jsonschema_rs.ValidationError as error:
         if error.kind.name == "format" and isinstance(error.instance, str):
             raise UnusableSchema(f"unsupported pattern: {clip(error.instance)}") from None
-        raise UnusableSchema(f"not a schema: {_first_line(error)}") from None
+        raise UnusableSchema(f"invalid schema: {_first_line(error)}") from None
     except (ValueError, jsonschema_rs.ReferencingError) as error:
-        raise UnusableSchema(f"not a schema: {_first_line(error)}") from None
+        raise UnusableSchema(f"invalid schema: {_first_line(error)}") from None
     return SchemaValidator(plan, validator, limits)
 
 

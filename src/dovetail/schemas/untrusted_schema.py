@@ -111,7 +111,7 @@ class SchemaPlan(Struct, frozen=True):
 def read_schema(schema: Any, limits: SchemaLimits) -> SchemaPlan:
     """Analyse a schema. Raise UnusableSchema if it is not safe to use."""
     if not isinstance(schema, dict):
-        raise UnusableSchema("the schema must be an object")
+        raise UnusableSchema("invalid schema: the schema must be an object")
     _check_size(schema, limits)
     return _SchemaReader(cast("dict[str, Any]", schema), limits).read()
 
@@ -127,7 +127,7 @@ def _check_size(schema: Any, limits: SchemaLimits) -> None:
     try:
         size = len(encode(schema))
     except (TypeError, ValueError):
-        raise UnusableSchema("the schema is not valid JSON") from None
+        raise UnusableSchema("invalid schema: not valid JSON") from None
     if size > limits.max_bytes:
         raise UnusableSchema(f"the schema has {size} bytes, more than the limit of {limits.max_bytes}")
 
@@ -231,7 +231,7 @@ class _SchemaReader:
 
     def _check_target(self, target: Any, ref: str) -> Any:
         if not isinstance(target, dict | bool):
-            raise UnusableSchema(f"the schema refers to a definition that does not exist: {clip(ref)}")
+            raise UnusableSchema(f"invalid schema: it refers to a definition that does not exist: {clip(ref)}")
         return target
 
     def _get_index(self, schema: Any, base: str) -> int:

@@ -60,9 +60,9 @@ class ASGIOptions(TypedDict, total=False):
     cors_origins: Collection[str]  # web origins whose scripts may read responses
     response_mode: Literal["auto", "json", "sse"]  # "auto" by default
     sessions: bool  # True by default. False serves handshake clients without sessions
-    health: bool  # True by default. If False, handshake clients get no sessions
-    http_sse: bool  # False by default. If True, the application serves /live and /ready
-    fallback: "ASGIApp | None"  # True by default. Also serve the older HTTP+SSE transport
+    health: bool  # False by default. True also serves /live and /ready
+    http_sse: bool  # True by default. False turns off the older HTTP+SSE transport
+    fallback: "ASGIApp | None"  # ASGI application for all other paths
 
 
 class HTTPServerOptions(ASGIOptions, total=False):

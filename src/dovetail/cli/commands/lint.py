@@ -82,7 +82,7 @@ def _find_schema_error(schema: Any) -> str | None:
     try:
         compile_schema(schema)
     except UnusableSchema as exc:
-        return str(exc) if str(exc).startswith(("not a schema", "reference to a missing schema")) else None
+        return str(exc) if str(exc).startswith("invalid schema") else None
     return None
 
 
