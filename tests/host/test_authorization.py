@@ -1,20 +1,24 @@
 """Test authorization: the policy, then grants, then the user, and checking changed arguments again."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from dovetail import Policy, PolicyError, Server, argument, rule
+from dovetail.auth import Principal
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentRequest, Deny
-from dovetail.host.consent.grants import GrantStore
+from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.terminal_consent import TerminalConsent
 from dovetail.host.events import EventEmitter, HostEvent
+from dovetail.host.gateway.caller_pins import get_caller_id
 from dovetail.host.host import Host
 from dovetail.host.policy.policy import PolicyRequest
+from dovetail.protocol.exchange import Caller
 from dovetail.storage import lock_path
 from dovetail.types import Tool
 from dovetail.wire.base import replace
@@ -171,3 +175,82 @@ async def test_a_trusted_server_starts_though_what_destroys_is_denied() -> None:
     async with Host(policy=Policy("allow", [rule("deny", destructive=True)])) as host:
         host.add("s", app, trusted=True)
         assert (await host.call("s.read")).content[0].text == "read"
+
+
+# Answers about the calls of gateway callers
+
+
+@pytest.mark.parametrize("scope", ["session", "project", "always"])
+async def test_an_answer_about_an_anonymous_caller_counts_once(tmp_path: Path, scope: Any) -> None:
+    grants, person = GrantStore(tmp_path / "grants.json"), Person(Allow(scope), Deny())
+    one = desk(Policy("ask"), person, grants=grants)
+    anonymous = replace(ASKED, caller=get_caller_id(Caller("2026-07-28", True)))
+    await one.authorize(anonymous, TOOL)
+    with pytest.raises(PolicyError):
+        await one.authorize(anonymous, TOOL)
+    assert grants.list() == []
+
+
+@pytest.mark.parametrize("scope", ["session", "project", "always"])
+async def test_an_answer_about_a_session_is_not_written_to_the_file(tmp_path: Path, scope: Any) -> None:
+    grants = GrantStore(tmp_path / "grants.json")
+    caller = get_caller_id(Caller("2025-11-25", False, session_id="s1"))
+    await desk(Policy("ask"), Person(Allow(scope)), grants=grants).authorize(replace(ASKED, caller=caller), TOOL)
+    assert [grant.scope for grant in grants.list()] == ["session"]
+    assert GrantStore(tmp_path / "grants.json").list() == []
+
+
+async def test_a_grant_of_a_caller_for_its_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    grants, day = GrantStore(), 86_400.0
+    answers = (
+        Allow("session"),
+        Allow("session", expires_in=60.0),
+        Allow("session", expires_in=9 * day),
+        Allow("always"),
+    )
+    one = desk(Policy("ask"), Person(*answers), grants=grants)
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    for tool in "abcd":
+        await one.authorize(replace(ASKED, tool=tool, caller="ada"), None)
+    ends = {grant.tool: grant.expires_at for grant in grants.list()}
+    assert ends == {"a": 1000.0 + day, "b": 1060.0, "c": 1000.0 + day, "d": None}
+
+
+def test_no_principal_has_the_id_of_another_caller() -> None:
+    names = ["anonymous", "session:s1", "s1", "principal:anonymous", "principal:principal:anonymous", "principal:"]
+    callers = [Caller("2026-07-28", True), Caller("2025-11-25", False, session_id="s1")]
+    callers += [Caller("2026-07-28", True, principal=Principal(name)) for name in names]
+    assert len({get_caller_id(caller) for caller in callers}) == len(callers)
+    assert get_caller_id(Caller("2026-07-28", True, principal=Principal("ada"), session_id="s1")) == "ada"
+
+
+async def test_a_grant_for_one_call_blocks_no_other_work_while_its_file_is_locked(tmp_path: Path) -> None:
+    grants = GrantStore(tmp_path / "grants.json")
+    grants.add(Grant.from_request(ASKED, "", scope="once"))
+    held, released = threading.Event(), threading.Event()
+
+    def hold_lock() -> bool:
+        with lock_path(tmp_path / "grants.json"):
+            held.set()
+            return released.wait(3.0)
+
+    one = desk(Policy("ask"), Person(), grants=grants)
+    holder = asyncio.create_task(asyncio.to_thread(hold_lock))
+    await asyncio.to_thread(held.wait)
+    authorizing = asyncio.create_task(one.authorize(ASKED))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    released.set()  # not reached while the loop waits for the lock
+    assert await holder
+    assert "grant" in (await authorizing).reason
+    assert grants.list() == []
+
+
+async def test_a_grant_for_one_call_is_used_once_by_concurrent_calls(tmp_path: Path) -> None:
+    grants = GrantStore(tmp_path / "grants.json")
+    grants.add(Grant.from_request(ASKED, "", scope="once"))
+    person = Person(*[Deny()] * 7)
+    one = desk(Policy("ask"), person, grants=grants)
+    outcomes = await asyncio.gather(*(one.authorize(ASKED) for _ in range(8)), return_exceptions=True)
+    assert sum(not isinstance(outcome, PolicyError) for outcome in outcomes) == 1
+    assert len(person.asked) == 7

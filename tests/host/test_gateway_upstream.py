@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from dovetail import Client, MCPError, Policy, PolicyError, RemoteError, Server, ToolError, argument, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.errors import NotFound
+from dovetail.host import read_audit_log
 from dovetail.host.consent.consent import AllowWithChanges
 from dovetail.host.host import Host, get_parts
 from dovetail.host.qualified_names import make_model_name
+from dovetail.protocol.recording_format import Event
 from host.polling import TIMEOUT_S, wait_until
 from host.upstream_server import UpstreamServer
 from scripted_server import ScriptedServer, serve_on_socket
@@ -181,6 +184,144 @@ async def test_suggestions_for_what_may_not_be_used(eras: tuple[str, str], kept:
             await host.complete("far", "kind", "x", prompt="greet")
         with pytest.raises(RemoteError, match=r"note:{none}"):
             await client.complete("number", "x", template="far+note:{none}")
+
+
+def library() -> Server:
+    """A server whose completions show what it has."""
+    app = Server("library")
+
+    @app.resource("secret://{name}")
+    def secret(name: str) -> str:
+        return name
+
+    @app.resource("files://{folder}/{name}")
+    def file(folder: str, name: str) -> str:
+        return f"{folder}/{name}"
+
+    @app.prompt
+    def report(company: str, topic: str) -> str:
+        return f"{company} {topic}"
+
+    @app.completion("secret://{name}", "name")
+    def names(value: str) -> list[str]:
+        return ["aurora"]
+
+    @app.completion("files://{folder}/{name}", "name")
+    def files(value: str, known: dict[str, str]) -> list[str]:
+        return [f"file of {known.get('folder')}"]
+
+    @app.completion("report", "topic")
+    def topics(value: str, known: dict[str, str]) -> list[str]:
+        return [f"plans of {known.get('company')}"]
+
+    return app
+
+
+@asynccontextmanager
+async def library_clients(
+    eras: tuple[str, str], *rules: Any, paths: Sequence[str | None] = (None, "lib")
+) -> AsyncGenerator[tuple[list[tuple[str, Client]], Host]]:
+    """The clients of the merged gateway and of the gateway for this server alone, with their prefix of URIs."""
+    async with Host(policy=allowing(*rules)) as host, asyncio.timeout(TIMEOUT_S):
+        host.add("lib", library(), protocol_version=eras[1])
+        apps = [host.as_server(server=only) for only in paths]
+        clients = [Client(app, protocol_version=eras[0]) for app in apps]
+        for client in clients:
+            await client.connect()
+        yield [("" if only else "lib+", client) for only, client in zip(paths, clients, strict=True)], host
+        for client, app in zip(clients, apps, strict=True):
+            await client.close()
+            await app.stop()
+
+
+@pytest.mark.parametrize("verdict", ["deny", "hide"])
+async def test_a_second_name_in_a_reference_does_not_hide_the_first(eras: tuple[str, str], verdict: Any) -> None:
+    async with library_clients(eras, rule(verdict, tool="secret://*")) as (clients, _):
+        for prefix, client in clients:
+            for extra in ({}, {"name": "x"}, {"name": "report"}):
+                ref = {"type": "ref/resource", "uri": f"{prefix}secret://{{name}}", **extra}
+                argument_given = {"name": "name", "value": ""}
+                with pytest.raises(RemoteError):
+                    await client.request("completion/complete", {"ref": ref, "argument": argument_given})
+
+
+async def test_a_completion_gets_only_the_reference_that_was_judged(eras: tuple[str, str]) -> None:
+    seen: list[Any] = []
+    app = library()
+
+    @app.middleware
+    async def watch(exchange: Any, call_next: Any) -> Any:
+        if exchange.method == "completion/complete":
+            seen.append(exchange.params["ref"])
+        return await call_next(exchange)
+
+    async with Host(policy=allowing()) as host, asyncio.timeout(TIMEOUT_S):
+        host.add("lib", app, protocol_version=eras[1])
+        served = host.as_server()
+        async with Client(served, protocol_version=eras[0]) as client:
+            ref = {"type": "ref/resource", "uri": "lib+secret://{name}", "name": "x"}
+            await client.request("completion/complete", {"ref": ref, "argument": {"name": "name", "value": ""}})
+        await served.stop()
+    assert seen == [{"type": "ref/resource", "uri": "secret://{name}"}]
+
+
+@pytest.mark.parametrize(
+    ("kept", "company", "is_allowed"),
+    [
+        (rule("deny", tool="report", when=argument("/company").equals("rival")), "rival", False),
+        (rule("deny", tool="report", when=argument("/company").equals("rival")), "acme", True),
+        (rule("deny", tool="report", unless=argument("/company").equals("acme")), "rival", False),
+        (rule("deny", tool="report", unless=argument("/company").equals("acme")), "acme", True),
+        (rule("deny", tool="report", unless=argument("/company").equals("acme")), None, True),
+    ],
+    ids=str,
+)
+async def test_the_context_of_a_completion_obeys_the_rules_for_arguments(
+    kept: Any, company: str | None, is_allowed: bool
+) -> None:
+    context = {} if company is None else {"company": company}
+    async with library_clients((NEW, NEW), kept) as ([(_, client), _], host):
+        if is_allowed:
+            completion = await host.complete("lib", "topic", "", prompt="report", context=context)
+            assert completion.values == [f"plans of {company}"]
+            completion = await client.complete("topic", "", prompt="lib__report", context=context)
+            assert completion.values == [f"plans of {company}"]
+            return
+        with pytest.raises(PolicyError):
+            await host.complete("lib", "topic", "", prompt="report", context=context)
+        with pytest.raises(RemoteError):
+            await client.complete("topic", "", prompt="lib__report", context=context)
+
+
+async def test_the_context_of_a_completion_obeys_the_rules_for_uris() -> None:
+    denied, template = rule("deny", tool="files://private/*"), "files://{folder}/{name}"
+    async with library_clients((NEW, NEW), denied) as (clients, host):
+        for prefix, client in clients:
+            uri, open_folder = f"{prefix}{template}", {"folder": "open"}
+            assert (await client.complete("name", "", template=uri, context=open_folder)).values == ["file of open"]
+            with pytest.raises(RemoteError):
+                await client.complete("name", "", template=uri, context={"folder": "private"})
+        with pytest.raises(PolicyError):
+            await host.complete("lib", "name", "", template=template, context={"folder": "private"})
+        with pytest.raises(ValueError, match="template="):
+            await host.complete("lib", "name", "", template=template, prompt="report")
+
+
+async def test_a_read_without_arguments_obeys_rules_with_conditions(eras: tuple[str, str]) -> None:
+    guarded = rule("deny", tool="secret://*", unless=argument("/reviewed").equals(True))
+    async with library_clients(eras, guarded) as (clients, host):
+        for prefix, client in clients:
+            with pytest.raises(RemoteError):
+                await client.read_resource(f"{prefix}secret://x")
+            with pytest.raises(MCPError):
+                await client.complete("name", "", template=f"{prefix}secret://{{name}}")
+            assert await client.read_resource(f"{prefix}files://a/b")
+        with pytest.raises(PolicyError):
+            await host.read_resource("lib", "secret://x")
+    never = rule("deny", tool="secret://*", when=argument("/forced").equals(True))
+    async with library_clients(eras, never) as (clients, _):
+        for prefix, client in clients:
+            assert await client.read_resource(f"{prefix}secret://x")
 
 
 @pytest.mark.parametrize("verdict", ["deny", "hide"])
@@ -408,6 +549,88 @@ async def test_gateways_with_the_same_keys_accept_each_others_answers(
         if outcome == "complete":  # and once in the whole process
             assert (await client.request("tools/call", call | answer))["resultType"] == "input_required"
         assert far.calls + other_far.calls == (["add"] if outcome == "complete" else [])
+
+
+async def test_the_first_of_two_answers_is_good_once() -> None:
+    """A changed definition is asked about first, and the call second."""
+    ran: list[str] = []
+    async with gateway((NEW, NEW), Policy("allow"), elicitation_handler=lambda _: None) as (client, far, host):
+        call = {"name": "far__add", "arguments": {"a": 1}}
+        assert (await client.request("tools/call", call))["resultType"] == "complete"
+        await changed(host, lambda: swap(far, ran))
+        first = answered(await client.request("tools/call", call), "once")
+        get_parts(host).authorizer.policy = Policy("ask")
+        second = await client.request("tools/call", call | first)
+        assert second["resultType"] == "input_required"
+        get_parts(host).authorizer.policy = Policy("allow")
+        with pytest.raises(RemoteError):
+            await client.request("tools/call", call | first)
+        assert ran == []
+        get_parts(host).authorizer.policy = Policy("ask")
+        assert (await client.request("tools/call", call | answered(second, "once")))["resultType"] == "complete"
+        assert len(ran) == 1
+
+
+async def test_an_answer_that_was_no_cannot_become_yes() -> None:
+    async with gateway((NEW, NEW), Policy("ask"), elicitation_handler=lambda _: None) as (client, far, _):
+        call = {"name": "far__add", "arguments": {"a": 1}}
+        asked = await client.request("tools/call", call)
+        assert (await client.request("tools/call", call | answered(asked, "no")))["isError"]
+        again = await client.request("tools/call", call | answered(asked, "once"))
+        assert again["resultType"] == "input_required"
+        assert far.calls == []
+
+
+async def test_an_answer_is_for_the_server_that_was_named() -> None:
+    """Two gateways with the same keys have servers of the same name."""
+    async with (
+        testing.serve(UpstreamServer(), transport="http") as one,
+        testing.serve(UpstreamServer(), transport="http") as other,
+    ):
+        results: list[Any] = []
+        call, answer = {"name": "far__add", "arguments": {"a": 1}}, {}
+        for url in (one, one, other):
+            async with Host(policy=Policy("ask")) as host, asyncio.timeout(TIMEOUT_S):
+                host.add("far", url)
+                app = host.as_server(secret_keys=["a" * 32])
+                async with Client(app, elicitation_handler=lambda _: None) as client:
+                    results.append(await client.request("tools/call", call | answer))
+                    answer = answered(await client.request("tools/call", call), "once")
+                await app.stop()
+    assert [result["resultType"] for result in results] == ["input_required", "complete", "input_required"]
+
+
+async def test_a_principal_called_anonymous_is_not_every_anonymous_caller() -> None:
+    asked: list[str] = []
+
+    def elicit(name: str) -> Any:
+        def answer(_: Any) -> Any:
+            asked.append(name)
+            return {"allow": "session"}
+
+        return answer
+
+    async with Host() as host, asyncio.timeout(TIMEOUT_S):
+        host.add("far", UpstreamServer())
+        for principal in (Principal("anonymous"), None, Principal("anonymous")):
+            name = str(principal)
+            async with testing.connect(
+                host.as_server(), principal=principal, protocol_version=NEW, elicitation_handler=elicit(name)
+            ) as client:
+                assert not (await client.call_tool("far__add", {"a": 1})).is_error
+    assert asked == ["anonymous", "None"]
+
+
+async def test_a_result_that_is_forwarded_as_bytes_is_in_the_audit_log(eras: tuple[str, str], tmp_path: Path) -> None:
+    async with Host(policy=Policy("allow"), audit_log=tmp_path / "audit.jsonl") as host, asyncio.timeout(TIMEOUT_S):
+        host.add("far", UpstreamServer(), protocol_version=eras[1])
+        app = host.as_server()
+        async with Client(app, protocol_version=eras[0]) as client:
+            await client.call_tool("far__add", {"a": 1})
+        await app.stop()
+    entries = [*read_audit_log(tmp_path / "audit.jsonl")]
+    decisions = [entry.data["kind"] for entry in entries if isinstance(entry, Event) and entry.event == "decision"]
+    assert [kind for kind in decisions if kind.startswith("tool.")] == ["tool.call", "tool.result"]
 
 
 async def test_between_two_rounds_the_policy_is_asked_again() -> None:

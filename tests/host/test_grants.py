@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dovetail.host.consent.grants import Grant, GrantStore, Scope, build_argument_shape, matches_shape
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.wire.base import replace
+from dovetail.wire.codec import convert as real_convert
 
 NOW = 1_800_000_000.0
 QUESTION = PolicyRequest(
@@ -199,3 +200,70 @@ def test_a_grant_for_exact_arguments_fixes_all_of_them() -> None:
     assert Grant.from_request(QUESTION, "f").arguments is None
     fixed = {"repo": {"const": "octo/app"}, "title": {"const": "x"}}
     assert Grant.from_request(QUESTION, "f", exact_arguments=True).arguments == fixed
+
+
+# Many grants and callers
+
+
+def test_a_caller_with_too_many_grants_loses_its_oldest() -> None:
+    grants = GrantStore()
+    ada = replace(QUESTION, caller="ada")
+    grants.add(Grant.from_request(replace(QUESTION, caller="bob"), "f", scope="session"))
+    for number in range(300):
+        grants.add(Grant.from_request(ada, f"f{number}", scope="session"))
+    assert grants.find(ada, "f0") is None
+    assert grants.find(ada, "f299") is not None
+    assert grants.find(replace(QUESTION, caller="bob"), "f") is not None
+    assert len(grants.list()) < 300
+
+
+def test_the_user_of_the_host_keeps_all_grants() -> None:
+    grants = GrantStore()
+    for number in range(300):
+        grants.add(Grant.from_request(QUESTION, f"f{number}", scope="session"))
+    assert len(grants.list()) == 300
+    assert grants.find(QUESTION, "f0") is not None
+
+
+def test_callers_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.host.consent.grants._MAX_CALLERS", 10)
+    grants = GrantStore()
+    grants.add(Grant.from_request(QUESTION, "f", scope="session"))
+    for number in range(50):
+        grants.add(Grant.from_request(replace(QUESTION, caller=f"caller {number}"), "f", scope="session"))
+    assert len(grants.list()) == 10
+    assert grants.find(QUESTION, "f") is not None
+    assert grants.find(replace(QUESTION, caller="caller 49"), "f") is not None
+    assert grants.find(replace(QUESTION, caller="caller 0"), "f") is None
+
+
+def test_the_same_answer_twice_is_one_grant() -> None:
+    grants = GrantStore()
+    for _ in range(3):
+        grants.add(Grant.from_request(QUESTION, "f1", scope="session"))
+    grants.add(Grant.from_request(QUESTION, "f1", scope="session", exact_arguments=True))
+    assert len(grants.list()) == 2
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_stored_grants_are_parsed_only_when_they_have_changed(
+    tmp_path: Path, in_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[Any] = []
+
+    def convert(*args: Any, **options: Any) -> Any:
+        parsed.append(args)
+        return real_convert(*args, **options)
+
+    monkeypatch.setattr("dovetail.host.consent.grants.convert", convert)
+    grants = GrantStore(tmp_path / "grants.json" if in_file else None)
+    for number in range(20):
+        grants.add(Grant.from_request(replace(QUESTION, caller=f"caller {number}"), "f1", scope="always"))
+    for _ in range(5):
+        assert grants.find(replace(QUESTION, caller="caller 7"), "f1") is not None
+    assert len(parsed) == 20
+    other = GrantStore(tmp_path / "grants.json") if in_file else grants
+    assert other.revoke(tool="create_issue") == 20
+    assert grants.find(replace(QUESTION, caller="caller 7"), "f1") is None
+    grants.add(Grant.from_request(QUESTION, "f1", scope="always"))
+    assert grants.find(QUESTION, "f1") is not None

@@ -16,9 +16,9 @@ def test_the_text_is_the_same_whatever_else_is_known() -> None:
     assert one == other == "https://a.example#ada"
     assert hash(one) == hash(other)
     assert (
-        compute_binding(one, "m", {})
-        == compute_binding(other, "m", {})
-        == compute_binding("https://a.example#ada", "m", {})
+        compute_binding(one, (), "m", {})
+        == compute_binding(other, (), "m", {})
+        == compute_binding("https://a.example#ada", (), "m", {})
     )
     wider = replace_scopes(one, ["x", "y"])
     assert wider == one

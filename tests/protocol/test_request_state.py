@@ -22,7 +22,7 @@ from dovetail.protocol.request_state import (
 )
 
 OLD, NEW = "the older of two secrets", b"the newer of two secrets"
-BOUND = compute_binding("alice", "tools/call", {"name": "book", "arguments": {"flight": "OS1"}})
+BOUND = compute_binding("alice", ("shop",), "tools/call", {"name": "book", "arguments": {"flight": "OS1"}})
 REFUSAL = "Invalid params: requestState is not valid for this request"
 
 json_values = st.recursive(
@@ -131,7 +131,8 @@ def test_a_state_expires(now: float, open: bool) -> None:
 def request(**changes: Any) -> bytes:
     params = {"name": "book", "arguments": {"flight": "OS1"}, "uri": None, "_meta": {"progressToken": 1}}
     principal, method = changes.pop("principal", "alice"), changes.pop("method", "tools/call")
-    return compute_binding(principal, method, params | changes)
+    server = changes.pop("server", ("shop",))
+    return compute_binding(principal, server, method, params | changes)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,9 @@ def request(**changes: Any) -> bytes:
         {"principal": None},
         {"principal": "bob"},
         {"principal": ""},
+        {"server": ("other",)},
+        {"server": ("shop", "")},
+        {"server": ()},
         {"method": "prompts/get"},
         {"name": "cancel"},
         {"name": None},

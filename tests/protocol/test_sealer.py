@@ -15,21 +15,21 @@ SEALER = Sealer(OLD, purpose="test")
 
 @given(st.binary(max_size=100), st.binary(max_size=20), st.none() | st.floats(1, 2**40))
 def test_a_value_opens_in_its_context_until_it_expires(data: bytes, context: bytes, expires_at: float | None) -> None:
-    assert SEALER.open(SEALER.seal(data, context, expires_at), context) == data
-    assert SEALER.open_text(SEALER.seal_text(data, context, expires_at), context) == data
+    assert SEALER.open(SEALER.seal(data, context, expires_at), context, 0.0) == data
+    assert SEALER.open_text(SEALER.seal_text(data, context, expires_at), context, 0.0) == data
 
 
 @pytest.mark.parametrize(
     "open_value",
     [
-        lambda sealed: SEALER.open(sealed, b"other"),
+        lambda sealed: SEALER.open(sealed, b"other", 0.0),
         lambda sealed: SEALER.open(sealed, b"context", 600.0),
-        lambda sealed: Sealer(OLD, purpose="other").open(sealed, b"context"),
-        lambda sealed: Sealer(NEW, purpose="test").open(sealed, b"context"),
-        lambda sealed: Sealer(purpose="test").open(sealed, b"context"),
-        lambda sealed: SEALER.open(sealed[:-1], b"context"),
-        lambda sealed: SEALER.open(sealed + b"x", b"context"),
-        lambda sealed: SEALER.open(b"", b"context"),
+        lambda sealed: Sealer(OLD, purpose="other").open(sealed, b"context", 0.0),
+        lambda sealed: Sealer(NEW, purpose="test").open(sealed, b"context", 0.0),
+        lambda sealed: Sealer(purpose="test").open(sealed, b"context", 0.0),
+        lambda sealed: SEALER.open(sealed[:-1], b"context", 0.0),
+        lambda sealed: SEALER.open(sealed + b"x", b"context", 0.0),
+        lambda sealed: SEALER.open(b"", b"context", 0.0),
     ],
 )
 def test_a_value_opens_only_for_its_key_purpose_and_context(open_value: Callable[[bytes], bytes]) -> None:
@@ -43,7 +43,7 @@ def test_an_unknown_format_version_is_an_error_that_names_it() -> None:
     sealed = SEALER.seal(b"data", b"")
     assert sealed[0] == 1
     with pytest.raises(UnsealError, match=r"version.*\b7\b"):
-        SEALER.open(b"\x07" + sealed[1:], b"")
+        SEALER.open(b"\x07" + sealed[1:], b"", 0.0)
 
 
 def test_every_byte_is_protected() -> None:
@@ -52,23 +52,29 @@ def test_every_byte_is_protected() -> None:
         changed = bytearray(sealed)
         changed[place] ^= 1
         with pytest.raises(UnsealError):
-            SEALER.open(bytes(changed), b"")
+            SEALER.open(bytes(changed), b"", 0.0)
 
 
 def test_keys_rotate_newest_first() -> None:
     rotating = Sealer([NEW, OLD], purpose="test")
-    assert rotating.open(SEALER.seal(b"data", b""), b"") == b"data"
-    assert Sealer(NEW, purpose="test").open(rotating.seal(b"data", b""), b"") == b"data"
+    assert rotating.open(SEALER.seal(b"data", b""), b"", 0.0) == b"data"
+    assert Sealer(NEW, purpose="test").open(rotating.seal(b"data", b""), b"", 0.0) == b"data"
     with pytest.raises(UnsealError):
-        SEALER.open(rotating.seal(b"data", b""), b"")
+        SEALER.open(rotating.seal(b"data", b""), b"", 0.0)
 
 
 def test_a_text_has_one_spelling() -> None:
     text = SEALER.seal_text(b"dat", b"")
     for other in (text + "=", text.rstrip("=") + "\n", text.replace("-", "+").replace("_", "/") + " ", "\u00e9", "a"):
         with pytest.raises(UnsealError):
-            SEALER.open_text(other, b"")
-    assert SEALER.open(base64.urlsafe_b64decode(text), b"") == b"dat"
+            SEALER.open_text(other, b"", 0.0)
+    assert SEALER.open(base64.urlsafe_b64decode(text), b"", 0.0) == b"dat"
+
+
+def test_a_value_cannot_be_opened_without_the_time() -> None:
+    for open_value, sealed in ((SEALER.open, SEALER.seal(b"", b"")), (SEALER.open_text, SEALER.seal_text(b"", b""))):
+        with pytest.raises(TypeError):
+            open_value(sealed, b"")  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize("short", ["", "fifteen bytes..", b"\x00" * 15])

@@ -686,3 +686,115 @@ def test_to_need_nothing_is_a_mistake() -> None:
         with pytest.raises(ValueError, match="state"):
             InputRequired(*nothing)
     assert InputRequired(request_state="").request_state == ""
+
+
+# Answers of earlier rounds
+
+
+async def pay(ctx: Context) -> str:
+    amount = await ctx.elicit("How much?", int, key="amount")
+    await ctx.once("checked", lambda: amount <= 5)
+    await ctx.elicit("Sure?", bool, key="sure")
+    return f"paid {amount}"
+
+
+async def test_an_answer_of_an_earlier_round_cannot_be_replaced() -> None:
+    client = Client(app_with(pay))
+    first = await client.call("run")
+    second = await client.call(
+        "run", requestState=first["requestState"], inputResponses={"amount": accept({"value": 5})}
+    )
+    answers = {"sure": accept({"value": True}), "amount": accept({"value": 1_000_000})}
+    result = await client.call("run", requestState=second["requestState"], inputResponses=answers)
+    assert text(result) == "paid 5"
+
+
+async def test_a_function_that_asks_again_gets_the_new_answer() -> None:
+    async def pick(ctx: Context) -> Any:
+        answer = ctx.input_responses.get("number")
+        if answer is None or answer["content"]["value"] < 3:
+            return InputRequired({"number": Elicit("At least 3?", int)})
+        return f"{answer['content']['value']}"
+
+    client = Client(app_with(pick))
+    result = await client.call("run")
+    for number in (1, 2, 7):
+        assert result["resultType"] == "input_required"
+        responses = {"number": accept({"value": number})}
+        result = await client.call("run", requestState=result["requestState"], inputResponses=responses)
+    assert text(result) == "7"
+
+
+# States of other servers
+
+
+def shop(name: str, **options: Any) -> Server:
+    app = Server(name, **options)
+
+    @app.tool
+    async def buy(ctx: Context) -> str:
+        paid = await ctx.once("paid", lambda: name)
+        await ctx.elicit("Sure?", bool, key="sure")
+        return f"{name} sells, paid at {paid}"
+
+    @app.prompt("buy")
+    async def buy_prompt(ctx: Context) -> str:
+        await ctx.elicit("Sure?", bool, key="sure")
+        return name
+
+    return app
+
+
+SURE = {"sure": accept({"value": True})}
+
+
+async def buy(app: Server, tool: str, state: str | None = None) -> dict[str, Any]:
+    params = {} if state is None else {"requestState": state, "inputResponses": SURE}
+    return await Client(app).call(tool, **params)
+
+
+@pytest.mark.parametrize(
+    ("sealed_by", "sent_to"),
+    [("cheap_buy", "dear_buy"), ("cheap_buy", "buy"), ("buy", "cheap_buy"), ("twin_buy", "dear_buy")],
+)
+async def test_a_state_of_a_mounted_server_is_refused_by_other_servers(sealed_by: str, sent_to: str) -> None:
+    app = shop("mall")
+    app.mount(shop("cheap"), "cheap")
+    app.mount(shop("dear"), "dear")
+    app.mount(shop("dear"), "twin")
+    state = (await buy(app, sealed_by))["requestState"]
+    with pytest.raises(InvalidParams):
+        await buy(app, sent_to, state)
+    name = {"cheap_buy": "cheap", "twin_buy": "dear"}.get(sealed_by, "mall")
+    assert text(await buy(app, sealed_by, state)) == f"{name} sells, paid at {name}"
+
+
+async def test_a_state_of_a_mounted_prompt_is_valid_for_its_mount_only() -> None:
+    app = Server("mall")
+    app.mount(shop("cheap"), "cheap")
+    app.mount(shop("dear"), "dear")
+    state = (await Client(app).request("prompts/get", {"name": "cheap_buy"}))["requestState"]
+    params = {"requestState": state, "inputResponses": SURE}
+    with pytest.raises(InvalidParams):
+        await Client(app).request("prompts/get", params | {"name": "dear_buy"})
+    result = await Client(app).request("prompts/get", params | {"name": "cheap_buy"})
+    assert result["messages"][0]["content"]["text"] == "cheap"
+
+
+async def test_a_state_is_refused_by_another_server_with_the_same_secret() -> None:
+    keys = ["correct horse battery staple"]
+    state = (await buy(shop("cheap", secret_keys=keys), "buy"))["requestState"]
+    with pytest.raises(InvalidParams):
+        await buy(shop("dear", secret_keys=keys), "buy", state)
+    assert text(await buy(shop("cheap", secret_keys=keys), "buy", state)) == "cheap sells, paid at cheap"
+
+
+async def test_two_mounts_deep_a_state_opens_and_only_there() -> None:
+    app, middle = Server("outer"), Server("middle")
+    middle.mount(shop("cheap"), "a")
+    app.mount(middle, "m")
+    app.mount(shop("cheap"), "m.a")
+    state = (await buy(app, "m_a_buy"))["requestState"]
+    with pytest.raises(InvalidParams):
+        await buy(app, "m.a_buy", state)
+    assert text(await buy(app, "m_a_buy", state)) == "cheap sells, paid at cheap"

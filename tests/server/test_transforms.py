@@ -127,3 +127,69 @@ def test_arguments_that_cannot_be_are_refused_at_mount(
     with pytest.raises(ValueError, match=words):
         app.mount(bank(), transforms={name: Transform(arguments=arguments)})
     app.mount(bank(), transforms={"pay": Transform(arguments={"amount": ArgTransform(value="3")})})
+
+
+# Completions
+
+
+def archive() -> Server:
+    app = Server("archive")
+
+    @app.prompt
+    def report(tenant: str, topic: str) -> str:
+        return f"{tenant} {topic}"
+
+    @app.completion("report", "tenant")
+    def tenants(value: str) -> list[str]:
+        return ["acme", "rival"]
+
+    @app.completion("report", "topic")
+    def topics(value: str, known: dict[str, str]) -> list[str]:
+        return [f"{known.get('tenant')} plans"]
+
+    return app
+
+
+async def complete(app: Server, argument: str, **context: str) -> list[str]:
+    async with Client(app) as client:
+        return (await client.complete(argument, "", prompt="in_report", context=context)).values
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+async def test_a_fixed_argument_stays_fixed_in_completions(is_remote: bool) -> None:
+    app = Server("outer")
+    fixed = {"report": Transform(arguments={"tenant": ArgTransform(value="acme")})}
+    app.mount(Client(archive()) if is_remote else archive(), "in", transforms=fixed)
+    assert await complete(app, "topic") == ["acme plans"]
+    for argument, context in (("tenant", {}), ("topic", {"tenant": "rival"}), ("tenant", {"tenant": "rival"})):
+        with pytest.raises(RemoteError) as caught:
+            await complete(app, argument, **context)
+        assert caught.value.code == -32602
+    await app.stop()
+
+
+async def test_a_renamed_argument_is_renamed_in_the_context_of_completions() -> None:
+    app = Server("outer")
+    renamed = {"report": Transform(arguments={"tenant": ArgTransform(name="customer")})}
+    app.mount(archive(), "in", transforms=renamed)
+    assert await complete(app, "topic", customer="rival") == ["rival plans"]
+    assert await complete(app, "customer") == ["acme", "rival"]
+    for argument, context in (("tenant", {}), ("topic", {"tenant": "rival"})):
+        with pytest.raises(RemoteError) as caught:
+            await complete(app, argument, **context)
+        assert caught.value.code == -32602
+
+
+async def test_a_fixed_value_that_is_not_a_text_is_sent_as_json_in_the_context() -> None:
+    app, inner = Server("outer"), Server("inner")
+
+    @inner.prompt("report")
+    def report(limit: int, topic: str) -> str:
+        return f"{limit} {topic}"
+
+    @inner.completion("report", "topic")
+    def topics(value: str, known: dict[str, str]) -> list[str]:
+        return [f"limit {known['limit']}"]
+
+    app.mount(inner, "in", transforms={"report": Transform(arguments={"limit": ArgTransform(value=3)})})
+    assert await complete(app, "topic") == ["limit 3"]

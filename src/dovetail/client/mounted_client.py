@@ -72,7 +72,7 @@ class ParkedCall:
 
     def __init__(self, exchange: IncomingExchange, send: Send) -> None:
         self.exchange = exchange
-        self.binding_key = compute_binding(exchange.caller.principal, exchange.method, exchange.params)
+        self.binding_key = _compute_binding(exchange)
         self.input_request: InputRequest | None = None
         self._response: asyncio.Future[Any] | None = None
         self._ask_lock = asyncio.Lock()
@@ -109,6 +109,11 @@ class ParkedCall:
 
 
 _ROUND_PARAMS: Final = frozenset({"_meta", "inputResponses", "requestState"})
+
+
+def _compute_binding(exchange: IncomingExchange) -> bytes:
+    # Each client has its own tickets, so the binding needs no server.
+    return compute_binding(exchange.caller.principal, (), exchange.method, exchange.params)
 
 
 class ParkedCalls:
@@ -165,9 +170,7 @@ class ParkedCalls:
 
     def _resume(self, exchange: IncomingExchange) -> ParkedCall:
         call = self._tickets.get(str(exchange.params["requestState"]))
-        if call is None or call.binding_key != compute_binding(
-            exchange.caller.principal, exchange.method, exchange.params
-        ):
+        if call is None or call.binding_key != _compute_binding(exchange):
             raise InvalidParams("Invalid params: requestState is not valid for this request")
         del self._tickets[exchange.params["requestState"]]
         responses: Any = exchange.params.get("inputResponses")

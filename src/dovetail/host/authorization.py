@@ -6,7 +6,7 @@ or a grant allows the call. Arguments that the user edits are checked again.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import PolicyError
@@ -20,10 +20,10 @@ from dovetail.host.consent.consent import (
     is_interactive,
 )
 from dovetail.host.consent.definition_changes import DefinitionChange, diff_definitions, format_changes
-from dovetail.host.consent.grants import Grant, GrantStore
+from dovetail.host.consent.grants import Grant, GrantStore, peek_grant
 from dovetail.host.consent.pins import PinStore, compare_with_pin, fingerprint
 from dovetail.host.events import EventEmitter, HostEvent
-from dovetail.host.gateway.caller_pins import ANONYMOUS, CallerPins
+from dovetail.host.gateway.caller_pins import ANONYMOUS, SESSION_PREFIX, CallerPins
 from dovetail.host.policy.argument_coercion import normalize
 from dovetail.host.policy.policy import Decision, Policy, PolicyRequest, apply_non_interactive, find_limits
 from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits
@@ -33,7 +33,10 @@ from dovetail.wire.base import Struct, replace
 
 _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
 _KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
+# The host does not know when a caller of a gateway has gone, so its grants for a session end after this time.
+_MAX_CALLER_GRANT_S: Final = 86_400.0
 
+T = TypeVar("T")
 AskUser = Callable[[ConsentRequest], Any]
 
 
@@ -239,7 +242,7 @@ class RequestAuthorizer:
     ) -> Authorization:
         if decision.action == "allow":
             return self.allow(request, decision)
-        if self.grants.find(request, current_fingerprint) is not None:
+        if await self._find_grant(request, current_fingerprint) is not None:
             return self.allow(request, decision, "covered by a grant")
         answer = await (ask or self.consent_handler.ask)(build_consent_request(request, decision.reason, details, wait))
         self.emit_answer(request, answer, decision.reason)
@@ -329,17 +332,32 @@ class RequestAuthorizer:
 
     # Methods for grants and pins
 
+    async def _find_grant(self, request: PolicyRequest, current_fingerprint: str) -> Grant | None:
+        grant = peek_grant(self.grants, request, current_fingerprint)
+        if grant is None or grant.scope != "once":
+            return grant
+        return await _store(request, self.grants.find, request, current_fingerprint)
+
     async def _store_grant(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
-        """Store the user's answer as a grant, unless it was for one request only."""
-        if answer.scope != "once" and request.server_identity:
-            new_grant = Grant.from_request(
-                request,
-                current_fingerprint,
-                scope=answer.scope,
-                expires_in=answer.expires_in,
-                exact_arguments=answer.exact_arguments,
-            )
-            await _store(request, self.grants.add, new_grant)
+        """Store a grant, unless the user allowed the request only once.
+
+        A grant for anonymous callers would apply to all of them, so none is stored. A session does not come back, so
+        its grants are not written to the file.
+        """
+        if answer.scope == "once" or not request.server_identity or request.caller == ANONYMOUS:
+            return
+        scope = "session" if request.caller.startswith(SESSION_PREFIX) else answer.scope
+        expires_in = answer.expires_in
+        if request.caller and scope == "session":
+            expires_in = min(_MAX_CALLER_GRANT_S if expires_in is None else expires_in, _MAX_CALLER_GRANT_S)
+        new_grant = Grant.from_request(
+            request,
+            current_fingerprint,
+            scope=scope,
+            expires_in=expires_in,
+            exact_arguments=answer.exact_arguments,
+        )
+        await _store(request, self.grants.add, new_grant)
 
     def _is_pinned(self, request: PolicyRequest, current_fingerprint: str) -> bool:
         """Return whether this tool definition is the one that the caller used last."""
@@ -416,10 +434,10 @@ class RequestAuthorizer:
             raise self._refusal_error(request, decision, text)
 
 
-async def _store(request: PolicyRequest, save: Callable[..., Any], *args: Any) -> None:
-    """Save a file in a thread, because another process may have locked it. Raise PolicyError if this fails."""
+async def _store(request: PolicyRequest, save: Callable[..., T], *args: Any) -> T:
+    """Save in a thread, because another process may have locked the file. Raise PolicyError if saving fails."""
     try:
-        await asyncio.to_thread(save, *args)
+        return await asyncio.to_thread(save, *args)
     except OSError as exc:
         text = f"{request.full_name}: the consent cannot be stored: {exc}"
         raise add_context(PolicyError(text), server=request.server) from exc

@@ -6,7 +6,8 @@ callers.
 
 import sys
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,8 +16,10 @@ from dovetail.errors import PolicyError
 from dovetail.host.audit_log import build_call_event, build_outcome_event
 from dovetail.host.authorization import AskUser, Authorization, RequestAuthorizer
 from dovetail.host.events import EventEmitter
+from dovetail.host.policy.policy import PolicyRequest, Rule
 from dovetail.host.policy.quotas import truncate_result
 from dovetail.host.supervisor import ServerSupervisor
+from dovetail.server.uri_template import expand
 from dovetail.wire.base import replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.raw_message import decode_body
@@ -43,6 +46,8 @@ class CallExecutor:
         decision = self._authorizer.policy.decide(request)
         if isinstance(result, bytes):
             if decision.action == "allow" and (max_bytes is None or len(result) <= max_bytes):
+                if self.events.has_listeners("decision"):
+                    self._authorizer.allow(request, decision)
                 return result
             result = decode_body(result, CallToolResult, "the result of tools/call")
         if max_bytes is not None:
@@ -105,15 +110,48 @@ class ServerUse:
 
 
 def find_denial(
-    authorizer: RequestAuthorizer, supervisor: ServerSupervisor, kind: str, name: str
+    authorizer: RequestAuthorizer,
+    supervisor: ServerSupervisor,
+    kind: str,
+    name: str,
+    arguments: Mapping[str, Any] | None = None,
 ) -> PolicyError | None:
-    """Return the error for an item that the policy always denies or hides. Return None for other items."""
-    request = authorizer.create_request(supervisor, kind, name, None)
+    """Return the error for an item that the policy denies or hides for every call with these arguments. Other arguments
+    and the annotations of the item are not known yet.
+    """
+    request = authorizer.create_request(supervisor, kind, name, arguments)
     decision = authorizer.policy.decide(request)
-    rule = decision.rule
-    # The arguments of the call are not known yet.
-    depends_on_call = rule is not None and bool(rule.when or rule.unless or rule.annotations)
-    if decision.action in ("hide", "deny") and not depends_on_call:
+    if decision.action in ("hide", "deny") and not _depends_on_call(request, decision.rule):
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)
         return add_context(error, server=supervisor.name)
     return None
+
+
+def _depends_on_call(request: PolicyRequest, rule: Rule | None) -> bool:
+    if rule is None:
+        return False
+    if request.kind == "resource.read":
+        return bool(rule.annotations)
+    names = (condition.pointer[1:].partition("/")[0] for condition in (*rule.when, *rule.unless))
+    known_arguments = request.arguments or {}
+    return bool(rule.annotations) or any(name not in known_arguments for name in names)
+
+
+def find_completion_denial(
+    authorizer: RequestAuthorizer,
+    supervisor: ServerSupervisor,
+    prompt: str | None,
+    template: str,
+    arguments: Mapping[str, str],
+) -> PolicyError | None:
+    """Return the error for a completion of a prompt or a resource that the policy denies or hides.
+
+    `arguments` has the values that are known so far. They select the resource of a template.
+    """
+    if prompt is not None:
+        return find_denial(authorizer, supervisor, "prompt.get", prompt, arguments)
+    uris = {template: None}
+    with suppress(ValueError):  # the server may have a template that is not valid
+        uris[expand(template, arguments)] = None
+    denials = (find_denial(authorizer, supervisor, "resource.read", uri) for uri in uris)
+    return next((denial for denial in denials if denial is not None), None)

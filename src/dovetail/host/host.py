@@ -37,7 +37,7 @@ from dovetail.host.consent.inbox import PendingCall, PendingConsent
 from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.postponed_calls import PendingCalls
 from dovetail.host.events import EventEmitter, HostEvent
-from dovetail.host.execution import CallExecutor, ServerUse, find_denial
+from dovetail.host.execution import CallExecutor, ServerUse, find_completion_denial
 from dovetail.host.gateway.gateway import Gateway, GatewayMode
 from dovetail.host.host_catalog import HostCatalog
 from dovetail.host.input_handlers import add_handler_hints
@@ -517,9 +517,11 @@ class Host:
             context: Values of other arguments that the user has already chosen.
         """
         supervisor = self._servers.get(server)
-        item_name = prompt or template or ""
-        kind = "resource.read" if prompt is None else "prompt.get"
-        if (denial := find_denial(self._authorizer, supervisor, kind, item_name)) is not None:
+        if (prompt is None) == (template is None):
+            raise ValueError("pass either prompt= or template=")
+        item_name, known_arguments = prompt or template or "", {**(context or {}), argument: value}
+        denial = find_completion_denial(self._authorizer, supervisor, prompt, item_name, known_arguments)
+        if denial is not None:
             raise denial
         authorization = await self._authorize(supervisor, "completion", item_name)
         async with ServerUse(self._executor, supervisor, authorization) as use:

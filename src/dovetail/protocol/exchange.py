@@ -82,6 +82,8 @@ class IncomingExchange(Exchange, eq=False):
 
     size: int = 0  # size of the message in bytes
     origin: str | None = None  # identifies the caller for limits. None if that is impossible
+    # The name and the prefix of each server of this process that forwarded the request to a mounted server.
+    mount_path: tuple[str, ...] = ()
     emit: Emit | None = None
     ask: Ask | None = None
     close_stream: Callable[[int], Awaitable[None]] | None = None

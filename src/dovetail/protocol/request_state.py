@@ -73,10 +73,13 @@ class RequestStateSealer:
         )
 
 
-def compute_binding(principal: str | None, method: str, params: dict[str, Any]) -> bytes:
-    """Return a digest of the principal, method and parameters that a state belongs to."""
+def compute_binding(principal: str | None, server: Sequence[str], method: str, params: dict[str, Any]) -> bytes:
+    """Return a digest of the request that a state belongs to: its principal, server, method and parameters.
+
+    `server` has the names that identify the server that seals the state.
+    """
     principal_id = None if principal is None else str(principal)
-    bound_values = [principal_id, method, params.get("name"), params.get("uri"), params.get("arguments")]
+    bound_values = [principal_id, [*server], method, params.get("name"), params.get("uri"), params.get("arguments")]
     return _sha256(encode_canonical(bound_values))
 
 

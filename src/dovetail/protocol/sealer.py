@@ -46,7 +46,7 @@ class Sealer:
         expiry = (_NEVER if expires_at is None else int(expires_at)).to_bytes(_EXPIRY_BYTES)
         return _VERSION + key_id + nonce + cipher.encrypt(nonce, expiry + data, context)
 
-    def open(self, sealed: bytes, context: bytes, now: float = 0.0) -> bytes:
+    def open(self, sealed: bytes, context: bytes, now: float) -> bytes:
         """Decrypt the data. Raise UnsealError if it was changed, has expired or is from another context."""
         from cryptography.exceptions import InvalidTag
 
@@ -68,7 +68,7 @@ class Sealer:
         """Encrypt data as URL-safe text."""
         return base64.urlsafe_b64encode(self.seal(data, context, expires_at)).decode("ascii")
 
-    def open_text(self, text: str, context: bytes, now: float = 0.0) -> bytes:
+    def open_text(self, text: str, context: bytes, now: float) -> bytes:
         """Decrypt a text. Raise UnsealError if that is impossible."""
         try:
             sealed = base64.b64decode(text, altchars=b"-_", validate=True)

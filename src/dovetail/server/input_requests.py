@@ -203,8 +203,11 @@ class InputRequired:
 class InputRequests:
     """The questions and answers of one exchange."""
 
-    def __init__(self, exchange: IncomingExchange, sealer: RequestStateSealer, state_ttl: float, debug: bool) -> None:
+    def __init__(
+        self, exchange: IncomingExchange, server_name: str, sealer: RequestStateSealer, state_ttl: float, debug: bool
+    ) -> None:
         self._exchange = exchange
+        self._server_name = server_name
         self._sealer = sealer
         self._state_ttl = state_ttl
         self._debug = debug
@@ -229,13 +232,16 @@ class InputRequests:
             if sealed_state is None
             else self._sealer.open(sealed_state, self._get_binding(), time.time())
         )
-        round_state.input_responses |= responses or {}
+        # The function may have used the answers of earlier rounds, so new answers do not replace them.
+        round_state.input_responses = (responses or {}) | round_state.input_responses
         return round_state
 
     def _get_binding(self) -> bytes:
         if self._state_binding is None:
             exchange = self._exchange
-            self._state_binding = compute_binding(exchange.caller.principal, exchange.method, exchange.params)
+            # Mounted servers share the keys of the server on which they are mounted. The path tells them apart.
+            server = (*exchange.mount_path, self._server_name)
+            self._state_binding = compute_binding(exchange.caller.principal, server, exchange.method, exchange.params)
         return self._state_binding
 
     def begin_round(self) -> None:
@@ -346,6 +352,8 @@ class InputRequests:
 
     def _build_result(self, requests: Mapping[str, AnyInputRequest]) -> InputRequiredResult:
         input_requests = {key: build_input_request(request) for key, request in requests.items()}
+        for key in requests:
+            self.round_state.input_responses.pop(key, None)  # the function asks again, so it needs a new answer
         sealed_state = self._sealer.seal(self.round_state, self._get_binding(), time.time() + self._state_ttl)
         return InputRequiredResult(
             result_type=INPUT_REQUIRED, input_requests=input_requests or None, request_state=sealed_state

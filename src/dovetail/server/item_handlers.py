@@ -206,7 +206,9 @@ class ItemHandlers:
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
     ) -> Any:
         """Bind the arguments and call the function. If an answer is missing, return a result that asks the client."""
-        input_requests = InputRequests(exchange, self.sealer, self._limits.request_state_ttl, self._debug)
+        input_requests = InputRequests(
+            exchange, self._server_name, self.sealer, self._limits.request_state_ttl, self._debug
+        )
         lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value()
         context = Context(exchange, input_requests, self._server_name, lifespan_value)
         while True:

@@ -5,8 +5,9 @@ or URL of the server changes, or the definition that the user saw, the grant no 
 """
 
 import secrets
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -16,6 +17,10 @@ from dovetail.host.policy.policy import PolicyRequest
 from dovetail.storage import Document, SharedDocument, rename_fields
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import convert, encode_canonical, to_plain
+
+# The number of callers is limited like the number of callers with pins.
+_MAX_CALLERS: Final = 16_384
+_MAX_SESSION_GRANTS_PER_CALLER: Final = 256
 
 _TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
@@ -135,8 +140,13 @@ class GrantStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._stored_document = SharedDocument(path, (_use_current_names,))
-        self._stored_document.read()  # raise an error now if the file cannot be used
-        self._session_document = SharedDocument()
+        self._stored_document.read()  # raises immediately if the file is not usable
+        # Grants for a session by caller. The most recent caller and the most recent grant are last.
+        self._session_grants: dict[str, list[Grant]] = {}
+        self._lock = threading.Lock()  # held while `_session_grants` changes
+        # The stored grants by server identity and caller, and the records that the index was built from.
+        self._index: dict[tuple[str, str], list[Grant]] = {}
+        self._indexed_records: tuple[Any, int] = (None, 0)
 
     @property
     def path(self) -> Path | None:
@@ -148,19 +158,56 @@ class GrantStore:
         if not grant.identity:
             raise ValueError("a grant must have a server identity")
         added = replace(grant, id=secrets.token_hex(8))
-        self._document_for(added).change(lambda document: document.setdefault("grants", []).append(to_plain(added)))
+        if added.scope == "session":
+            self._add_session_grant(added)
+        else:
+            self._stored_document.change(lambda document: document.setdefault("grants", []).append(to_plain(added)))
         return added
 
-    def find(self, request: PolicyRequest, fingerprint: str) -> Grant | None:
-        """Return the grant that allows a request, or None. A `once` grant is removed, so that it is used only once."""
+    def _add_session_grant(self, grant: Grant) -> None:
+        """Add a grant in memory. A caller that has too many grants loses its oldest, and too many callers lose the
+        caller that got no grant for the longest time. The user of the host loses none.
+        """
         now = time.time()
-        for store in (self._session_document, self._stored_document):
-            for candidate in _parse_grants(store.read()):
-                if covers(candidate, request, fingerprint, now) and (
-                    candidate.scope != "once" or _use_once(store, candidate)
-                ):
-                    return candidate
+        with self._lock:
+            grants = [
+                other
+                for other in self._session_grants.pop(grant.caller, ())
+                if not other.is_expired(now) and _get_subject(other) != _get_subject(grant)
+            ]
+            max_grants = _MAX_SESSION_GRANTS_PER_CALLER if grant.caller else len(grants) + 1
+            self._session_grants[grant.caller] = [*grants, grant][-max_grants:]
+            if len(self._session_grants) > _MAX_CALLERS:
+                del self._session_grants[next(caller for caller in self._session_grants if caller)]
+
+    def find(self, request: PolicyRequest, fingerprint: str) -> Grant | None:
+        """Return the grant that covers a request, or None. A `once` grant is removed, so that only one process can
+        use it.
+        """
+        for candidate in self._find_covering(request, fingerprint):
+            if candidate.scope != "once" or _use_once(self._stored_document, candidate):
+                return candidate
         return None
+
+    def _find_covering(self, request: PolicyRequest, fingerprint: str) -> Iterator[Grant]:
+        now = time.time()
+        for grants in (
+            self._session_grants.get(request.caller, ()),
+            self._get_index().get((request.server_identity, request.caller), ()),
+        ):
+            for candidate in grants:
+                if covers(candidate, request, fingerprint, now):
+                    yield candidate
+
+    def _get_index(self) -> dict[tuple[str, str], "list[Grant]"]:
+        """Return the stored grants by identity and caller. The grants are parsed again only if they have changed."""
+        records = self._stored_document.read().get("grants") or []
+        if self._indexed_records[0] is not records or self._indexed_records[1] != len(records):
+            index: dict[tuple[str, str], list[Grant]] = {}
+            for grant in _parse_grants(records):
+                index.setdefault((grant.identity, grant.caller), []).append(grant)
+            self._index, self._indexed_records = index, (records, len(records))
+        return self._index
 
     def revoke(self, id: str | None = None, *, server: str | None = None, tool: str | None = None) -> int:
         """Remove grants by ID, server or tool. Return how many were removed.
@@ -173,37 +220,49 @@ class GrantStore:
         if id is None and server is None and tool is None:
             raise ValueError("revoke() needs an id, a server or a tool")
 
+        criteria = [
+            (name, value) for name, value in (("id", id), ("server", server), ("tool", tool)) if value is not None
+        ]
+
+        def matches(record: Mapping[str, Any]) -> bool:
+            return all(record.get(name) == value for name, value in criteria)
+
         def edit(document: Document) -> int:
-            criteria = (("id", id), ("server", server), ("tool", tool))
             existing = [*document.get("grants", ())]
-            document["grants"] = [
-                record
-                for record in existing
-                if any(value is not None and record.get(name) != value for name, value in criteria)
-            ]
+            document["grants"] = [record for record in existing if not matches(record)]
             return len(existing) - len(document["grants"])
 
-        return self._session_document.change(edit) + self._stored_document.change(edit)
+        with self._lock:
+            count = 0
+            for caller, grants in tuple(self._session_grants.items()):
+                kept = [grant for grant in grants if not matches(to_plain(grant))]
+                count += len(grants) - len(kept)
+                self._session_grants[caller] = kept
+        return count + self._stored_document.change(edit)
 
     def list(self) -> "list[Grant]":
         """Return the grants that have not expired, oldest first."""
         now = time.time()
-        active = [
-            candidate
-            for store in (self._session_document, self._stored_document)
-            for candidate in _parse_grants(store.read())
-            if not candidate.is_expired(now)
-        ]
+        session_grants = [grant for grants in tuple(self._session_grants.values()) for grant in grants]
+        stored_grants = [grant for grants in self._get_index().values() for grant in grants]
+        active = [candidate for candidate in (*session_grants, *stored_grants) if not candidate.is_expired(now)]
         return sorted(active, key=lambda candidate: (candidate.granted_at, candidate.id))
 
-    def _document_for(self, grant: Grant) -> SharedDocument:
-        return self._session_document if grant.scope == "session" else self._stored_document
+
+def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> Grant | None:
+    """Return a grant that covers a request, or None, without locking the file. A `once` grant is not used up."""
+    return next(store._find_covering(request, fingerprint), None)  # pyright: ignore[reportPrivateUsage]
 
 
-def _parse_grants(document: Document) -> "list[Grant]":
-    """Read the grants from a document. Ignore invalid ones, so that they allow nothing."""
+def _get_subject(grant: Grant) -> Grant:
+    """Return the part of a grant that says what it allows. A new grant replaces one that allows the same."""
+    return replace(grant, id="", server="", granted_at=0.0, expires_at=None)
+
+
+def _parse_grants(records: Iterable[Any]) -> "list[Grant]":
+    """Return the grants of a document. Invalid records are ignored, so they allow nothing."""
     grants: list[Grant] = []
-    for record in document.get("grants") or ():
+    for record in records:
         try:
             grants.append(convert(record, Grant))
         except InvalidParams:

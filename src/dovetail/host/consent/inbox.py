@@ -212,8 +212,8 @@ class Inbox:
         return data if self._sealer is None else self._sealer.seal(data, ticket.encode())
 
     def _open(self, ticket: str, data: bytes) -> bytes:
-        """Decrypt a stored call. Raise UnsealError if it was encrypted with another key or by another version."""
-        return data if self._sealer is None else self._sealer.open(data, ticket.encode())
+        """Return the stored call. Raise UnsealError if the call was sealed with another key or by another version."""
+        return data if self._sealer is None else self._sealer.open(data, ticket.encode(), time.time())
 
 
 class DurableConsent:

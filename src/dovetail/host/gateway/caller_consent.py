@@ -12,13 +12,14 @@ from typing import Any, ClassVar, Final
 
 from dovetail.errors import InvalidParams
 from dovetail.host.consent.consent import Allow, ConsentAnswer, ConsentRequest, Deny
+from dovetail.host.gateway.caller_pins import ANONYMOUS, get_caller_id
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.replay_memory import ReplayMemory
 from dovetail.protocol.request_state import (
     RequestState,
     RequestStateSealer,
     compute_binding,
-    create_empty_state,
     hash_request,
 )
 from dovetail.wire.base import Result, replace
@@ -28,9 +29,11 @@ from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.raw_message import decode_body
 
 _STATE_TTL_S: Final = 600.0  # how long a question can be answered
-_MAX_USED_STATES: Final = 65536
+_MAX_USED_STATES: Final = 65_536
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 _STATE_ID_KEY: Final = "ticket"
+_SEALED_AT_KEY: Final = "sealed_at"
+_OWNER_KEY: Final = "owner"
 _REQUEST_KEY_PREFIX: Final = "dovetail.consent."
 _ROUND_PARAMS: Final = frozenset({"inputResponses", "requestState"})
 _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No"}
@@ -52,16 +55,19 @@ class SingleUseStates:
     know which states were used.
     """
 
-    _used_until: ClassVar[dict[str, float]] = {}  # by ID, when a used state expires. The oldest is first
-    _lock: ClassVar = threading.Lock()  # several threads may run gateways
+    _used_states: ClassVar = ReplayMemory(_STATE_TTL_S, _MAX_USED_STATES)
+    _lock: ClassVar = threading.Lock()  # gateways may run in several threads
 
     def __init__(self, secret_keys: Sequence[str | bytes] = ()) -> None:
         self._sealer = RequestStateSealer(secret_keys, purpose="gateway consent")
 
-    def seal(self, state: RequestState, binding: bytes) -> str:
-        """Encrypt a state for the caller."""
-        state.once_values = {_STATE_ID_KEY: os.urandom(12).hex()}
-        return self._sealer.seal(state, binding, time.time() + _STATE_TTL_S)
+    def seal(self, state: RequestState, binding: bytes, owner: str) -> str:
+        """Return the sealed state, which the caller sends back. The state counts toward the share of its owner in the
+        memory of used states.
+        """
+        now = time.time()
+        state.once_values = {_STATE_ID_KEY: os.urandom(12).hex(), _SEALED_AT_KEY: now, _OWNER_KEY: owner}
+        return self._sealer.seal(state, binding, now + _STATE_TTL_S)
 
     def open(self, state: str, binding: bytes) -> RequestState | None:
         """Decrypt a state. Return None if it was already used, or was made for another request."""
@@ -69,18 +75,19 @@ class SingleUseStates:
             opened = self._sealer.open(state, binding, time.time())
         except InvalidParams:
             return None
-        return None if opened.once_values.get(_STATE_ID_KEY) in self._used_until else opened
+        with self._lock:
+            return None if self._used_states.has(*_get_use(opened)) else opened
 
     def use(self, state: RequestState) -> bool:
         """Mark a state as used. Return False if another request has already used it."""
-        state_id, now, used_until = str(state.once_values.get(_STATE_ID_KEY)), time.time(), self._used_until
         with self._lock:
-            if state_id in used_until:
-                return False
-            while used_until and (len(used_until) >= _MAX_USED_STATES or next(iter(used_until.values())) <= now):
-                del used_until[next(iter(used_until))]
-            used_until[state_id] = now + _STATE_TTL_S
-        return True
+            return self._used_states.add(*_get_use(state), time.time())
+
+
+def _get_use(state: RequestState) -> tuple[Any, Any, float]:
+    """Return the owner and the id of a state, and when it was sealed."""
+    values = state.once_values
+    return values.get(_OWNER_KEY), values.get(_STATE_ID_KEY), values.get(_SEALED_AT_KEY, 0.0)
 
 
 class ConsentRequired(Exception):
@@ -97,16 +104,17 @@ class ConsentRound:
     sealed in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).
     """
 
-    def __init__(self, exchange: IncomingExchange, states: SingleUseStates, server_name: str) -> None:
+    def __init__(self, exchange: IncomingExchange, states: SingleUseStates, server: Sequence[str]) -> None:
         caller = exchange.caller
-        # Recognizes the caller in later requests. Empty for unknown callers.
-        self.caller_id = str(caller.principal or caller.session_id)
-        self.fingerprint = ""  # fingerprint of the tool definition to ask about
+        has_id = caller.principal is not None or caller.session_id != ""
+        self.caller_id = get_caller_id(caller) if has_id else ANONYMOUS
+        self.fingerprint = ""  # fingerprint of the definition that needs consent
         self._exchange = exchange
         self._states = states
-        self._server_name = server_name
+        self._server = server  # the names that identify the server behind the gateway
         self._params = exchange.params  # the params as the caller sent them
-        self.request_state: RequestState | None = None  # the state from this gateway, or None
+        self.request_state: RequestState | None = None  # the opened state of this gateway, or None
+        self._is_state_used = False  # whether this round has used the state
         self._responses: dict[str, Any] = {}
         state = exchange.params.get("requestState")
         if type(state) is str and caller.is_stateless:
@@ -116,8 +124,8 @@ class ConsentRound:
         self._has_asked = self.request_state is not None
 
     def _compute_binding(self) -> bytes:
-        method = f"{self._exchange.method} {self._server_name}"
-        return compute_binding(self._exchange.caller.principal, method, self._params)
+        exchange = self._exchange
+        return compute_binding(exchange.caller.principal, self._server, exchange.method, self._params)
 
     def _collect_responses(self, request_state: RequestState) -> dict[str, Any]:
         """Return all answers so far. Ignore answers to questions that were never asked."""
@@ -126,6 +134,21 @@ class ConsentRound:
         return request_state.input_responses | {
             key: value for key, value in new_responses.items() if key in request_state.request_digests
         }
+
+    @property
+    def _can_remember(self) -> bool:
+        """Return whether the caller can be recognized in later requests."""
+        return self.caller_id != ANONYMOUS
+
+    @property
+    def _state_owner(self) -> str:
+        # Anonymous callers share an id, but not the memory for used states.
+        return self.caller_id if self._can_remember else f"{ANONYMOUS} {self._exchange.origin}"
+
+    def _use_state(self, request_state: RequestState) -> bool:
+        """Mark the state of this round as used. Return False if another request has used it."""
+        self._is_state_used = self._is_state_used or self._states.use(request_state)
+        return self._is_state_used
 
     @property
     def can_ask(self) -> bool:
@@ -147,25 +170,31 @@ class ConsentRound:
         params = {
             "mode": "form",
             "message": request.text,
-            "requestedSchema": _build_form(can_remember=bool(self.caller_id)),
+            "requestedSchema": _build_form(can_remember=self._can_remember),
         }
         self._has_asked = True
         if self._exchange.ask is not None and self.can_ask_directly:
             return self._parse_response(await self._ask_directly(self._exchange.ask, params))
         key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
-        if key in self._responses:
-            return self._parse_response(self._responses[key])
-        earlier_state = self.request_state or create_empty_state()
+        # The state is used up when its answers are read, because the user may be asked again before the server is.
+        state = self.request_state
+        if state is not None and not self._use_state(state):
+            state = None
+        responses = self._responses if state is not None else {}
+        if key in responses:
+            return self._parse_response(responses[key])
         next_state = RequestState(
-            input_responses=self._responses,
+            input_responses=responses,
             request_digests={key: ""},
             once_values={},
-            author_state=earlier_state.author_state,
+            author_state=None if state is None else state.author_state,
         )
         input_request = InputRequest(method="elicitation/create", params=params)
-        state = self._states.seal(next_state, self._compute_binding())
+        sealed_state = self._states.seal(next_state, self._compute_binding(), self._state_owner)
         raise ConsentRequired(
-            InputRequiredResult(result_type="input_required", input_requests={key: input_request}, request_state=state)
+            InputRequiredResult(
+                result_type="input_required", input_requests={key: input_request}, request_state=sealed_state
+            )
         )
 
     def _parse_response(self, raw: Any) -> ConsentAnswer:
@@ -175,7 +204,7 @@ class ConsentRound:
         match (result.content or {}).get("allow"):
             case "once":
                 return Allow()
-            case "session" if self.caller_id:
+            case "session" if self._can_remember:
                 return Allow("session")
             case _:
                 return Deny("the user declined")
@@ -203,7 +232,7 @@ class ConsentRound:
         if has_changed and (judged_arguments or sent_arguments is not None):
             params = params | {"arguments": judged_arguments}
         if self.request_state is not None:
-            if not self._states.use(self.request_state):
+            if not self._use_state(self.request_state):
                 raise InvalidParams("Invalid params: requestState was already used")
             params = self._strip_own_state(self.request_state, params)
         return params
@@ -237,7 +266,9 @@ class ConsentRound:
             once_values={},
             author_state=input_required.request_state,
         )
-        return replace(input_required, request_state=self._states.seal(next_state, self._compute_binding()))
+        return replace(
+            input_required, request_state=self._states.seal(next_state, self._compute_binding(), self._state_owner)
+        )
 
 
 def find_input_required(result: Result | bytes, method: str) -> InputRequiredResult | None:

@@ -10,10 +10,13 @@ import hashlib
 from typing import Any, Final, TypeAlias
 
 from dovetail.host.consent.definition_changes import MAX_COMPARED_BYTES, extract_pinned_fields
+from dovetail.protocol.exchange import Caller
 from dovetail.wire.codec import encode
 
 # Stands for all callers that are not authenticated. Their consent is not stored.
 ANONYMOUS: Final = "anonymous"
+SESSION_PREFIX: Final = "session:"
+_PRINCIPAL_PREFIX: Final = "principal:"
 
 _MAX_CALLERS: Final = 16_384  # larger than the default session limit of a server
 _MAX_TOOLS: Final = 65_536
@@ -22,6 +25,17 @@ _MAX_DEFINITIONS: Final = 256
 _MAX_KEY_CHARS: Final = 128  # hash names that are longer
 
 Key: TypeAlias = str | bytes | tuple[str, str]
+
+
+def get_caller_id(caller: Caller) -> str:
+    """Return the id of a gateway caller: its principal, its session, or ANONYMOUS. No principal has the id of another
+    caller, whatever its name is.
+    """
+    if caller.principal is None:
+        return f"{SESSION_PREFIX}{caller.session_id}" if caller.session_id else ANONYMOUS
+    principal = str(caller.principal)
+    is_plain = principal != ANONYMOUS and not principal.startswith((SESSION_PREFIX, _PRINCIPAL_PREFIX))
+    return principal if is_plain else f"{_PRINCIPAL_PREFIX}{principal}"
 
 
 class CallerPins:

@@ -25,16 +25,16 @@ from dovetail.errors import (
 )
 from dovetail.host.authorization import Authorization
 from dovetail.host.consent.consent import ConsentAnswer, ConsentRequest, Deny, is_interactive
-from dovetail.host.execution import ServerUse, find_denial
+from dovetail.host.execution import ServerUse, find_completion_denial, find_denial
 from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates, find_input_required
-from dovetail.host.gateway.caller_pins import ANONYMOUS
 from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
-from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.protocol.principal import Principal
 from dovetail.server.tool import build_error_result
 from dovetail.wire.base import Result, Struct, replace
+from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 
 log = logging.getLogger("dovetail")
@@ -54,7 +54,6 @@ class PolicySubject(Struct, frozen=True):
     kind: str
     name: str
     arguments: dict[str, Any] | None = None
-    parent_kind: str = ""  # kind of the item that the subject is part of, or empty
 
 
 class Upstream:
@@ -144,7 +143,7 @@ class Upstream:
         supervisor = self.supervisor
         try:
             supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
-            consent_round = ConsentRound(exchange, self._states, self.name)
+            consent_round = ConsentRound(exchange, self._states, (self.name, supervisor.identity))
             authorize = self._authorize_call if exchange.method == "tools/call" else self._authorize_other
             authorization = await authorize(exchange, supervisor, consent_round)
             arguments = authorization.request.arguments
@@ -199,7 +198,7 @@ class Upstream:
         authorization = await self._authorizer.authorize_call(
             record,
             arguments if type(arguments) is dict else {},
-            caller=consent_round.caller_id or ANONYMOUS,
+            caller=consent_round.caller_id,
             ask=partial(self._ask, consent_round=consent_round),
         )
         if not authorization.is_immediate:
@@ -210,18 +209,31 @@ class Upstream:
         self, exchange: IncomingExchange, supervisor: ServerSupervisor, consent_round: ConsentRound
     ) -> Authorization:
         subject = _find_subject(exchange)
-        self._check_visible(supervisor, subject.parent_kind or subject.kind, subject.name, bool(subject.parent_kind))
+        if subject.kind == "completion":
+            self._check_completion(exchange, supervisor, subject.name)
+        else:
+            self._check_visible(supervisor, subject.kind, subject.name)
         request = self._authorizer.create_request(supervisor, subject.kind, subject.name, subject.arguments)
         return await self._authorizer.authorize(
-            replace(request, caller=consent_round.caller_id or ANONYMOUS),
+            replace(request, caller=consent_round.caller_id),
             limits=self._authorizer.get_limits(supervisor, subject.name),
             ask=partial(self._ask, consent_round=consent_round),
         )
 
-    def _check_visible(self, supervisor: ServerSupervisor, kind: str, name: str, is_part: bool = False) -> None:
-        """Raise PolicyError if an item is hidden, or is part of a denied item. No server is started for this check."""
+    def _check_visible(self, supervisor: ServerSupervisor, kind: str, name: str) -> None:
+        """Raise PolicyError for a hidden item. This check runs before any server starts."""
         denial = find_denial(self._authorizer, supervisor, kind, name)
-        if denial is not None and (is_part or denial.action == "hide"):
+        if denial is not None and denial.action == "hide":
+            raise denial
+
+    def _check_completion(self, exchange: IncomingExchange, supervisor: ServerSupervisor, name: str) -> None:
+        """Raise PolicyError for a completion of a hidden or denied item. This check runs before any server starts."""
+        params = convert_params(exchange, CompleteParams)
+        context = (params.context.arguments if params.context is not None else None) or {}
+        known_arguments = {**context, params.argument.name: params.argument.value}
+        prompt = name if isinstance(params.ref, PromptReference) else None
+        denial = find_completion_denial(self._authorizer, supervisor, prompt, name, known_arguments)
+        if denial is not None:
             raise denial
 
     async def _ask(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
@@ -253,9 +265,10 @@ def _find_subject(exchange: IncomingExchange) -> PolicySubject:
         case "resources/read":
             return PolicySubject("resource.read", str(params.get("uri")))
         case _:
-            reference: Any = params.get("ref")
-            parent_kind = "prompt.get" if reference.get("type") == "ref/prompt" else "resource.read"
-            return PolicySubject("completion", str(reference.get("name") or reference.get("uri")), None, parent_kind)
+            reference = convert_params(exchange, CompleteParams).ref
+            return PolicySubject(
+                "completion", reference.name if isinstance(reference, PromptReference) else reference.uri
+            )
 
 
 def _to_denial_result(exchange: IncomingExchange, exc: PolicyError) -> Result:

@@ -235,7 +235,10 @@ class Rule(Struct, frozen=True, kw_only=True):
                 return f"{name} is not {str(expected).lower()}{trust}"
         if not (self.when or self.unless):
             return None
-        return self._explain_argument_mismatch(request.arguments, request.schema)
+        arguments = request.arguments
+        if arguments is None and request.kind == "resource.read":
+            arguments = {}  # a read has no arguments, so its conditions can be evaluated
+        return self._explain_argument_mismatch(arguments, request.schema)
 
     def _matches_name(self, request: PolicyRequest) -> bool:
         if self.server and not any(fnmatchcase(request.server, glob) for glob in self.server):

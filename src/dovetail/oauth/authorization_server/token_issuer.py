@@ -75,7 +75,7 @@ class OAuthTokenIssuer:
         if stored is None:
             return None
         try:
-            return to_plain(self._sealer.open_text(stored.decode(), _KEY_SEAL_CONTEXT))
+            return to_plain(self._sealer.open_text(stored.decode(), _KEY_SEAL_CONTEXT, now))
         except UnsealError as exc:
             self._store.take("key", "signing", now)
             if self._warn is not None:

@@ -28,10 +28,17 @@ from dovetail.protocol.uri_key import uri_key
 from dovetail.server.mounts.local_server import LocalServer, MountingServer, list_all_items
 from dovetail.server.mounts.name_map import NameMap, parse_result, restore_uri, rewrite_links
 from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
-from dovetail.server.mounts.transforms import Transform, get_inner_argument, get_outer_argument, restore_arguments
+from dovetail.server.mounts.transforms import (
+    Transform,
+    get_inner_argument,
+    get_outer_argument,
+    is_outer_argument,
+    restore_arguments,
+)
 from dovetail.server.parameters.signature import InvalidArguments
 from dovetail.server.tool import build_error_result
 from dovetail.wire.base import UNSET, Result, replace
+from dovetail.wire.codec import encode
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
@@ -360,6 +367,7 @@ class MountedServers:
             return build_error_result(str(exc))
         if not mount.target.is_remote:
             await mount.target.start()
+            exchange.mount_path += (self._server.name, mount.name_map.prefix)
         exchange.params = original_params | {"name": route.inner_name, "arguments": inner_arguments}
         mount.active_exchanges += 1
         try:
@@ -452,13 +460,11 @@ class MountedServers:
         if resolved is None:
             raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}")
         mount, inner_name = resolved
-        ref = exchange.params["ref"] | {"name" if is_prompt else "uri": inner_name}
-        argument: dict[str, Any] = exchange.params["argument"]
+        # Only the checked member of the reference is forwarded, so that the mounted server reads the same reference.
+        inner_params: dict[str, Any] = {"ref": {"type": params.ref.type, "name" if is_prompt else "uri": inner_name}}
         transform = mount.name_map.get_transform(inner_name)
-        inner_params = {
-            "ref": ref,
-            "argument": argument | {"name": get_inner_argument(transform, argument["name"])},
-        }
+        if transform.arguments:
+            inner_params |= _restore_completion(transform, ref_name, params)
         return await self._forward(mount, exchange, inner_params)
 
     async def _forward(self, mount: Mount, exchange: IncomingExchange, param_changes: dict[str, Any]) -> Result | bytes:
@@ -468,6 +474,7 @@ class MountedServers:
         original_params = exchange.params
         if not mount.target.is_remote:
             await mount.target.start()
+            exchange.mount_path += (self._server.name, mount.name_map.prefix)
         exchange.params = original_params | param_changes
         mount.active_exchanges += 1
         try:
@@ -478,6 +485,8 @@ class MountedServers:
 
     def _end_forwarding(self, mount: Mount, exchange: IncomingExchange, original_params: dict[str, Any]) -> None:
         exchange.params = original_params
+        if not mount.target.is_remote:
+            exchange.mount_path = exchange.mount_path[:-2]
         mount.active_exchanges -= 1
         if self._removed_mounts:
             self._stop_if_unused(mount)
@@ -569,6 +578,24 @@ class MountedServers:
             log.warning("%s does not send updates: %s", mount.target.name, format_failure(exc))
             return False
         return True
+
+
+def _restore_completion(transform: Transform, ref_name: str, params: CompleteParams) -> dict[str, Any]:
+    """Return the argument and the context of a completion as the mounted server knows them. Raise InvalidParams for an
+    argument that callers do not see.
+    """
+    argument, context = params.argument, (params.context.arguments if params.context is not None else None) or {}
+    for name in (argument.name, *context):
+        if not is_outer_argument(transform, name):
+            raise InvalidParams(f"Invalid params: {clip(ref_name)} has no argument {clip(name)}")
+    restored = restore_arguments(transform, context)
+    inner_arguments = {
+        name: value if isinstance(value, str) else encode(value).decode() for name, value in restored.items()
+    }
+    return {
+        "argument": {"name": get_inner_argument(transform, argument.name), "value": argument.value},
+        "context": {"arguments": inner_arguments},
+    }
 
 
 def _translate_error(error: InvalidArguments, transform: Transform, name: str) -> ToolError:

@@ -118,15 +118,23 @@ def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dic
     argument_transforms = transform.arguments
     if not argument_transforms:
         return dict(arguments)
-    inner_names = {
-        argument.name or name: name for name, argument in argument_transforms.items() if argument.value is UNSET
-    }
-    removed_names = argument_transforms.keys() - inner_names.keys()
-    if unknown_names := [name for name in arguments if name in removed_names]:
+    inner_names = _get_inner_names(argument_transforms)
+    if unknown_names := [name for name in arguments if not is_outer_argument(transform, name)]:
         unknown = ", ".join(_format_unknown(argument_transforms[name], name) for name in unknown_names)
         raise ToolError(f"Invalid arguments. Unknown: {unknown}.")
     restored = {inner_names.get(name, name): value for name, value in arguments.items()}
     return restored | _get_fixed_values(argument_transforms)
+
+
+def is_outer_argument(transform: Transform, name: str) -> bool:
+    """Return whether callers may pass an argument of this name. Fixed arguments and old names are not allowed."""
+    argument_transforms = transform.arguments or {}
+    return name not in argument_transforms or name in _get_inner_names(argument_transforms)
+
+
+def _get_inner_names(arguments: Mapping[str, ArgTransform]) -> dict[str, str]:
+    """Return the inner name of each changed argument that callers may pass, by its outer name."""
+    return {argument.name or name: name for name, argument in arguments.items() if argument.value is UNSET}
 
 
 def _get_fixed_values(arguments: Mapping[str, ArgTransform]) -> dict[str, Any]:

@@ -1,0 +1,69 @@
+"""ReplayMemory: the ids that were used, so that each is accepted only once. Callers pass the time.
+
+Each id has an owner and the time when it was issued, and is valid for a limited time. If the memory is full, only the
+owner with the most ids is affected: its oldest ids are dropped, and all its ids of that age are rejected from then on.
+So no id is accepted twice, and no owner can use up the memory of the others.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+from dovetail.wire.base import Struct, field
+
+_SWEEPS_PER_LIFETIME = 4  # a sweep reads every id
+
+
+class _OwnerIds(Struct):
+    issued_at_by_id: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
+    rejected_until: float = float("-inf")  # ids that were issued until this time are rejected
+
+
+class ReplayMemory:
+    """The used ids of all owners, for as long as the ids are valid."""
+
+    def __init__(self, lifetime_s: float, max_ids: int) -> None:
+        self._lifetime_s = lifetime_s
+        self._max_ids = max_ids
+        self._owners: dict[Hashable, _OwnerIds] = {}
+        self._id_count = 0
+        self._sweep_at = float("-inf")
+
+    def has(self, owner: Hashable, id: Any, issued_at: float) -> bool:
+        """Return whether an id was used, or is too old to know."""
+        ids = self._owners.get(owner)
+        return ids is not None and (id in ids.issued_at_by_id or issued_at <= ids.rejected_until)
+
+    def add(self, owner: Hashable, id: Any, issued_at: float, now: float) -> bool:
+        """Record the use of an id. Return False if the id was already used, or is too old to know."""
+        if self.has(owner, id, issued_at):
+            return False
+        if self._id_count >= self._max_ids:
+            self._make_room(now)
+            if self.has(owner, id, issued_at):
+                return False
+        self._owners.setdefault(owner, _OwnerIds()).issued_at_by_id[id] = issued_at
+        self._id_count += 1
+        return True
+
+    def _make_room(self, now: float) -> None:
+        if now >= self._sweep_at:
+            self._sweep_at = now + self._lifetime_s / _SWEEPS_PER_LIFETIME
+            oldest_valid = now - self._lifetime_s
+            for owner, ids in tuple(self._owners.items()):
+                self._drop_ids(ids, oldest_valid)
+                if not ids.issued_at_by_id and ids.rejected_until < oldest_valid:
+                    del self._owners[owner]
+        if self._id_count >= self._max_ids:
+            largest = max(self._owners.values(), key=lambda ids: len(ids.issued_at_by_id))
+            issue_times = sorted(largest.issued_at_by_id.values())
+            largest.rejected_until = issue_times[len(issue_times) // 2]
+            self._drop_ids(largest, largest.rejected_until, inclusive=True)
+
+    def _drop_ids(self, ids: _OwnerIds, until: float, *, inclusive: bool = False) -> None:
+        count = len(ids.issued_at_by_id)
+        ids.issued_at_by_id = {
+            id: issued_at
+            for id, issued_at in ids.issued_at_by_id.items()
+            if issued_at > until or (issued_at == until and not inclusive)
+        }
+        self._id_count -= count - len(ids.issued_at_by_id)
