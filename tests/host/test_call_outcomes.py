@@ -13,11 +13,11 @@ from dovetail.host.audit_log import (
     CallOutcome,
     build_call_event,
     build_outcome_event,
-    create_audit_listener,
     read_audit_log,
+    write_host_events,
 )
 from dovetail.host.config.secret_lookup import SecretResolver
-from dovetail.host.events import HostEvent
+from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
@@ -55,11 +55,12 @@ def test_the_failure_of_a_call_is_its_outcome(failure: BaseException) -> None:
 
 def test_the_audit_log_contains_the_reported_events(tmp_path: Path) -> None:
     with AuditLog(tmp_path / "journal.jsonl") as journal:
-        write = create_audit_listener(journal, SecretResolver({}))
-        write(build_call_event(QUESTION))
-        write(build_outcome_event(QUESTION, time.perf_counter(), CallToolResult(content=[]), None))
-        write(HostEvent(kind="server.state", server="s", previous_state="idle", state="ready"))
-        write(HostEvent(kind="server.log", server="s", message="hello"))  # of which there may be very many
+        events = EventEmitter()
+        write_host_events(journal, events, SecretResolver({}))
+        events.emit(build_call_event(QUESTION))
+        events.emit(build_outcome_event(QUESTION, time.perf_counter(), CallToolResult(content=[]), None))
+        events.emit(HostEvent(kind="server.state", server="s", previous_state="idle", state="ready"))
+        events.emit(HostEvent(kind="server.log", server="s", message="hello"))  # there may be very many of these
     _, *kept = read_audit_log(tmp_path / "journal.jsonl")
     told: list[Any] = [*kept]
     assert [(one.event, one.server) for one in told] == [("call", "s"), ("server.state", "s")]

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from dovetail.error_context import clip
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.authorization import DecisionDetails
 from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup
-from dovetail.host.events import HostEvent
+from dovetail.host.events import EventEmitter, EventKind, HostEvent
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.protocol.limits import MiB
 from dovetail.protocol.recording_format import (
@@ -31,7 +32,7 @@ from dovetail.protocol.recording_format import (
     read_version,
 )
 from dovetail.storage import append, lock_path, make_private_dir, open_for_append, read_first_line, replace_file
-from dovetail.wire.base import Struct
+from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode, to_plain
 
 log = logging.getLogger("dovetail")
@@ -42,6 +43,20 @@ _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
 _MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # larger arguments are shortened in the log
 _MAX_TEXT_CHARS: Final = 1000
+# After another process has rotated the files, lines may go to the previous file for this time. A check for each line
+# would take longer than writing the line.
+_FILE_CHECK_INTERVAL_S: Final = 0.01
+
+_LOGGED_EVENTS: Final[tuple[EventKind, ...]] = (
+    "server.added",
+    "server.removed",
+    "server.state",
+    "config.problem",
+    "definitions.changed",
+    "decision",
+    "consent",
+    "tool.result",
+)
 
 _TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
 
@@ -77,6 +92,8 @@ class AuditLog:
         self._backup_count = backup_count
         self._lock = threading.Lock()
         self._file_descriptor = -1
+        self._file_bytes = 0
+        self._check_at = 0.0  # time of the next check whether another process has rotated the files
         read_version(read_first_line(self.path), self.path)  # raise an error now if the file cannot be used
 
     def write(self, event: str, server: str = "", **fields: object) -> None:
@@ -87,25 +104,28 @@ class AuditLog:
         """
         if isinstance(arguments := fields.get("arguments"), Mapping):
             fields["arguments"] = self._format_arguments(arguments)
-        masked_fields = {name: value for name, value in fields.items() if value is not None}
-        if self._may_mask(masked_fields):
-            for resolver in self._resolvers:
-                masked_fields = resolver.mask(masked_fields)
-        # Shorten values after masking, because half a secret would not be recognized.
-        bounded_fields = {
-            name: _truncate(value) if isinstance(value, str) else value for name, value in masked_fields.items()
-        }
-        self._write_line(_encode_ascii_line(Event(event=event, at=_now(), server=server, data=bounded_fields)))
-
-    def _may_mask(self, fields: dict[str, Any]) -> bool:
-        """Return whether the fields may contain a secret. Masking is slow, and most entries contain none."""
-        try:
-            encoded_fields = encode(fields)
-        except (TypeError, ValueError):
-            return True
-        return may_hold_secrets(encoded_fields) or any(
-            get_secret_lookup(resolver).has_known_secret(encoded_fields) for resolver in self._resolvers
+        entry = Event(
+            event=event,
+            at=_now(),
+            server=server,
+            data={name: value for name, value in fields.items() if value is not None},
         )
+        encoded_line = _encode_ascii_line(entry)
+        if len(encoded_line) > _MAX_TEXT_CHARS or self._may_hold_secrets(encoded_line):
+            encoded_line = _encode_ascii_line(replace(entry, data=self._mask_and_truncate(entry.data)))
+        self._write_line(encoded_line)
+
+    def _may_hold_secrets(self, encoded_line: bytes) -> bool:
+        """Return whether a line may contain a secret. Masking is slow, and most lines contain no secrets."""
+        return may_hold_secrets(encoded_line) or any(
+            get_secret_lookup(resolver).has_known_secret(encoded_line) for resolver in self._resolvers
+        )
+
+    def _mask_and_truncate(self, fields: dict[str, Any]) -> dict[str, Any]:
+        for resolver in self._resolvers:
+            fields = resolver.mask(fields)
+        # Shorten values after masking, because half a secret would not be recognized.
+        return {name: _truncate(value) if isinstance(value, str) else value for name, value in fields.items()}
 
     def close(self) -> None:
         """Close the file. The next entry opens it again."""
@@ -136,31 +156,39 @@ class AuditLog:
 
     def _ensure_open(self, next_bytes: int) -> None:
         """Open the log file if needed. If the next line does not fit, start a new file."""
-        file_stat = self._stat_current_file()
-        if file_stat is None:
-            self._close_file()
-            make_private_dir(self.path.parent)
-            self._file_descriptor = _open_log(self.path)
-            file_stat = os.fstat(self._file_descriptor)
-        if file_stat.st_size + next_bytes > self._max_bytes:
+        now = time.monotonic()
+        if now >= self._check_at:
+            self._check_at = now + _FILE_CHECK_INTERVAL_S
+            if not self._is_current_file():
+                self._close_file()
+                make_private_dir(self.path.parent)
+                self._open_file()
+        if self._file_bytes + next_bytes > self._max_bytes:
             with lock_path(self.path):
-                if self._stat_current_file() is not None:  # another process may have started a new file already
+                if self._is_current_file():  # another process may have started a new file already
                     _rotate_files(self.path, self._backup_count)
             self._close_file()
             # Open the file after the lock is released, because opening may need the same lock.
-            self._file_descriptor = _open_log(self.path)
+            self._open_file()
+        self._file_bytes += next_bytes
 
-    def _stat_current_file(self) -> os.stat_result | None:
-        """Return the status of the open file. Return None if no file is open, or if it was renamed."""
+    def _is_current_file(self) -> bool:
+        """Return whether the open file still has its name, and read its size. Another process may have rotated it."""
         if self._file_descriptor < 0:
-            return None
+            return False
         file_stat = os.fstat(self._file_descriptor)
+        self._file_bytes = file_stat.st_size
         try:
-            return file_stat if os.path.samestat(os.stat(self.path), file_stat) else None
+            return os.path.samestat(os.stat(self.path), file_stat)
         except FileNotFoundError:
-            return None
+            return False
+
+    def _open_file(self) -> None:
+        self._file_descriptor = _open_log(self.path)
+        self._file_bytes = os.fstat(self._file_descriptor).st_size
 
     def _close_file(self) -> None:
+        self._check_at = 0.0
         if self._file_descriptor >= 0:
             os.close(self._file_descriptor)
             self._file_descriptor = -1
@@ -185,14 +213,16 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
         return f"string({len(value)})"
     if (type_name := _TYPE_NAMES.get(type(value))) is not None:
         return type_name
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):  # dict first, because checking for a Mapping is slow
         if depth == _MAX_SHAPE_DEPTH:
             return f"object({len(value)})"
-        members = {
+        shape: dict[str, Any] = {
             clip(str(name), 64): describe_shape(member, depth + 1)
-            for name, member in [*value.items()][:_MAX_SHAPE_MEMBERS]
+            for name, member in islice(value.items(), _MAX_SHAPE_MEMBERS)
         }
-        return members | ({"…": len(value)} if len(value) > _MAX_SHAPE_MEMBERS else {})
+        if len(value) > _MAX_SHAPE_MEMBERS:
+            shape["…"] = len(value)
+        return shape
     if isinstance(value, list | tuple):
         return [
             f"array({len(value)})",
@@ -202,7 +232,7 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
 
 
 def _now() -> float:
-    return round(time.time(), 6)
+    return time.time_ns() // 1000 / 1e6  # microseconds. `round` takes ten times as long
 
 
 def _request_fields(request: PolicyRequest) -> dict[str, Any]:
@@ -284,9 +314,15 @@ def build_outcome_event(
     return HostEvent(kind="tool.result", server=request.server, message=request.tool, reason=outcome, details=details)
 
 
-def create_audit_listener(audit_log: AuditLog, secrets: SecretResolver) -> Callable[[HostEvent], None]:
-    """Return a listener that writes the host's events to an audit log, with secrets masked."""
+def write_host_events(audit_log: AuditLog, events: EventEmitter, secrets: SecretResolver) -> None:
+    """Write the events of a host to an audit log. The audit log masks the secrets of the host."""
     audit_log._resolvers.append(secrets)  # pyright: ignore[reportPrivateUsage]
+    write_event = _create_event_writer(audit_log)
+    for kind in _LOGGED_EVENTS:
+        events.on(kind, write_event)
+
+
+def _create_event_writer(audit_log: AuditLog) -> Callable[[HostEvent], None]:
     write = audit_log.write
 
     def write_event(event: HostEvent) -> None:
@@ -331,9 +367,7 @@ def create_audit_listener(audit_log: AuditLog, secrets: SecretResolver) -> Calla
                     error=outcome.error or None,
                     result_bytes=outcome.result_bytes,
                 )
-            case "server.added" | "server.removed" | "config.problem" | "definitions.changed":
-                write(event.kind, event.server, message=event.message)
             case _:
-                pass
+                write(event.kind, event.server, message=event.message)
 
     return write_event

@@ -94,8 +94,9 @@ class ServerUse:
         except BaseException:
             await self.__aexit__(*sys.exc_info())
             raise
-        if self._events.has_listeners("tool.call") or self._events.has_listeners("tool.result"):
+        if self._events.has_listeners("tool.result"):
             self._started_at = time.perf_counter()
+        if self._events.has_listeners("tool.call"):
             self._events.emit(build_call_event(request))
         return self
 

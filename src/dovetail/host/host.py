@@ -15,7 +15,7 @@ from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import RequestAwaitingInput
 from dovetail.client.targets import Target
 from dovetail.errors import MCPError
-from dovetail.host.audit_log import AuditLog, create_audit_listener
+from dovetail.host.audit_log import AuditLog, write_host_events
 from dovetail.host.authorization import Authorization, ConsentDeferred, RequestAuthorizer
 from dovetail.host.caller_clients import CredentialsProvider
 from dovetail.host.catalog import Catalog
@@ -155,7 +155,7 @@ class Host:
         self._serve_tasks: set[asyncio.Task[None]] = set()
         self._audit_log = AuditLog(audit_log) if isinstance(audit_log, str | Path) else audit_log
         if self._audit_log is not None:
-            self._events.on("*", create_audit_listener(self._audit_log, self._secrets))
+            write_host_events(self._audit_log, self._events, self._secrets)
 
     # Methods for the configuration
 

@@ -42,6 +42,7 @@ from dovetail.transports.http_server.http_response import (
     send_body,
     send_json,
 )
+from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.http_server.sse_2024_server import SSE2024Server
 from dovetail.transports.spool import MemoryBudget, Spool, create_spool
 from dovetail.wire import jsonrpc
@@ -105,6 +106,7 @@ class Endpoint:
             service.implementation, service.protocol_versions, service.limits.max_result_bytes
         )
         self._timers = ResponseTimers(service.limits.keep_alive_interval)
+        self._disconnect_timer = SharedTimer(_DISCONNECT_WATCH_DELAY_S)
         self._sessions = HandshakeSessionManager(service, self._budget, self._timers, is_stateful=sessions)
         self._sse_2024 = SSE2024Server(service, self._path) if http_sse and self._sessions.is_stateful else None
         self.is_ready = True
@@ -264,7 +266,7 @@ class Endpoint:
         exchange.emit = writer.emit
         exchange.origin = request.principal or request.client_address
         exchange.size = request.size
-        watcher = _DisconnectWatcher(exchange, request.receive, writer)
+        watcher = _DisconnectWatcher(exchange, request.receive, writer, self._disconnect_timer)
         try:
             try:
                 # Keep no reference to a large result, so that it is freed while the client reads the response.
@@ -428,22 +430,25 @@ class _DisconnectWatcher:
     therefore begins after a delay. The response counts as silent as soon as the call waits.
     """
 
-    __slots__ = ("_exchange", "_receive", "_task", "_timer", "_writer")
+    __slots__ = ("_due_times", "_exchange", "_receive", "_task", "_timer", "_writer")
 
-    def __init__(self, exchange: IncomingExchange, receive: Receive, writer: ResponseWriter) -> None:
+    def __init__(
+        self, exchange: IncomingExchange, receive: Receive, writer: ResponseWriter, timer: SharedTimer
+    ) -> None:
         self._exchange = exchange
         self._receive = receive
         self._writer = writer
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = timer
+        self._due_times: DueTimes | None = None  # the timer entries that contain this watcher, or None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._writer.watch_silence()
-        self._timer = asyncio.get_running_loop().call_later(_DISCONNECT_WATCH_DELAY_S, self._start_task)
+        self._due_times = self._timer.add(self)
         if self._exchange.task is None:
             self._exchange.task = asyncio.current_task()
 
-    def _start_task(self) -> None:
+    def handle_timer(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._watch_disconnect())
 
     async def _watch_disconnect(self) -> None:
@@ -452,10 +457,11 @@ class _DisconnectWatcher:
         self._exchange.end("gone")
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._due_times is not None:
+            self._due_times.pop(self, None)
         if self._task is not None:
             self._task.cancel()
+            self._task = None  # the task refers to this object, and a cycle would wait for the garbage collector
 
 
 def _as_collection(names: Collection[str]) -> Collection[str]:
