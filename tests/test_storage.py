@@ -1,6 +1,6 @@
 """Test shared documents: always complete, changed by one process at a time, readable only by their user."""
 
-import json
+import os
 import stat
 import subprocess
 import sys
@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.storage import SharedDocument, get_cache_dir, get_data_dir, lock_path
+from dovetail.errors import DamagedFile
+from dovetail.storage import (
+    SharedDocument,
+    get_cache_dir,
+    get_data_dir,
+    lock_path,
+    open_database,
+    open_for_append,
+    read_private_file,
+    write_private_file,
+)
 from host.polling import hurry
 
 ADDER = """
@@ -89,18 +99,95 @@ def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_a_damaged_one_is_empty_and_is_kept_beside(
-    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_one_is_refused_by_name_and_left_as_it_is(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "ledger.json"
     path.write_bytes(damage)
     path.chmod(0o600)
     ledger = SharedDocument(path)
-    assert ledger.read() == {}
+    with pytest.raises(DamagedFile) as caught:
+        ledger.read()
+    assert caught.value.path == str(path)
+    with pytest.raises(DamagedFile):
+        ledger.change(lambda document: document.update(a=1))
+    assert path.read_bytes() == damage
+
+
+@posix
+def test_one_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document, secret, lines, database = (tmp_path / name for name in ("document", "secret", "lines", "database"))
+    SharedDocument(document).change(lambda content: content.update(a=1))
+    write_private_file(secret, b"x")
+    os.close(open_for_append(lines))
+    open_database(database, "CREATE TABLE t (a)", ()).close()
+    monkeypatch.setattr("os.geteuid", lambda: 12345 if os.getuid() != 12345 else 12346)
+    monkeypatch.setattr("dovetail.storage._ROOT_USER_ID", -1)
+    for path, read in (
+        (document, lambda: SharedDocument(document).read()),
+        (secret, lambda: read_private_file(secret)),
+        (lines, lambda: open_for_append(lines)),
+        (database, lambda: open_database(database, "CREATE TABLE t (a)", ())),
+    ):
+        with pytest.raises(PermissionError, match=str(path)):
+            read()
+
+
+def test_an_unchanged_one_is_not_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = SharedDocument(tmp_path / "l")
     ledger.change(lambda document: document.update(a=1))
-    assert json.loads(path.read_bytes()) == {"version": 1, "a": 1}
-    assert (tmp_path / "ledger.json.damaged").read_bytes() == damage
+    assert ledger.read() == {"a": 1}
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", None)
+        assert ledger.read() == {"a": 1}
+    SharedDocument(tmp_path / "l").change(lambda document: document.update(a=2))
+    assert ledger.read() == {"a": 2}
+
+
+@posix
+def test_one_that_others_may_write_later_is_refused(tmp_path: Path) -> None:
+    ledger = SharedDocument(tmp_path / "l")
+    ledger.change(lambda document: document.update(a=1))
+    assert ledger.read() == {"a": 1}
+    (tmp_path / "l").chmod(0o666)
+    with pytest.raises(PermissionError, match="chmod 600"):
+        ledger.read()
+
+
+@posix
+def test_a_database_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "database"
+    open_database(path, "CREATE TABLE t (a)", ()).close()
+    path.chmod(0o666)
+    with pytest.raises(PermissionError, match="chmod 600"):
+        open_database(path, "CREATE TABLE t (a)", ())
+
+
+@posix
+def test_a_database_that_others_may_read_becomes_private(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "database"
+    open_database(path, "CREATE TABLE t (a)", ()).close()
+    path.chmod(0o644)
+    open_database(path, "CREATE TABLE t (a)", ()).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert str(path) in caplog.text
+
+
+@posix
+def test_a_file_to_append_to_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    os.close(open_for_append(path))
+    path.chmod(0o666)
+    with pytest.raises(PermissionError, match="chmod 600"):
+        open_for_append(path)
+    os.close(open_for_append("/dev/null"))
+
+
+@posix
+def test_a_private_file_is_private_even_if_it_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    path.write_bytes(b"older and longer")
+    path.chmod(0o644)
+    write_private_file(path, b"new")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)
 
 
 def test_without_a_path_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

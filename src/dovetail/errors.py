@@ -40,7 +40,8 @@ MCPError
 ├── NotSupported                   the server lacks a capability
 ├── InputRequestError              an input request could not be answered
 ├── InvalidResult                  a result violates the method or the tool's schema
-└── UnsupportedFileVersion         a newer dovetail wrote this file, also a ValueError
+├── UnsupportedFileVersion         a newer dovetail wrote this file, also a ValueError
+└── DamagedFile                    a stored file cannot be read, also a ValueError
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,7 @@ __all__ = [
     "AuthError",
     "ConnectError",
     "ConnectionLost",
+    "DamagedFile",
     "DovetailDeprecationWarning",
     "ElicitationCancelled",
     "ElicitationDeclined",
@@ -400,6 +402,19 @@ class UnsupportedFileVersion(MCPError, ValueError):
         self.path = str(path)
         self.version = version
         self.supported_version = supported_version
+
+
+class DamagedFile(MCPError, ValueError):
+    """A stored file cannot be read, because its content is not valid. The file is left unchanged.
+
+    `path` is the file.
+    """
+
+    hint: str | None = "restore the file from a backup, or move it away to start with an empty file"
+
+    def __init__(self, path: object) -> None:
+        super().__init__(f"{path} is damaged: its content is not valid")
+        self.path = str(path)
 
 
 class ToolError(MCPError):

@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from dovetail.errors import UnsupportedFileVersion
+from dovetail.errors import DamagedFile, UnsupportedFileVersion
 from dovetail.wire.codec import encode
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ log = logging.getLogger("dovetail")
 
 _LOCK_TIMEOUT_S: Final = 30.0  # usually milliseconds are enough, but eight processes on a busy machine needed 4 s
 _LOCK_POLL_INTERVAL_S: Final = 0.005
+_ROOT_USER_ID: Final = 0
 _OTHERS_READ_MODE: Final = 0o044
 _OTHERS_WRITE_MODE: Final = 0o022
 _DATABASE_TIMEOUT_S: Final = 5.0
@@ -80,9 +81,30 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise
 
 
+def write_private_file(path: Path, data: bytes) -> None:
+    """Write a file that only its user can read. The path can also be a device or a pipe."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        if os.name != "nt" and stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, 0o600)
+        file.write(data)
+
+
 def open_for_append(path: str | Path) -> int:
-    """Open a file that several processes append to. A new file is readable only by the user."""
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Open a file to which several processes append. Create a missing file so that only its user can read it.
+
+    Raises:
+        PermissionError: Other users can write the file.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        file_stat = os.fstat(descriptor)
+        if stat.S_ISREG(file_stat.st_mode):
+            _check_writers(file_stat, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def append(descriptor: int, data: bytes) -> None:
@@ -110,23 +132,30 @@ def read_private_file(path: Path) -> bytes | None:
     """
     try:
         with path.open("rb") as file:
-            mode = _check_writers(file, path).st_mode
-            if os.name != "nt" and mode & _OTHERS_READ_MODE:
-                os.fchmod(file.fileno(), 0o600)
-                log.warning("other users could read %s (mode %o). The mode of the file is now 600", path, mode & 0o777)
+            file_stat = os.fstat(file.fileno())
+            _check_writers(file_stat, path)
+            _remove_readers(file_stat, path)
             return file.read()
     except FileNotFoundError:
         return None
 
 
-def _check_writers(file: IO[bytes], path: Path) -> os.stat_result:
-    """Return the status of a file. Raise PermissionError if other users can write to it, because the content may be
-    forged.
-    """
-    file_stat = os.fstat(file.fileno())
-    if os.name != "nt" and file_stat.st_mode & _OTHERS_WRITE_MODE:
-        raise PermissionError(f"other users can write to {path}. If the content is yours, run chmod 600 on the file")
-    return file_stat
+def _check_writers(file_stat: os.stat_result, path: str | Path) -> None:
+    """Raise PermissionError if other users own the file or can write it, because they may have forged it."""
+    if os.name == "nt":
+        return
+    if file_stat.st_uid not in (os.geteuid(), _ROOT_USER_ID):
+        raise PermissionError(f"another user owns {path}. Move the file away, or run chown if the file is yours")
+    if file_stat.st_mode & _OTHERS_WRITE_MODE:
+        raise PermissionError(f"other users can write {path}. If the file is yours, run chmod 600 on it")
+
+
+def _remove_readers(file_stat: os.stat_result, path: str | Path) -> None:
+    """Change the mode of a file with secrets so that only its user can read the file."""
+    if os.name != "nt" and file_stat.st_mode & _OTHERS_READ_MODE:
+        os.chmod(path, 0o600)
+        mode = file_stat.st_mode & 0o777
+        log.warning("other users could read %s (mode %o). The mode of the file is now 600", path, mode)
 
 
 @contextlib.contextmanager
@@ -209,8 +238,8 @@ def _migrate(path: object, content: T, version: Any, migrations: Migrations[T]) 
 
 
 def rename_fields(records: Any, names: Mapping[str, str]) -> None:
-    """Rename fields in the records of a document, for migrations."""
-    for record in records or ():
+    """Rename fields in the records of a document. Migrations use this function."""
+    for record in records if isinstance(records, list) else ():
         for old_name in names.keys() & record.keys() if isinstance(record, dict) else ():
             record[names[old_name]] = record.pop(old_name)
 
@@ -227,7 +256,7 @@ class SharedDocument:
         self._lock = threading.Lock()  # protects the cached document. Held only briefly
         # Held while a change waits for other processes. Other threads can still read.
         self._change_lock = threading.Lock()
-        self._cached_stat: tuple[int, int, int] | None = None
+        self._cached_stat: tuple[int, ...] | None = None
         self._cached_document: Document = {}
 
     def read(self) -> Document:
@@ -235,6 +264,7 @@ class SharedDocument:
 
         Raises:
             PermissionError: Other users can write the file, so they may have forged it.
+            DamagedFile: The file does not contain a JSON object.
             UnsupportedFileVersion: A newer version of dovetail wrote the file.
         """
         if self.path is None:
@@ -251,8 +281,7 @@ class SharedDocument:
                 return edit(self._cached_document)
             make_private_dir(self.path.parent)
             with lock_path(self.path):
-                self._move_damaged()
-                # Change a copy, because the function may fail halfway.
+                # A copy, because the function may fail after some of its changes.
                 document: Document = copy.deepcopy(self.read())
                 result = edit(document)
                 replace_file(self.path, encode({_VERSION_KEY: _get_version(self._migrations), **document}))
@@ -262,42 +291,47 @@ class SharedDocument:
 
     def _load(self, path: Path) -> Document:
         try:
+            # An unchanged file is not opened, because a host reads its documents for every call.
+            if self._cached_stat is not None and _get_stat_key(os.stat(path)) == self._cached_stat:
+                return self._cached_document
             with path.open("rb") as file:
-                file_stat = _check_writers(file, path)
-                stat_key = (file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_size)
-                if stat_key != self._cached_stat:
-                    document = _parse_document(file.read())
-                    if document is not None:
-                        _migrate(path, document, document.pop(_VERSION_KEY, 1), self._migrations)
-                    self._cached_document, self._cached_stat = document or {}, stat_key
+                file_stat = os.fstat(file.fileno())
+                _check_writers(file_stat, path)
+                document = _parse_document(file.read(), path)
+                _migrate(path, document, document.pop(_VERSION_KEY, 1), self._migrations)
+                self._cached_document, self._cached_stat = document, _get_stat_key(file_stat)
         except FileNotFoundError:
             self._cached_document, self._cached_stat = {}, None
         return self._cached_document
 
-    def _move_damaged(self) -> None:
-        assert self.path is not None
-        with contextlib.suppress(FileNotFoundError):
-            if _parse_document(self.path.read_bytes()) is None:
-                log.warning("%s is damaged. The file was renamed to %s.damaged", self.path, self.path.name)
-                os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
+
+def _get_stat_key(file_stat: os.stat_result) -> tuple[int, ...]:
+    """Return values that differ if the content, the owner or the mode of a file has changed."""
+    return file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_ctime_ns, file_stat.st_size
 
 
-def _parse_document(data: bytes) -> Document | None:
+def _parse_document(data: bytes, path: Path) -> Document:
     try:
         document = json.loads(data)  # use `json`, because the limits of our codec are for messages
     except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
+        raise DamagedFile(path) from None
+    if not isinstance(document, dict):
+        raise DamagedFile(path)
+    return document
 
 
 def open_database(path: str | Path, schema: str, migrations: "Migrations[Connection]") -> "Connection":
     """Open a SQLite database that several processes share. Create or migrate its tables if needed.
 
     Raises:
+        PermissionError: Other users can write the file, so they may have forged it.
         UnsupportedFileVersion: A newer version of dovetail wrote the file.
     """
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    file_stat = os.stat(path)
+    _check_writers(file_stat, path)
+    _remove_readers(file_stat, path)
     database = connect_database(path)
     try:
         version = _read_database_version(database)

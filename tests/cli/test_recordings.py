@@ -40,6 +40,19 @@ def test_a_recording_replaces_the_server(run: RunCommand, recording: Path) -> No
     assert older.json["name"] == "served"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="platform: modes as POSIX has them")
+def test_only_its_user_can_read_a_recording(recording: Path) -> None:
+    assert recording.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("command", ["list", "doctor"])
+def test_the_query_of_a_url_is_not_printed(run: RunCommand, command: str) -> None:
+    said = run(command, "http://127.0.0.1:1/mcp?api_key=s3cret")
+    assert said.code != 0
+    assert "127.0.0.1:1/mcp" in said.out + said.err
+    assert "s3cret" not in said.out + said.err
+
+
 def test_the_same_server_answers_the_same(run: RunCommand, recording: Path) -> None:
     run("replay", SAMPLE_SERVER, recording).check_success()
     run("diff", recording, SAMPLE_SERVER).check_success()

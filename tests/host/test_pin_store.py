@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dovetail.errors import DamagedFile
 from dovetail.host.consent.pins import PinStore
 from dovetail.types import Tool
 from dovetail.wire.base import replace
@@ -77,11 +78,23 @@ def test_many_large_servers_are_kept(tmp_path: Path) -> None:
     assert PinStore(tmp_path / "pins.json").compare("i", tools).same
 
 
-def test_an_invalid_pin_in_the_file_is_ignored(tmp_path: Path) -> None:
+def test_an_invalid_pin_in_the_file_is_refused_by_the_name_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "pins.json"
     PinStore(path).accept("s", "i", [A])
     path.write_text(path.read_text(encoding="utf-8").replace('"fingerprint"', '"print"'), encoding="utf-8")
-    assert PinStore(path).compare("i", [A]).new == [A]
+    with pytest.raises(DamagedFile) as caught:
+        PinStore(path)
+    assert caught.value.path == str(path)
+
+
+def test_a_pin_that_becomes_invalid_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "pins.json"
+    pins = PinStore(path)
+    pins.accept("s", "i", [A])
+    assert pins.get("i", "a") is not None
+    path.write_bytes(b'{"version": 2, "pins": [')
+    with pytest.raises(DamagedFile):
+        pins.get("i", "a")
 
 
 def test_one_pin_of_many_is_found_without_reading_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +116,10 @@ def test_one_pin_of_many_is_found_without_reading_the_others(tmp_path: Path, mon
     assert pins.get("i", "nothing") is not None
 
 
-def test_a_file_of_something_else_holds_no_pins(tmp_path: Path) -> None:
+@pytest.mark.parametrize("records", ['["x"]', '[{"identity": [], "name": {}}]', "1", '{"a": 1}'])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, records: str) -> None:
     path = tmp_path / "pins.json"
-    path.write_text('{"pins": ["x", {"identity": [], "name": {}}, 1]}')
+    path.write_text(f'{{"pins": {records}}}', encoding="utf-8")
     path.chmod(0o600)
-    assert PinStore(path).get("i", "a") is None
-    assert PinStore(path).list() == []
+    with pytest.raises(DamagedFile):
+        PinStore(path)

@@ -20,7 +20,7 @@ from dovetail.host.config.secret_lookup import (
     SecretResolver,
     split_references,
 )
-from dovetail.protocol.recording_format import may_hold_secrets
+from dovetail.protocol.redaction import may_hold_secrets
 from dovetail.wire.codec import encode
 
 CANARY = "canary-7f3a91"
@@ -153,6 +153,31 @@ def test_what_was_looked_up_is_masked_wherever_it_comes_back(text: str, setting:
     known.resolve(text, setting)
     result = {"content": [{"text": f"env: {CANARY}!"}], CANARY: [CANARY, 1, None, True]}
     assert known.mask(result) == {"content": [{"text": "env: ***!"}], "***": ["***", 1, None, True]}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("${DATABASE_URL}", "DATABASE_URL"),
+        ("${SENTRY_DSN}", "SENTRY_DSN"),
+        ("${MONGO_URI}", "MONGO_URI"),
+        ("${WEBHOOK}", "WEBHOOK"),
+        ("${API_PWD}", "API_PWD"),
+        ("${env:STRIPE_SK}", "STRIPE_SK"),
+        ("${WHATEVER}", "WHATEVER"),
+    ],
+)
+def test_a_variable_is_masked_whatever_its_name_is(text: str, name: str) -> None:
+    known = secrets(**{name: CANARY})
+    assert known.resolve(text, "args[0]") == CANARY
+    assert known.mask(f"env: {CANARY}!") == "env: ***!"
+
+
+def test_each_line_of_a_secret_is_masked() -> None:
+    lines = ["-----BEGIN KEY-----", f"{CANARY}-1", f"{CANARY}-2", "ab"]
+    known = secrets(PEM="\n".join(lines))
+    known.resolve("${PEM}", "env.PEM")
+    assert [known.mask(line) for line in lines] == ["***", "***", "***", "ab"]
 
 
 def test_a_secret_within_another_leaves_no_rest() -> None:

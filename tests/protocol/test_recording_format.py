@@ -9,17 +9,15 @@ from hypothesis import strategies as some
 from dovetail.protocol.recording_format import (
     EXCHANGE_HEADER,
     FORMAT_VERSION,
-    MASK,
     Event,
     Frame,
     RecordingHeader,
     create_frame,
     encode_line,
-    mask_headers,
-    mask_secrets,
     read_frames,
     read_parts,
 )
+from dovetail.protocol.redaction import MASK
 
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers(-(2**53), 2**53) | some.text(),
@@ -57,56 +55,6 @@ def test_null_is_a_message() -> None:
     made = create_frame(0, "client", b"null")
     assert json.loads(encode_line(made)) == {"at": 0, "to": "client", "message": None}
     assert [*read_frames([encode_line(made)])] == [made]
-
-
-@pytest.mark.parametrize(
-    "name", ["access_token", "refresh-token", "apiKey", "client_secret", "PASSWORD", "authorization", "token"]
-)
-def test_members_named_as_secrets_are_masked_at_any_depth(name: str) -> None:
-    assert mask_secrets({"params": [{name: "s3cret", "other": "kept"}]}) == {"params": [{name: MASK, "other": "kept"}]}
-
-
-def test_what_only_looks_like_a_secret_stays() -> None:
-    harmless = {"progressToken": 7, "maxTokens": 100, "token": 12, "tokens": "many"}
-    assert mask_secrets(harmless) == harmless
-
-
-def test_states_are_masked_unless_wanted() -> None:
-    message = {"params": {"requestState": "sealed"}}
-    assert mask_secrets(message) == {"params": {"requestState": MASK}}
-    assert mask_secrets(message, keep_request_state=True) == message
-
-
-def test_headers_that_open_doors_are_masked() -> None:
-    shown = mask_headers({"Authorization": "Bearer x", "Mcp-Session-Id": "abc", "Mcp-Method": "tools/call"})
-    assert shown == {"Authorization": MASK, "Mcp-Session-Id": MASK, "Mcp-Method": "tools/call"}
-    made = create_frame(0, "server", b"{}", [(b"cookie", b"a=b"), (b"mcp-name", b"add")])
-    assert made.headers == {"cookie": MASK, "mcp-name": "add"}
-
-
-@pytest.mark.parametrize("name", ["X-Goog-Api-Key", "X-Auth-Token", "Mcp-Param-Token", "mcp-param-api-key", "X-Secret"])
-def test_headers_named_as_secrets_are_masked(name: str) -> None:
-    assert mask_headers({name: "s3cret"}) == {name: MASK}
-
-
-def test_arguments_repeated_in_headers_are_masked_by_their_names() -> None:
-    assert mask_headers({"mcp-param-author": "Ada", "mcp-param-keyboard": "qwerty"}) == {
-        "mcp-param-author": "Ada",
-        "mcp-param-keyboard": "qwerty",
-    }
-
-
-def test_json_within_texts_is_masked_too() -> None:
-    inner = json.dumps({"user": "ada", "nested": json.dumps([{"api_key": "s3cret"}]), "password": "hunter2"})
-    told = json.dumps(mask_secrets({"content": [{"type": "text", "text": inner}]}))
-    assert "hunter2" not in told
-    assert "s3cret" not in told
-    assert "ada" in told
-
-
-@pytest.mark.parametrize("text", ['{ "a" :  1 }', "[1, 2]", "{not json", "[" * 100_000, '{"token": 5}'])
-def test_texts_without_secrets_stay_as_they_are(text: str) -> None:
-    assert mask_secrets(text) == text
 
 
 def test_a_format_of_others_is_refused() -> None:

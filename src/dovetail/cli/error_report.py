@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from dovetail.errors import (
     AuthError,
+    DamagedFile,
     Forbidden,
     InputRequestError,
     InvalidResult,
@@ -52,7 +53,7 @@ EXIT_CODE_DESCRIPTIONS: Final = {
 def get_exit_code(exc: MCPError) -> int:
     """Return the exit code of an error."""
     match exc:
-        case NotFound() | NotSupported() | UnsupportedFileVersion():
+        case NotFound() | NotSupported() | UnsupportedFileVersion() | DamagedFile():
             return EXIT_USAGE
         case Forbidden() | PolicyError():
             return EXIT_DENIED

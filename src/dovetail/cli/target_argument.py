@@ -17,6 +17,7 @@ from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.config.config_files import ServerConfig
 from dovetail.host.config.editor import HOST_FORMATS
 from dovetail.protocol.recording_format import read_frames
+from dovetail.protocol.redaction import strip_url
 from dovetail.terminal import output
 from dovetail.wire.base import Struct, replace
 
@@ -285,7 +286,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
 
     client_kwargs: dict[str, Any] = {"protocol_version": options.protocol_version}
     if not options.command:
-        client_kwargs["name"] = options.module or options.args[0]
+        client_kwargs["name"] = options.module or strip_url(options.args[0])
     if options.timeout is not None:
         seconds = options.timeout
         client_kwargs["timeout"] = Timeouts(

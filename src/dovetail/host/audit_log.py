@@ -27,10 +27,10 @@ from dovetail.protocol.recording_format import (
     Event,
     Frame,
     RecordingHeader,
-    may_hold_secrets,
     read_parts,
     read_version,
 )
+from dovetail.protocol.redaction import may_hold_secrets
 from dovetail.storage import append, lock_path, make_private_dir, open_for_append, read_first_line, replace_file
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode, to_plain

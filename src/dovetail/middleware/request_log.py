@@ -8,7 +8,7 @@ from typing import Any
 from dovetail.errors import MCPError
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_caller_key, get_target_name, has_failed
-from dovetail.protocol.recording_format import mask_secrets
+from dovetail.protocol.redaction import mask_secrets
 from dovetail.wire.codec import encode
 
 

@@ -6,19 +6,20 @@ write the same format. The recorder masks secrets, so you can store a recording 
 Format 2 renamed `began` to `started_at` in headers and `facts` to `data` in events. This module still reads format 1.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.protocol.client_transport import Headers
+from dovetail.protocol.redaction import mask_headers, mask_secrets, mask_text, strip_url
 from dovetail.wire.base import UNSET, Struct, UnsetType, field
 
 FORMAT_VERSION: Final = 2
-EXCHANGE_HEADER: Final = b":exchange"  # Holds the number of the HTTP request. No real header can have this name.
-MASK: Final = "***"
+EXCHANGE_HEADER: Final = (
+    b":exchange"  # pseudo-header that contains the number of the HTTP request. A real header cannot have this name
+)
 
 Receiver: TypeAlias = Literal["server", "client"]
 
@@ -70,6 +71,11 @@ _event_decoder: Final = msgspec.json.Decoder(_EventLine)
 _json_decoder: Final = msgspec.json.Decoder()
 _HEADER_PREFIX: Final = b'{"recording"'  # how a header line starts. A file can contain several recordings
 _EVENT_PREFIX: Final = b'{"event"'
+
+
+def create_header(server: str, started_at: str = "") -> RecordingHeader:
+    """Create the first line of a recording. A URL is stored without its user and query, which may be secrets."""
+    return RecordingHeader(recording=FORMAT_VERSION, started_at=started_at, server=strip_url(server))
 
 
 def encode_line(part: RecordingHeader | Frame | Event) -> bytes:
@@ -144,7 +150,7 @@ def create_frame(
     try:
         message = _json_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        text = _CREDENTIALS.sub(_mask_match, data.decode("utf-8", "replace"))
+        text = mask_text(data.decode("utf-8", "replace"))
         return Frame(at=at, to=to, text=text, headers=masked_values, exchange=exchange_number)
     return Frame(
         at=at,
@@ -153,90 +159,3 @@ def create_frame(
         headers=masked_values,
         exchange=exchange_number,
     )
-
-
-# These headers are never recorded.
-
-_SECRET_HEADERS: Final = frozenset(
-    {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "mcp-session-id", "www-authenticate"}
-)
-_SECRET_MEMBERS: Final = frozenset(
-    {"authorization", "accesstoken", "refreshtoken", "idtoken", "token", "bearer", "apikey", "password", "secret",
-     "clientsecret", "clientassertion", "codeverifier", "privatekey", "cookie"}
-)  # fmt: skip
-# A JSON text without any of these words contains no secrets. Underscores and dashes are ignored.
-_SECRET_WORDS: Final = re.compile("|".join((*_SECRET_MEMBERS, "basic", "requeststate")).encode())
-# A header whose name contains one of these words is secret.
-_SECRET_HEADER_WORDS: Final = ("auth", "cookie", "key", "secret", "token")
-_SAFE_HEADERS: Final = frozenset({"sec-websocket-key", "idempotency-key"})
-# Headers with this prefix repeat a tool argument. spec: streamable-http#schema-extension
-_PARAM_HEADER_PREFIX: Final = "mcp-param-"
-_MAX_NESTED_TEXTS: Final = 8  # how deep to search JSON inside JSON strings
-_CREDENTIALS: Final = re.compile(r"(?i)\b(bearer|basic) +[\w.~+/=-]{8,}")
-_REQUEST_STATE_KEY: Final = "requestState"
-
-
-def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Mask the values of headers that contain credentials."""
-    return {name: MASK if _is_secret_header(name.lower()) else value for name, value in headers.items()}
-
-
-def _is_secret_header(header: str) -> bool:
-    if header.startswith(_PARAM_HEADER_PREFIX):
-        return _is_secret_name(header.removeprefix(_PARAM_HEADER_PREFIX))
-    return header in _SECRET_HEADERS or (
-        header not in _SAFE_HEADERS and any(word in header for word in _SECRET_HEADER_WORDS)
-    )
-
-
-def mask_secrets(value: Any, *, keep_request_state: bool = False) -> Any:
-    """Mask the secrets in a JSON value: members with secret names, and credentials in texts."""
-    return _mask_value(value, keep_request_state, 0)
-
-
-def may_hold_secrets(encoded_value: bytes) -> bool:
-    """Return False if this encoded JSON value certainly contains no secrets."""
-    # Escapes could hide a secret word, so search the decoded value.
-    if b"\\" in encoded_value or not encoded_value.isascii():
-        return True
-    normalized = encoded_value.translate(None, b"_-").lower()
-    return _SECRET_WORDS.search(normalized) is not None
-
-
-def _mask_value(value: Any, keep_request_state: bool, depth: int) -> Any:
-    if isinstance(value, str):
-        return _CREDENTIALS.sub(_mask_match, _mask_text(value, keep_request_state, depth))
-    if isinstance(value, list):
-        return [_mask_value(item, keep_request_state, depth) for item in value]
-    if isinstance(value, dict):
-        return {
-            name: MASK
-            if _is_secret_member(name, item, keep_request_state)
-            else _mask_value(item, keep_request_state, depth)
-            for name, item in value.items()
-        }
-    return value
-
-
-def _mask_text(text: str, keep_request_state: bool, depth: int) -> str:
-    """Mask the secrets in a text. If the text is JSON, mask the secrets inside."""
-    if depth >= _MAX_NESTED_TEXTS or not text.lstrip().startswith(("{", "[")):
-        return text
-    try:
-        inner = _json_decoder.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return text
-    masked_value = _mask_value(inner, keep_request_state, depth + 1)
-    return text if masked_value == inner else msgspec.json.encode(masked_value).decode()
-
-
-def _is_secret_member(name: str, value: Any, keep_request_state: bool) -> bool:
-    return isinstance(value, str) and (_is_secret_name(name) or (name == _REQUEST_STATE_KEY and not keep_request_state))
-
-
-def _is_secret_name(name: str) -> bool:
-    return name.replace("_", "").replace("-", "").lower() in _SECRET_MEMBERS
-
-
-def _mask_match(match: re.Match[str]) -> str:
-    return f"{match[1]} {MASK}"

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dovetail.protocol.recording_format import MASK, Frame, mask_secrets
+from dovetail.protocol.recording_format import Frame
+from dovetail.protocol.redaction import MASK, mask_secrets
 from dovetail.wire.base import UNSET, Struct
 from dovetail.wire.meta import PROGRESS_TOKEN, PROTOCOL_VERSION
 from dovetail.wire.revisions import NEWEST_REVISION, is_stateless

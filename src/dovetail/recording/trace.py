@@ -16,14 +16,14 @@ from typing import Any, Final
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.recording_format import (
     EXCHANGE_HEADER,
-    FORMAT_VERSION,
     Receiver,
     Recorder,
-    RecordingHeader,
     create_frame,
+    create_header,
     encode_line,
     read_version,
 )
+from dovetail.protocol.redaction import strip_url
 from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.storage import append, open_for_append, read_first_line
 
@@ -39,11 +39,11 @@ class RecordingWriter:
     """
 
     def __init__(self, file: str | Path, name: str) -> None:
-        self._file = str(file).replace("{name}", _sanitize_name(name))
+        self._file = str(file).replace("{name}", _sanitize_name(strip_url(name)))
         self._has_failed = False
         self._started_at = time.perf_counter()
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        self._heading = encode_line(RecordingHeader(recording=FORMAT_VERSION, started_at=now, server=name))
+        self._heading = encode_line(create_header(name, now))
         self._check_writable()
 
     @property

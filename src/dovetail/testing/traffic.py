@@ -18,15 +18,15 @@ from dovetail.client.client import Client, get_session
 from dovetail.client.sync_client import SyncClient, get_client
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.recording_format import (
-    FORMAT_VERSION,
     Frame,
     Receiver,
     Recorder,
-    RecordingHeader,
     create_frame,
+    create_header,
     encode_line,
     read_frames,
 )
+from dovetail.storage import write_private_file
 from dovetail.wire.base import UNSET
 
 RECORD_ENV_VAR: Final = "DOVETAIL_RECORD_CASSETTES"
@@ -70,11 +70,8 @@ class Traffic:
 
     def __init__(self, _server: str = "", *, _include_request_state: bool = False) -> None:
         self.frames: list[Frame] = []
-        self._header = RecordingHeader(
-            recording=FORMAT_VERSION,
-            started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            server=_server,
-        )
+        started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        self._header = create_header(_server, started_at)
         self._include_request_state = _include_request_state
         self._started_at = time.monotonic()
 
@@ -174,7 +171,7 @@ class Traffic:
         frames = self._normalize_frames(frozenset(ignore))
         if os.environ.get(RECORD_ENV_VAR):
             cassette.parent.mkdir(parents=True, exist_ok=True)
-            heading = RecordingHeader(recording=FORMAT_VERSION, server=self._header.server)
+            heading = create_header(self._header.server)
             cassette.write_bytes(b"".join(map(encode_line, (heading, *frames))))
             return
         if not cassette.exists():
@@ -186,8 +183,8 @@ class Traffic:
             raise AssertionError(f"the messages differ from the cassette {cassette}:\n{_format_diff(recorded, frames)}")
 
     def save(self, path: str | Path) -> None:
-        """Write the recording without replacing values that change."""
-        Path(path).write_bytes(b"".join(map(encode_line, (self._header, *self.frames))))
+        """Write the recording without normalizing its values."""
+        write_private_file(Path(path), b"".join(map(encode_line, (self._header, *self.frames))))
 
     def _normalize_frames(self, volatile: frozenset[str]) -> list[Frame]:
         normalizer = _Normalizer(volatile)

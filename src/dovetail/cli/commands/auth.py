@@ -19,6 +19,7 @@ from dovetail.cli.target_argument import (
     target_options,
 )
 from dovetail.oauth.login.saved_login import SavedLogin
+from dovetail.protocol.redaction import strip_url
 from dovetail.terminal import output
 
 
@@ -132,15 +133,17 @@ def logout(ctx: click.Context, **params: Any) -> int:
     options = read_target_options(ctx, **params)
     url = _get_url(options)
     if logins.load_login(url) is None:
-        FileTokenStore().delete(url)  # delete a saved login that cannot be read
-        output.print_error(f"not logged in to {url}")
+        FileTokenStore().delete(url)  # remove a login that exists but cannot be read
+        output.print_error(f"not logged in to {strip_url(url)}")
         return error_report.EXIT_AUTH
 
     async def run() -> None:
         create_client = functools.partial(create_http_client, None, True, None, Timeouts().connect)
         was_revoked = await create_authorizer(url, "oauth", create_client).log_out()
         note = "token revoked" if was_revoked else "the authorization server did not revoke the token"
-        click.echo(output.format_json({"revoked": was_revoked}) if options.json else f"logged out of {url}, {note}")
+        click.echo(
+            output.format_json({"revoked": was_revoked}) if options.json else f"logged out of {strip_url(url)}, {note}"
+        )
 
     return run_to_exit_code(run, options.json)
 
@@ -157,12 +160,12 @@ def _print_login(options: TargetOptions, saved_login: SavedLogin | None, url: st
     if options.json:
         click.echo(output.format_json(None if saved_login is None else _describe_login(saved_login)))
     elif saved_login is None:
-        click.echo(f"{url}: {missing_message}")
+        click.echo(f"{strip_url(url)}: {missing_message}")
     else:
         scopes = output.escape_line(" ".join(logins.get_granted_scopes(saved_login)))
         issuer = output.escape_line(saved_login.server.issuer)
         state = _describe_state(saved_login)
-        click.echo(f"{url}: logged in at {issuer}{f' with {scopes}' if scopes else ''}, {state}")
+        click.echo(f"{strip_url(url)}: logged in at {issuer}{f' with {scopes}' if scopes else ''}, {state}")
 
 
 def _describe_login(saved_login: SavedLogin) -> dict[str, Any]:

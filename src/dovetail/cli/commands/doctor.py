@@ -23,6 +23,7 @@ from dovetail.cli.target_argument import (
 )
 from dovetail.client.client import Client
 from dovetail.errors import MCPError
+from dovetail.protocol.redaction import strip_url
 from dovetail.server.lint import LintIssue
 from dovetail.terminal import output
 from dovetail.wire.base import Struct
@@ -133,7 +134,7 @@ def _check_target(target: Any) -> Iterator[CheckResult]:
     """Run the checks that do not start the server."""
     url = get_target_url(target)
     if url is not None:
-        yield CheckResult("address", "ok", url)
+        yield CheckResult("address", "ok", strip_url(url))
         return
     if isinstance(target, dict):
         if not target.get("command"):

@@ -11,7 +11,7 @@ from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, run_command
 from dovetail.cli.target_argument import read_recording, read_target_options, target_options
 from dovetail.errors import ElicitationDeclined, RemoteError
-from dovetail.protocol.recording_format import mask_secrets
+from dovetail.protocol.redaction import mask_secrets
 from dovetail.recording.playback import (
     IGNORED_METHODS,
     OPENING_METHODS,

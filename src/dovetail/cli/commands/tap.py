@@ -17,6 +17,7 @@ from dovetail.cli.target_argument import (
     target_options,
 )
 from dovetail.protocol.recording_format import Recorder
+from dovetail.protocol.redaction import strip_url
 from dovetail.terminal import output as text
 
 
@@ -91,7 +92,7 @@ def _proxy_url(endpoint: EndpointSpec, target_options: TargetOptions, recorder: 
     except OSError as exc:
         raise click.UsageError(str(exc)) from None
     local_url = f"http://127.0.0.1:{listener.getsockname()[1]}{urlsplit(url).path}"
-    text.print_note(f"{url} is at {local_url}")
+    text.print_note(f"{strip_url(url)} is at {local_url}")
 
     async def run() -> None:
         application = RecordingProxy(url, recorder, headers)

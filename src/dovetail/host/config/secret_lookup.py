@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from dovetail.error_context import clip
 from dovetail.errors import MCPError
-from dovetail.protocol.recording_format import MASK, mask_secrets
+from dovetail.protocol.redaction import MASK, is_secret_setting, mask_secrets
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 
@@ -30,16 +30,16 @@ _BARE_VARIABLE_PATTERN: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
 _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
-_SECRET_NAME_PATTERN: Final = re.compile(
-    r"token|key|secret|pass|auth|cred|cookie|bearer|(?:^|_)pat(?:_|$)", re.IGNORECASE
-)
-_MIN_MASKED_CHARS: Final = 6  # do not mask shorter values, because they may be ordinary text
-_COMMAND_TIMEOUT_S: Final = 30.0  # long enough for a command that asks the user
-_MAX_SECRET_BYTES: Final = 64 * 1024  # maximum size of a secret from a file or a command
+_MIN_MASKED_CHARS: Final = 6  # shorter values are not masked, because they may be ordinary text
+_COMMAND_TIMEOUT_S: Final = 30.0  # seconds for a command, which may ask its user
+_MAX_SECRET_BYTES: Final = 64 * 1024  # maximum size of a file or output that contains a secret
 _KEYRING_SERVICE: Final = "dovetail"
+# Variables whose values are ordinary words and paths. The values of all other variables are masked.
 _NON_SECRET_VARIABLES: Final = frozenset(
-    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ", "PWD")
-)
+    ("PATH", "HOME", "USER", "USERNAME", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR", "TMP", "TEMP", "TZ",
+     "PWD", "HOSTNAME", "EDITOR", "DISPLAY", "VIRTUAL_ENV", "NODE_ENV", "LOG_LEVEL", "USERPROFILE", "APPDATA",
+     "LOCALAPPDATA", "SYSTEMROOT", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
+)  # fmt: skip
 
 
 class Reference(Struct, frozen=True):
@@ -128,7 +128,7 @@ class SecretLookup:
             part if isinstance(part, str) else self._look_up(part, setting, effective_context)
             for part in split_references(text, allow_bare=effective_context.allows_bare)
         )
-        if _SECRET_NAME_PATTERN.search(setting):
+        if is_secret_setting(setting):
             self.remember([value])
         return value
 
@@ -139,13 +139,13 @@ class SecretLookup:
         return variables
 
     def remember_named(self, members: Mapping[str, Any]) -> None:
-        """From now on, mask all values whose names look like secrets."""
-        self.remember(str(value) for name, value in members.items() if _SECRET_NAME_PATTERN.search(name))
+        """Mask from now on all values whose names look like secrets."""
+        self.remember(str(value) for name, value in members.items() if is_secret_setting(name))
 
     def remember(self, values: Iterable[str]) -> None:
-        """Mask these values from now on."""
+        """Mask these values from now on. Each line of a value is masked, too, because output is read by lines."""
         for value in values:
-            for secret in {value, value.removeprefix("Bearer ")}:
+            for secret in {value, value.removeprefix("Bearer "), *map(str.strip, value.splitlines())}:
                 if len(secret) >= _MIN_MASKED_CHARS:
                     self._values.add(secret)
                     with contextlib.suppress(UnicodeEncodeError):  # half a surrogate pair cannot appear in JSON text
@@ -186,7 +186,7 @@ class SecretLookup:
                     return reference.default
                 if value is None:
                     raise create_error(f"the environment variable {name} is not set")
-                if not _SECRET_NAME_PATTERN.search(name):
+                if name in _NON_SECRET_VARIABLES:
                     return value
             case "input":
                 value = self._inputs.get(name)

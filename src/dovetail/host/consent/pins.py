@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dovetail.errors import InvalidParams
+from dovetail.errors import DamagedFile, InvalidParams
 from dovetail.host.consent.definition_changes import (
     MAX_COMPARED_BYTES,
     DefinitionChange,
@@ -75,24 +75,26 @@ class PinStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._document = SharedDocument(path, (_use_current_names,))
-        self._document.read()  # raise an error now if the file cannot be used
-        # The list of pins that was indexed, and its entries by identity and name
+        # The list that was indexed, and its records by identity and name.
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
+        self.list()  # raises immediately if the file is not usable
 
     def get(self, identity: str, name: str) -> Pin | None:
         """Return the pin of a definition, or None."""
         records = self._document.read().get("pins")
         if self._index[0] is not records:
-            valid_records = (record for record in records or () if isinstance(record, dict))
-            self._index = (
-                records,
-                {(str(record.get("identity")), str(record.get("name"))): record for record in valid_records},
-            )
+            self._index = (records, self._index_records(records or ()))
         pins = self._index[1]
         record = pins.get((identity, name))
         if isinstance(record, dict):
-            record = pins[identity, name] = next(iter(_parse_pins([record])), None)
+            record = pins[identity, name] = self._parse(record)
         return record
+
+    def _index_records(self, records: Iterable[Any]) -> dict[tuple[str, str], Any]:
+        try:
+            return {(record["identity"], record["name"]): record for record in records}
+        except (TypeError, KeyError):
+            raise DamagedFile(self._document.path) from None
 
     def compare(self, identity: str, definitions: Iterable[object]) -> PinComparison:
         """Compare the definitions of a server with its pins."""
@@ -156,9 +158,15 @@ class PinStore:
 
     def list(self) -> "list[Pin]":
         """Return all pins, sorted."""
-        return sorted(
-            _parse_pins(self._document.read().get("pins") or ()), key=lambda pin: (pin.server, pin.identity, pin.name)
-        )
+        records = self._index_records(self._document.read().get("pins") or ()).values()
+        return sorted(map(self._parse, records), key=lambda pin: (pin.server, pin.identity, pin.name))
+
+    def _parse(self, record: Any) -> Pin:
+        """Return a pin of the file. A pin that cannot be read would be lost, so it is an error."""
+        try:
+            return convert(record, Pin)
+        except InvalidParams:
+            raise DamagedFile(self._document.path) from None
 
 
 def compare_with_pin(pin: Pin, definition: Any) -> "list[DefinitionChange]":
@@ -180,13 +188,3 @@ def _create_pin(server: str, identity: str, definition: Any, now: float) -> Pin:
         definition=pinned_fields if len(encode(pinned_fields)) <= MAX_COMPARED_BYTES else {},
         pinned_at=now,
     )
-
-
-def _parse_pins(records: Iterable[Any]) -> "list[Pin]":
-    parsed_pins: list[Pin] = []
-    for record in records:
-        try:
-            parsed_pins.append(convert(record, Pin))
-        except InvalidParams:
-            continue
-    return parsed_pins

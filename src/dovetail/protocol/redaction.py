@@ -1,0 +1,214 @@
+"""Mask secrets in messages, headers, texts and URLs before they are recorded or logged.
+
+A secret is recognized by the words of its name, such as `api_token` or `dbPassword`, or by its own form, such as
+`Bearer …`, a JSON Web Token or a private key. Every recording, trace, audit log and log of requests uses this module.
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+MASK: Final = "***"
+
+_json_decoder: Final = msgspec.json.Decoder()
+
+# Names are compared as words in lower case with "_" between them.
+_WORD_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
+_SECRET_NAME: Final = re.compile(
+    r"passw(?:or)?d|passphrase|pass_?code|pin_?code|pass_word|secret(?!ar)|credential|bearer|cookie"
+    r"|tokens?(?=_|$|\d)|authorization(?:_header)?$|code_?verifier|client_?assertion|connection_?string|webhook_url$"
+    r"|(?:^|_)(?:pass|pwd|pat|otp|totp|cvv|cvc|jwt|dsn|psk|creds?)(?:_|$|\d)|(?:^|_|http|basic)auth$"
+    r"|(?:api|app|access|account|admin|auth|client|deploy|encryption|hmac|host|master|private|root|server|service"
+    r"|session|shared|signing|ssh|storage|subscription|webhook)_?keys?(?=_|$|\d)(?!_id$)"
+)
+# Names that end in one of these words describe a secret and do not contain it: `token_type`, `cookie_name`.
+_DESCRIPTION_NAME: Final = re.compile(
+    r"_(?:algorithm|at|budget|count|enabled|endpoint|exists|expiration|expires|expiry|file|format|in|length|limit"
+    r"|methods?|name|names|path|policy|required|size|supported|type|uri|(?<!webhook_)url|usage)$"
+)
+_MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # names of the protocol that are not secrets
+_MAX_NAME_CHARS: Final = 200
+_REQUEST_STATE_KEY: Final = "requestState"
+
+# Objects whose members have names that authors chose. The name says nothing about a member that is an object itself.
+_SCHEMA_KEYS: Final = frozenset({"inputSchema", "outputSchema", "requestedSchema", "schema"})
+_SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+_NAMED_MAPS: Final = frozenset({"inputRequests", "inputResponses", "capabilities", "experimental", "extensions"})
+_SCHEMA_VALUES: Final = ("default", "const", "enum", "examples")
+
+# Words in the names of headers and environment variables. These names have no other meaning than in an argument.
+_SECRET_SETTING: Final = re.compile(
+    r"token|key|secret|pass|pwd|auth|cred|cookie|bearer|jwt|session-id|connection-?string|dsn|webhook|(?:^|_)pat(?:_|$)",
+    re.IGNORECASE,
+)
+_SAFE_HEADERS: Final = frozenset({"sec-websocket-key", "idempotency-key"})
+# Prefix of headers that repeat an argument. spec: streamable-http#schema-extension
+_PARAM_HEADER_PREFIX: Final = "mcp-param-"
+
+_MAX_NESTED_TEXTS: Final = 8  # how deeply JSON texts inside JSON texts are searched
+_SECRET_VALUE: Final = re.compile(
+    r"(?P<scheme>\b(?i:bearer|basic)) +[\w.~+/=-]{8,}"
+    r"|(?<=://)[^/\s:@\"]{0,256}:[^/\s@\"]{1,1024}(?=@)"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
+    r"|(?<![\w-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"
+    r"|(?<![\w-])(?:gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|[sr]k_(?:live|test)_\w{10,}"
+    r"|sk-[\w-]{20,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|npm_\w{30,}|pypi-[\w-]{30,})",
+    re.DOTALL,
+)
+_ASSIGNMENT: Final = re.compile(r"(?P<before>[?&;\s]|^)(?P<name>[\w.-]{1,64})=(?P<value>[^\s&;#\"']+)")
+_QUERY_SECRETS: Final = frozenset({"key", "sig", "signature"})  # names that are secrets only in the query of a URL
+# Part of every text that `_SECRET_VALUE` or `_ASSIGNMENT` can match.
+_VALUE_HINT: Final = re.compile(
+    rb"(?i)bearer|basic|://|=|private key|eyj|gh[pousr]_|_pat_|glpat-|xox|[sr]k[_-]|akia|aiza|npm_|pypi-|requeststate"
+)
+_MEMBER_NAME: Final = re.compile(rb'"([^"\\]*)"\s*:')
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a member or an argument with this name contains a secret."""
+    return _is_secret_name(name if len(name) <= _MAX_NAME_CHARS else name[-_MAX_NAME_CHARS:])
+
+
+@functools.lru_cache(4096)
+def _is_secret_name(name: str) -> bool:
+    if name in _MESSAGE_TOKENS:
+        return False
+    words = _WORD_BOUNDARY.sub("_", name).strip("_").lower()
+    return _SECRET_NAME.search(words) is not None and _DESCRIPTION_NAME.search(words) is None
+
+
+def is_secret_setting(name: str) -> bool:
+    """Return whether a header or an environment variable with this name may contain a secret."""
+    return _SECRET_SETTING.search(name) is not None
+
+
+def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Mask the values of headers that contain credentials."""
+    return {name: MASK if _is_secret_header(name.lower()) else mask_text(value) for name, value in headers.items()}
+
+
+def _is_secret_header(header: str) -> bool:
+    if header.startswith(_PARAM_HEADER_PREFIX):
+        return is_secret_name(header.removeprefix(_PARAM_HEADER_PREFIX))
+    return header not in _SAFE_HEADERS and is_secret_setting(header)
+
+
+def mask_text(text: str) -> str:
+    """Mask the credentials in a text, such as `Bearer …`, `password=…` and the user of a URL."""
+    return _ASSIGNMENT.sub(_mask_assignment, _SECRET_VALUE.sub(_mask_match, text))
+
+
+def strip_url(text: str) -> str:
+    """Return a URL without its user, query and fragment, which may contain secrets. Other texts keep all but their
+    credentials.
+    """
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        parts = None
+    if parts is None or not parts.netloc:
+        return mask_text(text)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def mask_secrets(value: Any, *, keep_request_state: bool = False) -> Any:
+    """Mask the secrets of a JSON value: members with secret names and credentials in texts, also inside texts that are
+    JSON.
+    """
+    try:
+        return _Masker(keep_request_state).mask(value)
+    except RecursionError:
+        return MASK
+
+
+def may_hold_secrets(encoded_value: bytes) -> bool:
+    """Return whether this encoded JSON value may contain secrets. False means that `mask_secrets` would change
+    nothing.
+    """
+    # The value may contain JSON text, or escapes that hide a secret word.
+    if b"\\" in encoded_value or not encoded_value.isascii():
+        return True
+    # A member called "value" can be a secret that has its name in another member.
+    return _VALUE_HINT.search(encoded_value) is not None or any(
+        name == b"value" or is_secret_name(name.decode()) for name in _MEMBER_NAME.findall(encoded_value)
+    )
+
+
+class _Masker:
+    """Masks one value, with the nesting of texts that are JSON."""
+
+    def __init__(self, keep_request_state: bool) -> None:
+        self._keep_request_state = keep_request_state
+        self._depth = 0  # texts that are JSON around the current value
+
+    def mask(self, value: Any, in_schema: bool = False) -> Any:
+        if isinstance(value, str):
+            return mask_text(self._mask_json_text(value))
+        if isinstance(value, list):
+            return [self.mask(item, in_schema) for item in value]
+        if isinstance(value, dict):
+            return self._mask_object(value, in_schema)
+        return value
+
+    def _mask_object(self, members: dict[str, Any], in_schema: bool) -> dict[str, Any]:
+        masked: dict[str, Any] = {}
+        for name, item in members.items():
+            if isinstance(item, dict) and ((in_schema and name in _SCHEMA_MAPS) or name in _NAMED_MAPS):
+                masked[name] = {key: self._mask_named(key, inner, in_schema) for key, inner in item.items()}
+            elif self._is_secret(name, item):
+                masked[name] = MASK
+            else:
+                masked[name] = self.mask(item, in_schema or name in _SCHEMA_KEYS)
+        # A pair of a name and a value, such as an argument to complete.
+        pair_name = members.get("name")
+        if "value" in masked and isinstance(pair_name, str) and self._is_secret(pair_name, members["value"]):
+            masked["value"] = MASK
+        return masked
+
+    def _mask_named(self, name: str, item: Any, in_schema: bool) -> Any:
+        """Mask a member whose name an author chose. The default value of a secret field is a secret, too."""
+        if not isinstance(item, dict):
+            return MASK if self._is_secret(name, item) else self.mask(item, in_schema)
+        masked = self._mask_object(item, in_schema)
+        if in_schema and is_secret_name(name):
+            masked |= {key: MASK for key in _SCHEMA_VALUES if self._is_secret(name, item.get(key))}
+        return masked
+
+    def _is_secret(self, name: str, value: Any) -> bool:
+        if value is None or isinstance(value, bool):
+            return False
+        if name == _REQUEST_STATE_KEY:
+            return isinstance(value, str) and not self._keep_request_state
+        if not is_secret_name(name):
+            return False
+        # "maxTokens": 100 is a number of tokens, and a name with "/" is an identifier of an extension.
+        is_count = isinstance(value, int | float) and name.lower().endswith("tokens")
+        return not is_count and not ("/" in name and isinstance(value, dict))
+
+    def _mask_json_text(self, text: str) -> str:
+        """Mask the secrets of a text that is JSON. The text is encoded again only if it contains a secret."""
+        if self._depth >= _MAX_NESTED_TEXTS or not text.lstrip().startswith(("{", "[")):
+            return text
+        try:
+            inner = _json_decoder.decode(text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return text
+        self._depth += 1
+        masked_value = self.mask(inner)
+        self._depth -= 1
+        return text if masked_value == inner else msgspec.json.encode(masked_value).decode()
+
+
+def _mask_match(match: re.Match[str]) -> str:
+    return f"{match['scheme']} {MASK}" if match["scheme"] else MASK
+
+
+def _mask_assignment(match: re.Match[str]) -> str:
+    name = match["name"]
+    if is_secret_name(name) or (match["before"] in ("?", "&") and name.lower() in _QUERY_SECRETS):
+        return f"{match['before']}{name}={MASK}"
+    return match[0]
