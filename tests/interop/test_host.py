@@ -103,7 +103,8 @@ def picture(
 
 
 def _entry(command: list[str]) -> dict[str, Any]:
-    return {"command": command[0], "args": command[1:]}
+    # On a busy machine, the first list of a server can take longer than the default limit.
+    return {"command": command[0], "args": command[1:], "x-dovetail": {"list_timeout": 60}}
 
 
 def _until(process: "subprocess.Popen[str]", text: str) -> list[str]:
