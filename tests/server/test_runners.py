@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import http.client
 import json
 import os
@@ -18,6 +19,7 @@ import psutil
 import pytest
 
 from dovetail import LargeResultSettings, Server, ServerLimits
+from dovetail.server.runners import run_in_process
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.endpoint import Endpoint
 from mentions import values
@@ -529,3 +531,20 @@ async def test_in_another_thread_signals_are_somebody_elses(capsys: pytest.Captu
 
     await asyncio.to_thread(asyncio.run, inner())
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("first", "while_serving"), [(700, 5000), (2000, 5000), (50_000, 50_000), (0, 0)])
+def test_garbage_is_collected_less_often_while_a_process_serves(first: int, while_serving: int) -> None:
+    thresholds: list[tuple[int, int, int]] = []
+
+    async def serve(*, watchdog: Any) -> None:
+        thresholds.append(gc.get_threshold())
+
+    previous = gc.get_threshold()
+    try:
+        gc.set_threshold(first, 10, 10)
+        run_in_process(serve)
+        assert thresholds[0][0] == while_serving
+        assert gc.get_threshold()[0] == first
+    finally:
+        gc.set_threshold(*previous)
