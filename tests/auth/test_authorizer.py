@@ -806,7 +806,7 @@ async def test_a_companys_identity_provider_may_be_in_a_private_network() -> Non
         async def fetch(self, method: str, url: str, headers: Any, body: bytes = b"") -> Any:
             return Document(json.dumps(documents[url]).encode())
 
-    company = EnterpriseLogin(client_id="me", idp_client_id="me", idp_token_endpoint=idp, id_token="id")
+    company = EnterpriseLogin(client_id="me", idp_client_id="me", idp_token_endpoint=idp, id_token="id", issuer=issuer)
     driver = create_authorizer(f"{server}/mcp", company, lambda **_: Documents())
     assert await driver.handle_challenge(401, "Bearer", None, None, 1)
     assert await driver.get_headers("POST", f"{server}/mcp") == [(b"authorization", b"Bearer the-token")]

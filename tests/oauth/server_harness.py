@@ -40,6 +40,7 @@ class ServerHarness:
         **settings: Any,
     ) -> None:
         self.now = NOW
+        self.address = "1.2.3.4"  # the address of the client
         self.store: AuthorizationStore = store or InMemoryStore()
         self.sealer = sealer or Sealer("a secret of many letters", purpose="test")
         warn = settings.get("warn")
@@ -103,12 +104,14 @@ class ServerHarness:
         return FetchResponse(404) if said is None else FetchResponse(200, {}, encode(said))
 
     def send_request(
-        self, method: str, path: str, query: str = "", body: bytes = b"", address: str = "1.2.3.4", **headers: str
+        self, method: str, path: str, query: str = "", body: bytes = b"", address: str | None = None, **headers: str
     ) -> HTTPResponse:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.run_flow(
             self.authority.handle(
-                Request(method=method, path=path, query=query, headers=named, body=body, address=address)
+                Request(
+                    method=method, path=path, query=query, headers=named, body=body, address=address or self.address
+                )
             )
         )
 

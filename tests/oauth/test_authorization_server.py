@@ -303,6 +303,19 @@ def test_a_request_is_decided_once_and_in_time() -> None:
     assert browser.submit_consent().status_code == 400
 
 
+@pytest.mark.parametrize("decision", ["allow", "deny"])
+def test_another_spelling_of_a_decided_request_is_refused(decision: str) -> None:
+    browser = Browser(ServerHarness())
+    browser.open()
+    browser.submit_consent(decision=decision)
+    sealed = browser.form["request"]
+    other = sealed.replace("-", "+").replace("_", "/")
+    for spelling in {sealed, f"{sealed}=", sealed.rstrip("="), f"{sealed}\n", f" {sealed}", f"{sealed}!", other}:
+        response = browser.submit_consent(request=spelling, decision="allow")
+        assert response.status_code == 400
+        assert "location" not in response.headers
+
+
 def test_two_cookies_of_one_name_are_none() -> None:
     browser = Browser(ServerHarness())
     browser.open()
@@ -574,7 +587,9 @@ BAD_REDIRECTS = [
     "https:///path", "about:blank", "blob:https://x", "ftp://x.example", "//x.example", "/path", "", "https://x.example/*",
     "https://x.example/\n", "https://x.example/ ", "https://x.example\\@y", "http://[::1", "https://x.example:99999/",
     "https://x.example/'><script>", "mailto:a@b", "myapp:", "myapp:///", "c:/x", "intent://x", "ms-settings:x", "view-source:https://x",
-    "search-ms:x", "chrome-extension://x/y", "ws://x.example", "tel:1", "x" * 3000, "https://ex\u00e4mple.com/",
+    "search-ms:x", "chrome-extension://x/y", "shell:x", "applescript://x/y", "x-man-page://ls", "terminal://x",
+    "microsoft-edge:https://x", "jnlp://x/y", "afp://x/y", "nfs://x/y", "shortcuts://run", "res://x/y", "hcp://x",
+    "app+x:cb", "dict://x/y", "ws://x.example", "tel:1", "x" * 3000, "https://ex\u00e4mple.com/",
     7, None,
 ]  # fmt: skip
 
@@ -589,11 +604,17 @@ def test_redirects_that_cannot_be_registered(uri: Any) -> None:
     "uri",
     [
         REDIRECT_URI, "http://localhost/cb", "http://[::1]:5/cb", "https://x.example/cb?a=1", "com.example.app:/cb",
-        "cursor://anysphere.cursor-retrieval/oauth/cb", "vscode://x/cb", "vscode-insiders://x/cb", "app+x:cb",
+        "cursor://anysphere.cursor-retrieval/oauth/cb", "vscode://x/cb", "vscode-insiders://x/cb",
     ],
 )  # fmt: skip
 def test_redirects_that_can(uri: str) -> None:
     assert ServerHarness().register({"redirect_uris": [uri]}).status_code == 201
+
+
+def test_a_client_registered_by_hand_may_have_any_private_scheme() -> None:
+    assert RegisteredClient("app", redirect_uris=["myapp://done"])
+    with pytest.raises(InvalidClient):
+        RegisteredClient("app", redirect_uris=["javascript:alert(1)"])
 
 
 @settings(max_examples=300)

@@ -227,3 +227,63 @@ def test_a_known_client_has_one_proof() -> None:
         RegisteredClient("x", redirect_uris=[REDIRECT_URI], client_secret="s", public_keys=jwks(KEY))
     with pytest.raises(ValueError, match=r"keys.*JWK"):
         RegisteredClient("x", redirect_uris=[REDIRECT_URI], public_keys="nonsense")
+
+
+# Many assertions
+
+
+def revoke(desk: ServerHarness, client: str, number: int, **options: Any) -> int:
+    form = {"client_assertion_type": JWT_BEARER_ASSERTION, "token": "x"}
+    proof = assertion(desk, client, jti=f"flood {number}", exp=int(desk.now) + 3000, **options)
+    return desk.post("/revoke", form | {"client_assertion": proof}).status_code
+
+
+def test_one_client_does_not_lock_out_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.oauth.authorization_server import client_authentication, store
+
+    monkeypatch.setattr(store, "MAX_ENTRIES", 200)
+    monkeypatch.setattr(client_authentication, "_MAX_ASSERTIONS", 20)
+    registrations = {"redirect_uris": [REDIRECT_URI], "token_endpoint_auth_method": "private_key_jwt"}
+    desk = ServerHarness(clients=(RegisteredClient("app", redirect_uris=[REDIRECT_URI], public_keys=jwks(KEY)),))
+    mallory = decode_body(desk.register(registrations | {"jwks": jwks(KEY)}))["client_id"]
+    statuses = [revoke(desk, mallory, number) for number in range(250)]
+    assert statuses.count(200) == 20
+    assert set(statuses[20:]) == {429}
+    desk.address = "198.51.100.7"
+    assert ask(desk, "app", assertion(desk, "app")).status_code == 200
+    assert revoke(desk, mallory, 300) == 429  # by client, whatever the address
+    desk.now += 60
+    assert revoke(desk, mallory, 301) == 200
+
+
+def test_many_clients_of_one_address_share_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.oauth.authorization_server import client_authentication
+
+    monkeypatch.setattr(client_authentication, "_MAX_ASSERTIONS", 20)
+    about = {"redirect_uris": [REDIRECT_URI], "token_endpoint_auth_method": "private_key_jwt", "jwks": jwks(KEY)}
+    desk = ServerHarness()
+    clients = [decode_body(desk.register(about))["client_id"] for _ in range(5)]
+    statuses = [revoke(desk, clients[number % 5], number) for number in range(50)]
+    assert statuses.count(200) == 20
+
+
+def test_an_assertion_is_used_soon_after_it_was_issued() -> None:
+    desk, client = known()
+    old = assertion(desk, client, exp=int(desk.now) + 3000)
+    assert ask(desk, client, old).status_code == 200
+    for seconds in (200, 100, 100, 2000):
+        desk.now += seconds
+        assert ask(desk, client, old).status_code == 401  # first because it was used, then because it is old
+    unused = assertion(desk, client, jti="unused", exp=int(desk.now) + 3000)
+    desk.now += 400
+    assert ask(desk, client, unused).status_code == 401
+    assert ask(desk, client, assertion(desk, client, iat=int(desk.now) + 300)).status_code == 401
+    without = {"iat": None, "jti": "without"}
+    assert ask(desk, client, assertion(desk, client, exp=int(desk.now) + 3000, **without)).status_code == 401
+    assert ask(desk, client, assertion(desk, client, exp=int(desk.now) + 200, **without)).status_code == 200
+
+
+def test_revocations_are_counted_by_client() -> None:
+    desk = ServerHarness(max_token_responses_per_minute=5)
+    form = {"client_id": "editor", "token": "x"}
+    assert [desk.post("/revoke", form).status_code for _ in range(8)] == [200] * 5 + [429] * 3

@@ -11,7 +11,7 @@ from dovetail.errors import AuthError
 from dovetail.oauth import proofs
 from dovetail.oauth.challenge import parse_challenge
 from dovetail.oauth.flow import FetchResponse
-from dovetail.oauth.guard.claims import parse_scopes
+from dovetail.oauth.guard.claims import TokenRejected, parse_scopes
 from dovetail.oauth.guard.dpop import DPoPChecker
 from dovetail.oauth.guard.guard import (
     Guard,
@@ -340,23 +340,49 @@ def nested(levels: int) -> Any:
     return found
 
 
-def test_the_memory_of_proofs_is_bounded(key: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from dovetail.oauth.guard import dpop as possession
-    from dovetail.oauth.guard.claims import VerificationUnavailable
+def test_proofs_of_one_key_do_not_lock_out_other_keys(key: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.oauth.guard import dpop
 
-    monkeypatch.setattr(possession, "MAX_REMEMBERED_PROOFS", 3)
-    one = DPoPChecker()
+    monkeypatch.setattr(dpop, "MAX_REMEMBERED_PROOFS", 10)
+    checker, other_key = DPoPChecker(), proofs.generate_key()
 
-    def show(now: float) -> None:
-        one.check(
-            proofs.create_dpop_proof(key, "POST", RESOURCE, now), method="POST", url=RESOURCE, token=None, now=now
-        )
+    def show(proof: str, now: float) -> str:
+        return checker.check(proof, method="POST", url=RESOURCE, token=None, now=now)
 
-    for _ in range(3):
-        show(NOW)
-    with pytest.raises(VerificationUnavailable):  # refused rather than forgotten
-        show(NOW)
-    show(NOW + 200)  # those are over
+    def create(proof_key: dict[str, Any], now: float) -> str:
+        return proofs.create_dpop_proof(proof_key, "POST", RESOURCE, now)
+
+    first = create(other_key, NOW)
+    show(first, NOW)
+    used = [create(key, NOW + number) for number in range(30)]
+    for number, proof in enumerate(used):
+        show(proof, NOW + number)
+    show(create(other_key, NOW + 30), NOW + 30)
+    for proof in (first, *used):
+        with pytest.raises(TokenRejected):
+            show(proof, NOW + 30)
+
+
+def test_a_proof_with_a_foreign_key_takes_no_memory(key: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.oauth.guard import dpop
+
+    monkeypatch.setattr(dpop, "MAX_REMEMBERED_PROOFS", 4)
+    checker = DPoPChecker()
+    claims = {"cnf": {"jkt": thumbprint(key)}}
+
+    def show(proof: str) -> str:
+        return checker.check(proof, method="POST", url=RESOURCE, token=None, now=NOW, token_claims=claims)
+
+    used = [proofs.create_dpop_proof(key, "POST", RESOURCE, NOW) for _ in range(3)]
+    for proof in used:
+        show(proof)
+    for _ in range(10):
+        with pytest.raises(TokenRejected):
+            show(proofs.create_dpop_proof(proofs.generate_key(), "POST", RESOURCE, NOW))
+    show(proofs.create_dpop_proof(key, "POST", RESOURCE, NOW))
+    for proof in used:
+        with pytest.raises(TokenRejected):
+            show(proof)
 
 
 # Places

@@ -110,6 +110,7 @@ COMPANY = EnterpriseLogin(
     idp_client_secret="i",
     idp_token_endpoint=IDP,
     id_token="id",
+    issuer=ISSUER,
 )
 
 
@@ -151,6 +152,16 @@ def test_what_an_identity_provider_may_not_say(said: FetchResponse, why: str) ->
     world = create_working_environment(**{IDP: said})
     with pytest.raises(LoginFailed, match=why):
         world.run_flow(log_in_with_enterprise_idp(SERVER, SCOPED, COMPANY, None, "id"))
+    assert not world.calls_to(TOKEN)
+
+
+@pytest.mark.parametrize("secret", ["s", None])
+def test_a_companys_secret_is_not_sent_to_an_issuer_that_the_server_chose(secret: str | None) -> None:
+    world = create_working_environment(**{IDP: {"access_token": "grant", "issued_token_type": ID_JAG}})
+    settings = replace(COMPANY, issuer=None, client_secret=secret)
+    with pytest.raises(LoginFailed, match=r"https://login\.example\.com"):
+        world.run_flow(log_in_with_enterprise_idp(SERVER, SCOPED, settings, None, "id"))
+    assert not world.calls_to(IDP)
     assert not world.calls_to(TOKEN)
 
 

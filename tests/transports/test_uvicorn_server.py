@@ -281,3 +281,19 @@ def test_addresses_of_both_families() -> None:
             assert listener.family == socket.AF_INET6
     except OSError:
         pytest.skip("platform: no IPv6")
+
+
+# Addresses of clients
+
+
+@pytest.mark.parametrize(("proxies", "address"), [("", None), ("127.0.0.1", "203.0.113.9")])
+async def test_a_forwarded_address_counts_only_from_a_named_proxy(
+    proxies: str, address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
+    stand = FakeService()
+    async with site(stand) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request(), **{"x-forwarded-for": "203.0.113.9"}))
+        assert (await reader.readline()).split()[1] == b"200"
+        assert stand.seen[0].origin == address

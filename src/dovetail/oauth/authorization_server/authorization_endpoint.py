@@ -356,7 +356,7 @@ class AuthorizationEndpoints:
         fields = request.fields or {}
         sealed_request = fields.get("request", "")
         authorization_request = self._open(sealed_request, self._request_seal_context, AuthorizationRequest, now)
-        if authorization_request is None or self._store.get("decided", hash_secret(sealed_request), now) is not None:
+        if authorization_request is None or self._is_decided(authorization_request, now):
             return _error_page("This request has ended", "Start again from the application.")
         if not self._is_same_browser(request, authorization_request.browser) or not is_same_secret(
             fields.get("csrf", ""), authorization_request.csrf
@@ -369,7 +369,7 @@ class AuthorizationEndpoints:
         if self._decision_limiter.take(request.address, now):
             return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
         if fields.get("decision") != "allow":
-            self._mark_decided(sealed_request, authorization_request, now)
+            self._mark_decided(authorization_request, now)
             params = {
                 "error": "access_denied",
                 "error_description": "the user denied access",
@@ -381,7 +381,7 @@ class AuthorizationEndpoints:
                 "This request has expired", "The requested access has changed. Start again from the application."
             )
         if self._identity_provider is not None:
-            return (yield from self._redirect_to_provider(authorization_request, sealed_request, now))
+            return (yield from self._redirect_to_provider(authorization_request, now))
         subject = self._settings.development_user
         if self._settings.has_passwords:
             username = fields.get("username", "")
@@ -389,7 +389,7 @@ class AuthorizationEndpoints:
             if subject is None:
                 client = yield from self._find_client(authorization_request.client_id, request.address, now)
                 return self._render_consent(client, authorization_request, sealed_request, "Wrong name or password.")
-        if subject is None or not self._mark_decided(sealed_request, authorization_request, now):
+        if subject is None or not self._mark_decided(authorization_request, now):
             return _error_page("This request has expired", "Start again from the application.")
         return self._redirect_with_code(authorization_request, subject, now)
 
@@ -407,9 +407,13 @@ class AuthorizationEndpoints:
             and all(not supported or scope in supported for scope in authorization_request.scopes)
         )
 
-    def _mark_decided(self, sealed_request: str, authorization_request: AuthorizationRequest, now: float) -> bool:
-        """Mark a request as decided. Return False if it was already decided."""
-        return self._store.add("decided", hash_secret(sealed_request), b"1", authorization_request.until, now) is None
+    def _is_decided(self, authorization_request: AuthorizationRequest, now: float) -> bool:
+        return self._store.get("decided", hash_secret(authorization_request.csrf), now) is not None
+
+    def _mark_decided(self, authorization_request: AuthorizationRequest, now: float) -> bool:
+        """Mark a request as decided. Return whether the request was still open."""
+        csrf_hash = hash_secret(authorization_request.csrf)
+        return self._store.add("decided", csrf_hash, b"1", authorization_request.until, now) is None
 
     def _is_same_browser(self, request: Request, browser_hash: str) -> bool:
         cookie = request.cookie(self._cookie_name)
@@ -470,15 +474,13 @@ class AuthorizationEndpoints:
         }
         return redirect_response(authorization_request.redirect_uri, params)
 
-    def _redirect_to_provider(
-        self, authorization_request: AuthorizationRequest, sealed_request: str, now: float
-    ) -> Flow[HTTPResponse]:
+    def _redirect_to_provider(self, authorization_request: AuthorizationRequest, now: float) -> Flow[HTTPResponse]:
         """Send the browser to the upstream provider. Call this only after the user has allowed the client.
 
         spec: security-considerations#confused-deputy-problem
         """
         assert self._identity_provider is not None
-        if not self._mark_decided(sealed_request, authorization_request, now):
+        if not self._mark_decided(authorization_request, now):
             return _error_page("This request has expired", "Start again from the application.")
         verifier, challenge = proofs.create_pkce_pair()
         state = secrets.token_urlsafe(24)

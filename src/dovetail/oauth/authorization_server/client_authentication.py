@@ -17,11 +17,12 @@ from dovetail.oauth.authorization_server.responses import (
     error_response,
     hash_secret,
     is_same_secret,
+    rate_limit_response,
 )
-from dovetail.oauth.authorization_server.store import AuthorizationStore, ClientRecord, StoreFull
+from dovetail.oauth.authorization_server.store import MAX_ENTRIES, AuthorizationStore, ClientRecord, StoreFull
 from dovetail.oauth.flow import FetchUntrusted, Flow
 from dovetail.oauth.guard import keys as signing
-from dovetail.oauth.guard.claims import TokenRejected, check_claims
+from dovetail.oauth.guard.claims import TokenRejected, check_claims, parse_timestamp
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
 from dovetail.protocol.http_types import HTTPResponse
 from dovetail.protocol.rate_limiter import RateLimiter
@@ -31,8 +32,10 @@ from dovetail.wire.raw_message import to_plain
 JWT_BEARER_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 _LEEWAY_S: Final = 30.0
-# Maximum lifetime of a client assertion. The server remembers used assertions for this long.
-_MAX_ASSERTION_TTL_S: Final = 3600.0
+_MAX_ASSERTION_TTL_S: Final = 3600.0  # longest lifetime of an assertion
+# An assertion must be used soon after it was issued. The server remembers used assertions for this time.
+_MAX_ASSERTION_AGE_S: Final = 300.0
+_MAX_ASSERTIONS: Final = MAX_ENTRIES // 20  # a client or an address can use this many during that time
 _MAX_JTI_CHARS: Final = 256
 _MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # limit for each key URL
 
@@ -72,6 +75,7 @@ class ClientAuthenticator:
         self._check_fetch_limit = check_fetch_limit
         self._key_fetch_limiter = RateLimiter(_MAX_KEY_FETCHES_PER_MINUTE, 60.0)  # counts fetches per URL
         self._failed_fetch_limiter = RateLimiter(1, 60.0)
+        self._assertion_limiter = RateLimiter(_MAX_ASSERTIONS, _MAX_ASSERTION_AGE_S)
 
     def authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
         """Return the client if it proves its identity with the method that it registered. Otherwise raise
@@ -117,7 +121,7 @@ class ClientAuthenticator:
         try:
             claims = yield from self._verify_assertion(client, assertion, request.address, now)
             check_claims(claims, issuer=client.client_id, audience=self._audience, now=now, leeway=_LEEWAY_S)
-            self._check_unused(client, claims, now)
+            self._check_unused(client, claims, request.address, now)
         except TokenRejected as exc:
             raise create_oauth_error("invalid_client", f"invalid client assertion: {exc}", 401) from None
 
@@ -159,7 +163,17 @@ class ClientAuthenticator:
             )
         return keys
 
-    def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], now: float) -> None:
+    def _take_share(self, client: ClientRecord, address: str, now: float) -> None:
+        """Count a valid assertion, because the server remembers it. Raise OAuthError if the client or the address has
+        used its share of the store.
+        """
+        keys = (f"client {client.client_id}", f"address {address}")
+        if wait_s := max(self._assertion_limiter.compute_wait(key, now) for key in keys):
+            raise OAuthError(rate_limit_response(wait_s))
+        for key in keys:
+            self._assertion_limiter.take(key, now)
+
+    def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], address: str, now: float) -> None:
         # With several audiences, each of them could send the assertion to the others.
         if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
             raise TokenRejected(
@@ -169,8 +183,15 @@ class ClientAuthenticator:
         if not isinstance(assertion_id, str) or not 0 < len(assertion_id) <= _MAX_JTI_CHARS:
             raise TokenRejected("it has no usable jti")
         expires_at = float(claims["exp"]) + _LEEWAY_S
-        if expires_at > now + _MAX_ASSERTION_TTL_S:
+        issued_at = parse_timestamp(claims, "iat")
+        max_ttl_s = _MAX_ASSERTION_AGE_S if issued_at is None else _MAX_ASSERTION_TTL_S
+        if expires_at > now + max_ttl_s + _LEEWAY_S:
             raise TokenRejected("its lifetime is too long")
+        if issued_at is not None:
+            expires_at = min(expires_at, issued_at + _MAX_ASSERTION_AGE_S + _LEEWAY_S)
+            if expires_at <= now or issued_at > now + _LEEWAY_S:
+                raise TokenRejected("it was issued too long ago, or in the future")
+        self._take_share(client, address, now)
         assertion_hash = hash_secret(f"{client.client_id} {assertion_id}")
         if self._store.add("assertion", assertion_hash, b"1", expires_at, now) is not None:
             raise TokenRejected("it was already used")

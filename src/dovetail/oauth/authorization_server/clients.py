@@ -33,8 +33,15 @@ _MAX_DOCUMENT_BYTES: Final = 5 * 1024  # recommended by the specification of cli
 _MAX_URI_CHARS: Final = 2048
 _MAX_NAME_BYTES: Final = 128
 _UNSAFE_CHARS: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
-# RFC 8252 recommends a reversed domain name as the scheme, but many applications use other names.
 _PRIVATE_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]{2,63}")
+# Anyone can register a client. RFC 8252, section 7.1, requires a reversed domain name as the scheme, which the system
+# does not use itself. These applications have another name.
+_KNOWN_SCHEMES: Final = frozenset(
+    {
+        "cherrystudio", "claude", "cursor", "goose", "kiro", "lmstudio", "raycast", "vscode", "vscode-insiders",
+        "vscodium", "warp", "windsurf", "zed",
+    }
+)  # fmt: skip
 # A browser or operating system would run or display URIs with these schemes.
 _RESERVED_SCHEMES: Final = re.compile(
     "about|blob|chrome|content|data|edge|facetime|feed|file|filesystem|ftps?|gopher|https?|imap|intent|jar|javascript|"
@@ -51,8 +58,11 @@ class InvalidClient(Exception):
         self.error = error
 
 
-def check_redirect_uri(uri: Any) -> str:
-    """Return the redirect URI. Raise InvalidClient if the server must not send codes to it."""
+def check_redirect_uri(uri: Any, *, is_registered_by_hand: bool = False) -> str:
+    """Return the redirect URI. Raise InvalidClient if the server must not send codes to it.
+
+    A client that you register by hand may have any private scheme.
+    """
     if not isinstance(uri, str) or not uri or len(uri) > _MAX_URI_CHARS or _UNSAFE_CHARS.search(uri):
         raise InvalidClient("the redirect URI contains invalid characters", "invalid_redirect_uri")
     try:
@@ -66,10 +76,14 @@ def check_redirect_uri(uri: Any) -> str:
         raise InvalidClient("the redirect URI must not contain a fragment or credentials", "invalid_redirect_uri")
     is_loopback = parts.scheme == "http" and parts.hostname in LOOPBACK
     is_https = parts.scheme == "https" and bool(parts.hostname)
-    is_private_scheme = _is_private_scheme(parts.scheme) and bool(parts.netloc or parts.path.strip("/"))
+    is_private_scheme = (
+        _is_private_scheme(parts.scheme)
+        and bool(parts.netloc or parts.path.strip("/"))
+        and (is_registered_by_hand or "." in parts.scheme or parts.scheme in _KNOWN_SCHEMES)
+    )
     if not (is_loopback or is_https or is_private_scheme):
         raise InvalidClient(
-            "the redirect URI must use https, http on the user's machine, or the application's private scheme",
+            "the redirect URI must use https, http on the user's machine, or a private scheme such as com.example.app",
             "invalid_redirect_uri",
         )
     return uri
@@ -290,7 +304,7 @@ class RegisteredClient:
         self._record = ClientRecord(
             client_id=client_id,
             client_name=client_name or client_id,
-            redirect_uris=tuple(check_redirect_uri(uri) for uri in redirect_uris),
+            redirect_uris=tuple(check_redirect_uri(uri, is_registered_by_hand=True) for uri in redirect_uris),
             method=auth_method if public_keys is None else "private_key_jwt",
             secret_mark=None if client_secret is None else hash_secret(client_secret),
             jwks=None if public_keys is None else {"keys": [key.jwk for key in signing.load_keys(public_keys)]},

@@ -200,7 +200,10 @@ class TokenEndpoint:
         """Revoke a token. The response for an unknown token is the same. RFC 7009"""
         now: float = yield Now()
         fields = request.fields or {}
+        limiter_key = _limiter_key(request, fields)
         client = yield from self._authenticate(request, fields, now)
+        if wait_s := self._issue_limiter.take(limiter_key, now):
+            return rate_limit_response(wait_s)
         token = fields.get("token", "")
         grant = self._token_issuer.find_grant(token, now)
         claims = None if grant is not None else self._token_issuer.verify_access_token(token, now)

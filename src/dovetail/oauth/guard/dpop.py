@@ -1,19 +1,21 @@
 """Check DPoP proofs: the caller must hold the key to which its token is bound. RFC 9449, section 4.3
 
-A proof is valid once, for one method and URL, for a short time. The checker remembers used proofs for that time. When
-its memory is full, it rejects proofs.
+A proof is valid once, for one method and URL, for a short time. The checker remembers used proofs for that time. If
+its memory is full, only the key with the most proofs is affected.
 """
 
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.oauth.guard import keys as signing
-from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, parse_timestamp
+from dovetail.oauth.guard.claims import TokenRejected, parse_timestamp
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKey
 from dovetail.oauth.proofs import sha256_base64url
+from dovetail.protocol.replay_memory import ReplayMemory
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
 
@@ -36,11 +38,21 @@ class DPoPChecker:
             raise ValueError("a secret key must have at least 16 bytes")
         self._require_nonce = require_nonce
         self._secret = secrets.token_bytes(32) if secret_bytes is None else secret_bytes
-        self._used_proofs: dict[bytes, float] = {}
+        # Each key has a share of the memory, so that one caller cannot lock out the others.
+        self._used_proofs = ReplayMemory(_MAX_PROOF_AGE_S, MAX_REMEMBERED_PROOFS)
 
-    def check(self, proof: str | None, *, method: str, url: str, token: str | None, now: float) -> str:
+    def check(
+        self,
+        proof: str | None,
+        *,
+        method: str,
+        url: str,
+        token: str | None,
+        now: float,
+        token_claims: Mapping[str, Any] | None = None,
+    ) -> str:
         """Check a DPoP proof and return the thumbprint of its key. The proof must be new, unused and for
-        this request.
+        this request. With `token_claims`, the token must be bound to the key.
         """
         if not proof:
             raise TokenRejected("a DPoP proof is required")
@@ -64,24 +76,15 @@ class DPoPChecker:
         ):
             raise NonceRequired("the DPoP proof must contain the server's nonce")
         thumbprint = key.thumbprint()
-        self._check_unused(f"{thumbprint} {proof_id}", now)
+        if token_claims is not None:
+            check_confirmation(token_claims, thumbprint)  # a proof with a foreign key must not take memory
+        if not self._used_proofs.add(thumbprint, hashlib.sha256(proof_id.encode()).digest(), issued_at, now):
+            raise TokenRejected("the DPoP proof was already used")
         return thumbprint
 
     def current_nonce(self, now: float) -> str:
         """Return the current nonce. It is computed from the time, so the server does not store it."""
         return hmac.digest(self._secret, b"dpop nonce %d" % int(now // _NONCE_INTERVAL_S), "sha256").hex()[:32]
-
-    def _check_unused(self, proof_id: str, now: float) -> None:
-        proof_hash = hashlib.sha256(proof_id.encode()).digest()
-        if self._used_proofs.get(proof_hash, now) > now:
-            raise TokenRejected("the DPoP proof was already used")
-        if len(self._used_proofs) >= MAX_REMEMBERED_PROOFS:
-            self._used_proofs = {
-                used_hash: expires_at for used_hash, expires_at in self._used_proofs.items() if expires_at > now
-            }
-        if len(self._used_proofs) >= MAX_REMEMBERED_PROOFS:
-            raise VerificationUnavailable("too many DPoP proofs. Try again later")
-        self._used_proofs[proof_hash] = now + 2 * _MAX_PROOF_AGE_S
 
 
 def check_confirmation(claims: Any, thumbprint: str | None) -> None:

@@ -85,7 +85,10 @@ class CredentialChecker:
             if self._require_dpop and scheme != "dpop":
                 raise TokenRejected("this server only accepts tokens that are bound to a key (DPoP)")
             principal = yield from self._verify(token, head.resource)
-            check_confirmation(principal.claims, self._check_proof(head, token, now) if scheme == "dpop" else None)
+            if scheme == "dpop":
+                self._check_proof(head, token, principal, now)
+            else:
+                check_confirmation(principal.claims, None)
         except NonceRequired as exc:
             raise self._unauthorized_error(
                 head, "use_dpop_nonce", str(exc), "dpop", nonce=self._proof_checker.current_nonce(now)
@@ -102,8 +105,15 @@ class CredentialChecker:
             raise self._unauthorized_error(head, "insufficient_scope", "more scopes are needed", scheme, status=403)
         return principal
 
-    def _check_proof(self, head: RequestHead, token: str, now: float) -> str:
-        return self._proof_checker.check(head.dpop_proof, method=head.method, url=head.url, token=token, now=now)
+    def _check_proof(self, head: RequestHead, token: str, principal: Principal, now: float) -> None:
+        self._proof_checker.check(
+            head.dpop_proof,
+            method=head.method,
+            url=head.url,
+            token=token,
+            now=now,
+            token_claims=principal.claims,
+        )
 
     def _parse_credentials(self, head: RequestHead) -> tuple[str, str]:
         scheme, _, token = (head.authorization or "").partition(" ")

@@ -64,6 +64,7 @@ def log_in_with_enterprise_idp(
     """Exchange an ID token from the identity provider for a grant at the authorization server. spec: SEP-990"""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     check_issuer(server, settings.issuer, _get_saved_client(saved_login))
+    _check_issuer_named(server, server_url, settings.issuer, "client_secret= and id_token=")
     scopes = choose_scopes(challenge, document, server, settings, saved_login)
     resource = document.resource if document is not None else server_url
     form = {

@@ -6,6 +6,7 @@ large, or whose client does not read the response. A signal stops the server in 
 
 import asyncio
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -366,6 +367,8 @@ def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvi
         access_log=False,
         log_config=None,
         server_header=False,
+        # uvicorn would trust X-Forwarded-For from every program of this machine. The variable names the proxies.
+        proxy_headers=bool(os.environ.get("FORWARDED_ALLOW_IPS")),
         timeout_graceful_shutdown=int(limits.drain_timeout) + 1,
         h11_max_incomplete_event_size=limits.max_header_block_bytes,
         **options,
