@@ -20,9 +20,12 @@ from transports.fake_service import (
     LATEST_HANDSHAKE,
     AsgiRequest,
     initialize,
+    open_session,
     request,
+    run_pending_callbacks,
     start_post,
     stateless_request,
+    wait_until,
 )
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -454,3 +457,38 @@ async def test_a_client_without_a_login_gets_an_error() -> None:
         with pytest.raises(Unauthorized):
             async with Client(url + "/mcp") as client:
                 await client.call("who")
+
+
+# Subscriptions
+
+
+@pytest.mark.parametrize("is_stream_open", [True, False])
+async def test_a_stream_gets_no_updates_that_its_token_may_not_read(is_stream_open: bool) -> None:
+    app = guarded()
+    app.add_resource(lambda: "x", "r://secret", scopes=["write"])
+    app.add_resource(lambda: "x", "r://open")
+    endpoint = app.asgi()
+    session = await open_session(endpoint, headers=bearer("bob-plus"))
+    for uri in ("r://secret", "r://open"):
+        answer = await start_post(endpoint, request("resources/subscribe", uri=uri), session).wait_done()
+        assert answer.status == 200
+
+    def notify() -> None:
+        app.notify_resource_updated("r://secret")
+        app.notify_resource_updated("r://open")
+
+    async def read(token: str) -> list[str]:
+        if not is_stream_open:
+            notify()
+            await run_pending_callbacks()
+        stream = AsgiRequest(endpoint, "GET", headers=session | bearer(token))
+        await wait_until(lambda: stream.events)
+        if is_stream_open:
+            notify()
+        await wait_until(lambda: "r://open" in str(stream.messages))
+        stream.disconnect()
+        await stream.wait_done()
+        return [message["params"]["uri"] for message in stream.messages]
+
+    assert await read("bob") == ["r://open"]
+    assert await read("bob-plus") == ["r://secret", "r://open"]

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.client import mounted_client
 from dovetail.client.mounted_client import ParkedCalls
-from dovetail.errors import InvalidParams, ServerBusy
+from dovetail.errors import InvalidParams
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.wire.input_required import InputRequiredResult
 from transports.fake_service import run_pending_callbacks
@@ -145,10 +145,14 @@ async def test_no_wait_is_endless_and_all_can_be_cancelled(monkeypatch: pytest.M
     assert server.ended == ["cancelled", "cancelled"]
 
 
-async def test_no_more_wait_than_the_limit() -> None:
+async def test_the_caller_with_the_most_waiting_calls_loses_its_oldest() -> None:
     server = Server()
-    asked, *_ = [await server.asks(exchange()) for _ in range(256)]
-    with pytest.raises(ServerBusy):
-        await server.asks(exchange())
-    assert await server.parking.run(back(asked), server.send) == ["yes"]
+    ada = await server.asks(exchange(principal="ada"))
+    oldest, second, *_ = [await server.asks(exchange(principal="mallory")) for _ in range(255)]
+    bob = await server.asks(exchange(principal="bob"))
+    with pytest.raises(InvalidParams, match="requestState"):
+        await server.parking.run(back(oldest, principal="mallory"), server.send)
+    for asked, name in ((ada, "ada"), (second, "mallory"), (bob, "bob")):
+        assert await server.parking.run(back(asked, principal=name), server.send) == ["yes"]
     server.parking.clear()
+    assert await server.left() == (0, False)

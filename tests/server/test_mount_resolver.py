@@ -10,11 +10,15 @@ import pytest
 
 from dovetail import Client, LargeResultSettings, ResourceLink, Server, TextContent, Transform
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
-from dovetail.errors import InsufficientScope, NotFound, ToolNotFound
+from dovetail.errors import ConnectionLost, InsufficientScope, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.mounts import mounted_servers as mounting
 from dovetail.server.server import get_dispatcher
+from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.revisions import NEWEST_REVISION
+from dovetail.wire.tools import Tool
+from server import direct_client
+from transports.fake_service import run_pending_callbacks
 
 
 def having(*tools: str, name: str = "one", **options: Any) -> Server:
@@ -309,3 +313,83 @@ async def test_large_results_of_mounted_tools_are_kept_back_too(*, far: bool) ->
         assert await client.read(link.uri) == "x" * 1000
         assert (await client.call_tool("in_rows", {})).structured_content == [*range(1000)]
         assert "999" not in str(await client.call_tool("in_untold", {}))
+
+
+# Lists of a server that is not available
+
+
+class PersonalServer:
+    """A remote server that has a tool for each caller, and can fail."""
+
+    name = "personal"
+    is_remote = True
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self.watched: list[str] = []
+
+    def __mountable__(self) -> Any:
+        return self
+
+    async def start(self) -> None:
+        if self.is_down:
+            raise ConnectionLost("down")
+
+    async def stop(self) -> None: ...
+
+    def capabilities(self) -> ServerCapabilities:
+        return ServerCapabilities(
+            tools=ListChangedCapability(), resources=ResourcesCapability(subscribe=True, list_changed=True)
+        )
+
+    async def list_items(self, kind: str, exchange: Any) -> dict[str, Any]:
+        if kind != "tool":
+            return {}
+        name = f"of_{exchange.caller.principal}"
+        return {name: Tool(name=name, input_schema={"type": "object"})}
+
+    async def has_item(self, kind: str, name: str, exchange: Any) -> bool:
+        return name in await self.list_items(kind, exchange)
+
+    def watch_changes(self, callback: Any) -> Any:
+        return lambda: None
+
+    def can_receive_updates(self, uri: str, principal: Any) -> bool:
+        return True
+
+    async def watch_resources(self, uris: list[str], principal: Any) -> Any:
+        self.watched += uris
+        return lambda: None
+
+
+@pytest.mark.parametrize("prefix", ["", "in"])
+async def test_the_list_of_one_caller_is_not_shown_to_another_when_the_server_fails(prefix: str) -> None:
+    app, remote = Server("outer"), PersonalServer()
+    app.mount(remote, prefix)
+    start = f"{prefix}_" if prefix else ""
+
+    async def list_names(principal: Any) -> list[str]:
+        caller = direct_client.Client(app, principal=principal)
+        return [tool["name"] for tool in (await caller.request("tools/list"))["tools"]]
+
+    ada, ada_admin = Principal("ada", scopes=["read"]), Principal("ada", scopes=["read", "admin"])
+    assert await list_names(ada) == [f"{start}of_ada"]
+    remote.is_down = True
+    assert await list_names(ada) == [f"{start}of_ada"]
+    for other in (Principal("bob"), ada_admin, None):
+        assert await list_names(other) == []
+
+
+async def test_a_remote_server_hears_only_of_subscriptions_that_the_caller_may_have() -> None:
+    app, remote = Server("outer"), PersonalServer()
+    app.mount(remote, "in")
+    app.restrict("in+r://secret", scopes=["admin"])
+    client = direct_client.Client(app, principal=Principal("ada"))
+    long = "in+r://" + "x" * 9000
+    uris = ["in+r://secret", "in+R://secret", "in+r://open", long]
+    exchange = client.exchange("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+    listening = asyncio.create_task(client.run(exchange))
+    await run_pending_callbacks()
+    listening.cancel()
+    await asyncio.wait([listening])
+    assert remote.watched == ["r://open"]

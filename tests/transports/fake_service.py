@@ -68,6 +68,9 @@ class FakeService:
         self.seen.append(exchange)
         return await self.work(exchange)
 
+    def can_receive_updates(self, uri: str, principal: Any) -> bool:
+        return True
+
     def can_subscribe(self, uri: str, principal: str | None) -> bool:
         return True
 

@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from dovetail.client.input_rounds import INPUT_REQUIRED
+from dovetail.client.question_slots import QuestionSlots, get_question_owner
 from dovetail.client.request_sender import RequestOptions
 from dovetail.client.session import Session
 from dovetail.errors import (
@@ -29,7 +31,6 @@ from dovetail.errors import (
     RemoteError,
     RequestTimeout,
     ResourceNotFound,
-    ServerBusy,
     ToolError,
 )
 from dovetail.protocol import downgrade
@@ -98,6 +99,12 @@ class ParkedCall:
             self.input_request = None
             self._response.set_result(response)
 
+    def cancel(self) -> None:
+        """Cancel the call and its open question."""
+        self.task.cancel()
+        if self._response is not None:
+            self._response.cancel()
+
     async def wait_next(self) -> Any:
         """Wait until the call has a result or asks the next question."""
         while not self.task.done():
@@ -141,10 +148,10 @@ class ParkedCalls:
         """Start or continue a call. Return its raw result, or a result that asks for input."""
         if "requestState" in exchange.params:
             call = self._resume(exchange)
-        elif len(self._tickets) < _MAX_PARKED_CALLS:
-            call = ParkedCall(exchange, send)
         else:
-            raise ServerBusy("Too many calls are waiting for input")
+            if len(self._tickets) >= _MAX_PARKED_CALLS:
+                self._drop_call()
+            call = ParkedCall(exchange, send)
         self._calls_by_exchange[id(exchange)] = self._calls_by_exchange[id(call.exchange)] = call
         try:
             outcome = await call.wait_next()
@@ -185,9 +192,15 @@ class ParkedCalls:
         if call is not None:
             self._cancel(call)
 
+    def _drop_call(self) -> None:
+        """Cancel the oldest call of the caller with the most waiting calls."""
+        owners = {ticket: get_question_owner(call.exchange) for ticket, call in self._tickets.items()}
+        [(most_frequent_owner, _)] = Counter(owners.values()).most_common(1)
+        self._expire(next(ticket for ticket, owner in owners.items() if owner == most_frequent_owner))
+
     def _cancel(self, call: ParkedCall) -> None:
         self._calls_by_exchange.pop(id(call.exchange), None)
-        call.task.cancel()
+        call.cancel()
 
     def clear(self) -> None:
         """Cancel all waiting calls."""
@@ -244,6 +257,8 @@ class MountedClient:
         self._call_timeout = session.timeouts.call
         self._active_exchanges: list[IncomingExchange] = []
         self._parked_calls = ParkedCalls()
+        # One less than the connection allows, so that it does not refuse a question before an older one is dropped.
+        self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
         self._change_listeners: list[ChangeCallback] = []
         self._listen_task: asyncio.Task[None] | None = None
@@ -554,6 +569,11 @@ class MountedClient:
         exchange = self._find_exchange()
         if exchange is None:
             raise InvalidParams("Invalid params: cannot find the request that this question belongs to")
+        return await self._question_slots.run(
+            get_question_owner(exchange), self._answer_input_request(exchange, method, params)
+        )
+
+    async def _answer_input_request(self, exchange: IncomingExchange, method: str, params: dict[str, Any]) -> Any:
         call: ParkedCall | None = self._parked_calls.find(exchange)
         if call is None:
             return await self._ask_caller(exchange, method, params)

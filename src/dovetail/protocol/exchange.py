@@ -159,6 +159,10 @@ class Service(Protocol):
         """Return the current capabilities."""
         ...
 
+    def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
+        """Return whether this caller may receive updates of a resource."""
+        ...
+
     def can_subscribe(self, uri: str, principal: Principal | None) -> bool:
         """Return whether this caller may subscribe to a resource. Raise InsufficientScope if scopes are missing."""
         ...

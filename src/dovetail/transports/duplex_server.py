@@ -73,6 +73,7 @@ class DuplexServer:
         self._write = write
         self._drain = drain
         self._principal = as_principal(principal)
+        self._opening_principal = self._principal  # a later message may have a token with other scopes
         self.origin = principal  # the limits count the calls of each origin
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
@@ -330,9 +331,15 @@ class DuplexServer:
     def deliver(self, method: str, uri: str | None) -> None:
         """Notify the client of a change. While the client does not read, equal changes are sent only once."""
         for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
-            self._pending_changes[method, subscribed_uri] = None
+            if self._can_receive(subscribed_uri):
+                self._pending_changes[method, subscribed_uri] = None
         if self._notify_task is None or self._notify_task.done():
             self._notify_task = self._loop.create_task(self._send_changes())
+
+    def _can_receive(self, uri: str | None) -> bool:
+        """Return whether the caller that opened the connection may receive a change."""
+        principal = self._opening_principal
+        return uri is None or principal is None or self._service.can_receive_updates(uri, principal)
 
     async def _send_changes(self) -> None:
         if self._drain is not None:

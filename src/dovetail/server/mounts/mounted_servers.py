@@ -307,14 +307,13 @@ class MountedServers:
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 await target.start()
-                mount.cached_items[kind] = mount.name_map.rename_declarations(
-                    kind, await target.list_items(kind, exchange)
-                )
+                items = mount.name_map.rename_declarations(kind, await target.list_items(kind, exchange))
+                mount.store_items(kind, exchange, items)
                 await self._check_transforms(mount, exchange)
                 mount.mark_available()
         except (MCPError, TimeoutError) as exc:
             mount.log_unavailable("%s could not list its items: %s", format_failure(exc))
-        return mount.cached_items.get(kind, {})
+        return mount.get_stored_items(kind, exchange)
 
     async def _check_transforms(self, mount: Mount, exchange: IncomingExchange) -> None:
         """Log the problems of a mount's transforms once, as soon as its items are known."""
@@ -543,8 +542,15 @@ class MountedServers:
 
     async def _listen(self, exchange: IncomingExchange) -> Result | bytes:
         """Run a subscription of this server. Also subscribe to the resources of remote servers."""
-        uris = convert_params(exchange, ListenParams).notifications.resource_subscriptions or []
-        subscription = RemoteSubscription(uris, exchange.caller.principal)
+        requested_uris = convert_params(exchange, ListenParams).notifications.resource_subscriptions or []
+        server, principal = self._server, exchange.caller.principal
+        # Remote servers hear only of resources that the caller may use.
+        uris = [
+            uri
+            for uri in requested_uris
+            if len(uri) <= server.limits.max_uri_bytes and server.can_receive_updates(uri, principal)
+        ]
+        subscription = RemoteSubscription(uris, principal)
         try:
             if uris:
                 self._subscriptions.add(subscription)

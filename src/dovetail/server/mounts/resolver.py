@@ -5,7 +5,7 @@ Lists, calls and subscriptions all use this module, so that they agree.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,7 @@ log = logging.getLogger("dovetail")
 # Seconds in which a mounted server must list its items. Afterwards the list is sent without these items.
 LIST_TIMEOUT_S: Final = 10.0
 
+_MAX_STORED_LISTS: Final = 1024
 _MAX_FORGOTTEN_URIS: Final = 4096  # maximum number of removed resources in an index
 
 
@@ -45,12 +46,25 @@ class Mount:
         self.access_rule = access_rule  # None allows all callers
         self.stop_following = stop_following
         self.needs_transform_check = False  # True until the transforms are checked
-        # The last known lists, used while the server is not available.
-        self.cached_items: dict[ItemKind, dict[str, Any]] = {}
+        # The last known lists by kind and caller, used while the server is not available.
+        self._stored_items: dict[tuple[ItemKind, Hashable], dict[str, Any]] = {}
         self.active_exchanges = 0  # number of open requests
         self.retry_at = 0.0  # earliest time of the next request after a failure
         self.resource_index = ResourceIndex()
         self._is_unavailable = False
+
+    def store_items(self, kind: ItemKind, exchange: IncomingExchange, items: dict[str, Any]) -> dict[str, Any]:
+        """Store and return a list of the server. A server may have different lists for different callers."""
+        key = (kind, _get_list_key(exchange.caller.principal))
+        self._stored_items.pop(key, None)
+        self._stored_items[key] = items
+        if len(self._stored_items) > _MAX_STORED_LISTS:
+            del self._stored_items[next(iter(self._stored_items))]
+        return items
+
+    def get_stored_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]:
+        """Return the last list that this caller got, or an empty list."""
+        return self._stored_items.get((kind, _get_list_key(exchange.caller.principal)), {})
 
     def mark_available(self) -> None:
         """Record that the server responds."""
@@ -63,6 +77,10 @@ class Mount:
         """
         log.log(logging.DEBUG if self._is_unavailable else logging.WARNING, message, self.target.name, *args)
         self._is_unavailable = True
+
+
+def _get_list_key(principal: Principal | None) -> Hashable:
+    return None if principal is None else (str(principal), principal.scopes)
 
 
 class ResourceIndex:
@@ -247,7 +265,7 @@ class MountResolver:
                 mount.retry_at = _now() + LIST_TIMEOUT_S
                 mount.log_unavailable("%s did not report whether it has %s: %s", clip(inner_name), format_failure(exc))
         cached_items = _find_declared(
-            mount, mount.cached_items.get(kind, {}), kind, mount.name_map.to_outer(kind, inner_name)
+            mount, mount.get_stored_items(kind, exchange), kind, mount.name_map.to_outer(kind, inner_name)
         )
         return [item for item in cached_items if self.is_enabled(item)]
 

@@ -12,6 +12,7 @@ from dovetail.errors import ConnectionLost, RemoteError
 from dovetail.protocol import handshake as handshake_protocol
 from dovetail.protocol.exchange import IncomingExchange, Service
 from dovetail.protocol.handshake import PendingRequests
+from dovetail.protocol.principal import Principal
 from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.wire import jsonrpc
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
@@ -38,6 +39,8 @@ class HandshakeSession:
         "loop",
         "pending_changes",
         "running_exchanges",
+        "service",
+        "stream_principal",
     )
 
     def __init__(
@@ -64,6 +67,8 @@ class HandshakeSession:
         self._streams: dict[str, EventStream] | None = None
         self._next_stream = 1
         self._stop_listening: Callable[[], None] | None = None
+        self.service: Service | None = None  # set when the handshake is complete
+        self.stream_principal: Principal | None = None  # the caller that opened the GET stream
 
     @property
     def revision(self) -> str:
@@ -87,6 +92,7 @@ class HandshakeSession:
         """Mark the handshake as complete, and listen for changes."""
         if not self.handshake.is_ready:
             self.handshake.is_ready = True
+            self.service = service
             self._stop_listening = service.subscribe(self)
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
@@ -100,8 +106,16 @@ class HandshakeSession:
             if stream is None or stream.reader is None:
                 self.pending_changes = self.pending_changes or {}
                 self.pending_changes[method, subscribed_uri] = None
-            else:
+            elif self.can_receive(subscribed_uri):
                 stream.append(encode_change(method, subscribed_uri))
+
+    def can_receive(self, uri: str | None) -> bool:
+        """Return whether the caller that opened the GET stream may receive a change. Its token may have fewer scopes
+        than the token with which it subscribed.
+        """
+        if uri is None or self.stream_principal is None or self.service is None:
+            return True
+        return self.service.can_receive_updates(uri, self.stream_principal)
 
     def get_stream(self, name: str) -> EventStream | None:
         """Return the stream with this name."""

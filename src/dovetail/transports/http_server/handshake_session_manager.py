@@ -291,8 +291,10 @@ class HandshakeSessionManager:
         stream.attach(reader, reader.wake)
         priming_id = stream.allocate_id() if last_event_id is None and session.has_priming_events else None
         if stream.name == STANDALONE_STREAM:
+            session.stream_principal = request.principal
             for method, uri in session.pending_changes or {}:
-                stream.append(encode_change(method, uri))
+                if session.can_receive(uri):
+                    stream.append(encode_change(method, uri))
             session.pending_changes = None
         try:
             headers = [*STREAM_HEADERS, *request.cors_headers]
