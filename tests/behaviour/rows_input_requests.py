@@ -159,14 +159,29 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "asking.missing-capability",
         "basic#_meta",
-        "An undeclared capability is not used: the call is refused with -32021 (in handshake versions "
-        "-32602) that names all missing capabilities, over HTTP with 400 in the newest version.",
+        "An undeclared capability is not used. In the newest version the call is refused with -32021, over HTTP with "
+        "400. In handshake versions, the call of a tool gives a result with isError, so that the model can read it. "
+        "Both name all missing capabilities.",
         transports=STREAMED,
     ),
     Requirement(
         "asking.sub-capabilities",
         "elicitation#capabilities",
         "Modes of elicitation and tools in sampling must be declared separately.",
+        revisions=("2025-11-25", STATELESS),
+        transports=("memory",),
+    ),
+    Requirement(
+        "asking.sample-balance",
+        "sampling#tool-use-and-result-balance",
+        "The server does not send messages in which a tool use has no result, or a result is mixed with other content.",
+        revisions=("2025-11-25", STATELESS),
+        transports=("memory",),
+    ),
+    Requirement(
+        "asking.flat-schema",
+        "elicitation#requested-schema",
+        "The server does not send an author's form schema whose fields are not flat.",
         revisions=("2025-11-25", STATELESS),
         transports=("memory",),
     ),

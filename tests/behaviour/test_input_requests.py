@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
@@ -194,7 +195,7 @@ async def test_the_june_revision_spells_choices_its_own_way(revision: str, trans
         titled = {"type": "string", "enum": ["r", "db"], "enumNames": ["Red", "Dark blue"]}
         schema = {"type": "object", "properties": {"value": titled}, "required": ["value"]}
         assert seen == [{"message": "Which?", "requestedSchema": schema}]
-        assert (await expect_error(call(peer, "many"))).code == -32602
+        assert (await call(peer, "many"))["isError"]
         assert len(seen) == 1
 
 
@@ -673,18 +674,28 @@ def needy() -> Server:
     return app
 
 
+async def _expect_missing(request: Awaitable[Any], revision: str, transport: str, wanted: dict[str, Any]) -> None:
+    """Expect that a call fails, because these capabilities are missing."""
+    if revision == STATELESS:
+        error = await expect_error(request)
+        assert error.code == -32021
+        assert error.data == {"requiredCapabilities": wanted}
+        if transport == "http":
+            assert error.status_code == 400  # type: ignore[attr-defined]
+        return
+    result = await request
+    assert result["isError"] is True
+    assert all(name in error_text(result) for name in wanted)
+
+
 @requirement("asking.missing-capability")
 async def test_what_was_not_declared_is_not_asked(revision: str, transport: str) -> None:
     async with connect(needy(), transport, revision) as peer:
-        for tool, arguments in (("ask", ["form", "model", "roots"]), ("explicit", ["form", "model", "roots"])):
-            error = await expect_error(call(peer, tool, what=arguments))
-            assert error.code == (-32021 if revision == STATELESS else -32602)
-            wanted = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
-            assert error.data == {"requiredCapabilities": wanted}
-            if transport == "http" and revision == STATELESS:
-                assert error.status_code == 400  # type: ignore[attr-defined]
-        error = await expect_error(call(peer, "require"))
-        assert error.data == {"requiredCapabilities": {"sampling": {}, "roots": {}, "elicitation": {"url": {}}}}
+        wanted = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
+        for tool in ("ask", "explicit"):
+            await _expect_missing(call(peer, tool, what=["form", "model", "roots"]), revision, transport, wanted)
+        wanted = {"sampling": {}, "roots": {}, "elicitation": {"url": {}}}
+        await _expect_missing(call(peer, "require"), revision, transport, wanted)
         assert peer.server_requests == []
     async with connect(needy(), transport, revision, capabilities=ALL) as peer:
         assert text(await call(peer, "require")) == "able"
@@ -718,9 +729,70 @@ async def test_modes_and_tools_need_their_own_word(revision: str, transport: str
                 if missing is None:
                     assert text(await call(peer, tool, what=what)) == "asked", (declared, what)
                 else:
-                    error = await expect_error(call(peer, tool, what=what))
-                    assert error.code == (-32021 if revision == STATELESS else -32602)
-                    assert error.data == {"requiredCapabilities": missing}, (declared, what)
+                    await _expect_missing(call(peer, tool, what=what), revision, transport, missing)
+
+
+@requirement("asking.sample-balance")
+async def test_unbalanced_tool_results_are_not_sent(
+    revision: str, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    use = ToolUseContent(id="1", name="t", input={})
+    result = ToolResultContent(tool_use_id="1", content=[])
+    words = TextContent(text="x")
+    asks = SamplingMessage(role="assistant", content=[use])
+    refused: list[list[SamplingMessage]] = [
+        [asks],
+        [asks, SamplingMessage(role="user", content=words)],
+        [asks, SamplingMessage(role="user", content=[result, words])],
+        [asks, SamplingMessage(role="user", content=[ToolResultContent(tool_use_id="2", content=[])])],
+        [SamplingMessage(role="user", content=result)],
+        [asks, SamplingMessage(role="assistant", content=result)],
+    ]
+    app = Server("sampler")
+
+    @app.tool
+    async def sample(index: int, ctx: Context) -> str:
+        messages = [*refused, [asks, SamplingMessage(role="user", content=[result])]]
+        await ctx.sample(messages[index], tools=[Tool(name="t", input_schema={"type": "object"})])
+        return "asked"
+
+    answer = {"sampling/createMessage": lambda params: MODEL | {"content": {"type": "text", "text": "x"}}}
+    async with connect(app, transport, revision, capabilities=ALL, answer=answer) as peer:
+        with caplog.at_level(logging.CRITICAL, "dovetail"):
+            for index in range(len(refused)):
+                assert (await call(peer, "sample", index=index))["isError"], index
+        assert peer.server_requests == []
+        assert text(await call(peer, "sample", index=len(refused))) == "asked"
+
+
+@requirement("asking.flat-schema")
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"type": "object", "properties": {}},
+        {"type": "array", "items": {"type": "object"}},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array"},
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        {"$ref": "#/$defs/x"},
+        {"type": "string", "oneOf": [{"type": "string"}]},
+        {"type": ["string", "null"]},
+        "text",
+    ],
+)
+async def test_a_schema_that_is_not_flat_is_not_sent(
+    revision: str, transport: str, field: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Server("forms")
+
+    @app.tool
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.elicit("?", {"type": "object", "properties": {"one": field}}))
+
+    async with connect(app, transport, revision, capabilities=ALL) as peer:
+        with caplog.at_level(logging.CRITICAL, "dovetail"):
+            assert (await call(peer, "ask"))["isError"]
+        assert peer.server_requests == []
 
 
 @requirement("asking.not-yet")
@@ -730,7 +802,7 @@ async def test_what_a_revision_does_not_have_is_not_asked(revision: str, transpo
     async with connect(app, transport, revision, capabilities=ALL) as peer:
         for what in refusals:
             for tool in ("ask", "explicit"):
-                assert (await expect_error(call(peer, tool, what=what))).code == -32602, what
+                assert (await call(peer, tool, what=what))["isError"], what
         assert peer.server_requests == []
 
 
@@ -738,18 +810,18 @@ async def test_what_a_revision_does_not_have_is_not_asked(revision: str, transpo
 async def test_an_answer_of_plain_json_cannot_ask(revision: str, transport: str) -> None:
     async with connect(needy(), transport, revision, capabilities=ALL, options={"response_mode": "json"}) as peer:
         for tool in ("ask", "explicit"):
-            error = await expect_error(call(peer, tool, what=["form"]))
-            assert error.code == -32602
-            assert "elicitation" in error.data["requiredCapabilities"]
+            result = await call(peer, tool, what=["form"])
+            assert result["isError"] is True
+            assert "no session or no event stream" in error_text(result)
 
 
 @requirement("asking.no-way", transports=("http-stateless",))
 async def test_without_a_session_no_client_is_asked(revision: str, transport: str) -> None:
     async with connect(needy(), transport, revision, capabilities=ALL) as peer:
         for tool in ("ask", "explicit"):
-            error = await expect_error(call(peer, tool, what=["form"]))
-            assert error.code == -32602
-            assert "elicitation" in error.data["requiredCapabilities"]
+            result = await call(peer, tool, what=["form"])
+            assert result["isError"] is True
+            assert "elicitation" in error_text(result)
 
 
 @requirement("asking.partial")

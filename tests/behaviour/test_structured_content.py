@@ -3,9 +3,11 @@
 import json
 import logging
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, ClassVar, NotRequired, TypedDict
 
 import jsonschema_rs
+import msgspec
+import pydantic
 import pytest
 
 from behaviour.manifest import requirement
@@ -172,6 +174,58 @@ async def test_a_value_that_breaks_its_schema_is_not_sent(
             assert "seven" not in error_text(result)
             assert "secret" not in error_text(result)
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+class Struct(msgspec.Struct):
+    n: Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclass
+class Checked:
+    n: Annotated[int, msgspec.Meta(ge=0)]
+    built: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        Checked.built += 1
+
+
+class Model(pydantic.BaseModel):
+    n: int = pydantic.Field(ge=0)
+
+
+@requirement("structured.conforms", revisions=("2025-11-25", STATELESS))
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        (Struct, Struct(5), [Struct(-5), Struct("text")]),  # type: ignore[arg-type]
+        (list[Struct], [Struct(5)], [[Struct(-5)]]),
+        (Struct | None, Struct(5), [Struct(-5)]),
+        (Point, Point(1, 2), [Point("a", 2), Point(1, 2.5)]),  # type: ignore[arg-type]
+        (Node, Node("a", [Node("b", [])]), [Node("a", [Node(1, [])])]),  # type: ignore[arg-type]
+        (Checked, Checked(5), [Checked(-5)]),
+        (Model, Model(n=5), [Model.model_construct(n=-5)]),
+    ],
+)
+async def test_the_fields_of_an_instance_are_checked(
+    revision: str, transport: str, annotation: Any, good: Any, bad: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Server("instances")
+    values = [good, *bad]
+
+    def give(index: int) -> Any:
+        return values[index]
+
+    give.__annotations__["return"] = annotation
+    app.add_tool(give)
+    built = Checked.built
+    async with connect(app, transport, revision) as peer:
+        assert "structuredContent" in await call(peer, "give", index=0)
+        for index in range(1, len(values)):
+            with caplog.at_level(logging.ERROR, "dovetail"):
+                result = await call(peer, "give", index=index)
+            assert result["isError"] is True
+            assert "structuredContent" not in result
+    assert Checked.built == built  # the check runs no code of the author
 
 
 @requirement("structured.author-schema")

@@ -222,9 +222,8 @@ async def test_what_is_gone_names_what_to_use_instead() -> None:
         ("roots", {}, "roots="),
     ],
 )
-@pytest.mark.parametrize("era", ["stateless", "handshake"])
-async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], handler: str, era: Any) -> None:
-    async with connect_client("memory", era) as client:
+async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], handler: str) -> None:
+    async with connect_client("memory", "stateless") as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool(tool, arguments)
     assert mentions(caught.value.hint, handler)

@@ -158,6 +158,9 @@ async def test_a_share_of_the_model(revision: str) -> None:
 async def test_without_a_model_servers_get_an_error(revision: str) -> None:
     async with Host(policy=policy()) as host:
         host.add("a", asker(), protocol_version=revision)
+        if revision == OLD:
+            assert "sampling" in text(await host.call("a.think"))
+            return
         with pytest.raises(MCPError, match="sampling"):
             await host.call("a.think")
 
@@ -174,11 +177,10 @@ async def test_roots_are_each_servers_own(revision: str, tmp_path: Path) -> None
         assert tmp_path.as_uri() not in str(result.content)
 
 
-@pytest.mark.parametrize("revision", [OLD, NEW])
 @pytest.mark.parametrize(("tool", "cure"), [("think", "Host(model=...)"), ("where", "Host(roots=[...])")])
-async def test_a_missing_host_option_is_named_in_the_hint(revision: str, tool: str, cure: str) -> None:
+async def test_a_missing_host_option_is_named_in_the_hint(tool: str, cure: str) -> None:
     async with Host(policy=Policy("allow")) as host:
-        host.add("asker", asker(), protocol_version=revision)
+        host.add("asker", asker(), protocol_version=NEW)
         with pytest.raises(MCPError) as caught:
             await host.call(f"asker.{tool}")
     assert cure in str(caught.value.hint)

@@ -12,7 +12,7 @@ from dovetail.protocol import downgrade
 from dovetail.protocol.downgrade import downgrade_request, downgrade_result, is_wrapped
 from dovetail.wire.base import Result, WireStruct, replace
 from dovetail.wire.codec import encode, to_plain
-from dovetail.wire.completion import CompleteResult
+from dovetail.wire.completion import CompleteResult, Completion
 from dovetail.wire.content import (
     Annotations,
     AudioContent,
@@ -435,3 +435,12 @@ def test_codes(revision: str) -> None:
     assert code(ToolNotFound("a")) == (-32003 if revision == DRAFT else -32602)
     assert code(MissingClientCapability({})) == (-32021 if revision == R26 else -32602)
     assert code(InvalidRequest("a")) == -32600
+
+
+@pytest.mark.parametrize("method", ["completion/complete", "tools/call"])
+def test_a_forwarded_result_loses_the_type_that_older_versions_do_not_have(method: str) -> None:
+    results: dict[str, Result] = {
+        "completion/complete": CompleteResult(completion=Completion(values=["a"]), result_type="complete"),
+        "tools/call": CallToolResult(content=[], result_type="complete"),
+    }
+    assert "resultType" not in to_plain(downgrade.downgrade_result(R25_11, method, results[method]))

@@ -184,6 +184,8 @@ def downgrade_capabilities(revision: str, declared: ServerCapabilities) -> Serve
 
 def downgrade_result(revision: str, method: str, value: Result, *, wrap_structured: bool = False) -> Result:
     """Convert a result for a handshake version. `wrap_structured` puts its structured content into an object."""
+    if value.result_type is not None:  # a forwarded result of the stateless era
+        value = replace(value, result_type=None)
     if wrap_structured and isinstance(value, CallToolResult) and value.structured_content is not UNSET:
         value = replace(value, structured_content={"result": value.structured_content})
     convert = _CONVERTERS.get(method)

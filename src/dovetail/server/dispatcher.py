@@ -16,6 +16,7 @@ from dovetail.errors import (
     InsufficientScope,
     InvalidParams,
     MethodNotFound,
+    MissingClientCapability,
     ProtocolError,
     RemoteError,
     ResourceNotFound,
@@ -35,6 +36,7 @@ from dovetail.server.item_handlers import ItemHandlers
 from dovetail.server.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure
 from dovetail.server.registry import Registry
 from dovetail.server.thread_pool import ThreadPool
+from dovetail.server.tool import build_error_result
 from dovetail.server.visibility import Visibility
 from dovetail.wire.base import Result, replace
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
@@ -390,10 +392,14 @@ class Dispatcher:
             exchange.check = self._check_exchange
         try:
             return await handler(exchange)
-        except ProtocolError:
+        except ProtocolError as exc:
+            if isinstance(exc, MissingClientCapability) and _reports_to_model(exchange):
+                return build_error_result(exc.message)
             raise
         except BaseException as exc:
             error = unwrap_group(exc)
+            if isinstance(error, MissingClientCapability) and _reports_to_model(exchange):
+                return build_error_result(error.message)
             if isinstance(error, ProtocolError):
                 raise error from None
             if isinstance(error, (ToolError, RemoteError)):
@@ -565,6 +571,11 @@ def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -
     """Schedule a callback for the time when the caller's credentials expire."""
     remaining_seconds = get_remaining_seconds(principal, time.time())
     return None if remaining_seconds is None else asyncio.get_running_loop().call_later(remaining_seconds, callback)
+
+
+def _reports_to_model(exchange: IncomingExchange) -> bool:
+    """Return whether a missing capability is a result for the model. Handshake versions have no code for this error."""
+    return exchange.method == "tools/call" and not exchange.caller.is_stateless
 
 
 def _make_share_error(limit: int) -> ServerBusy:

@@ -22,13 +22,22 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
+
 from dovetail.errors import InvalidParams, MCPError
 from dovetail.server.input_requests import InputRequired
 from dovetail.server.media import BYTES_TYPES, File, build_block, build_file_contents, is_media_type, to_media
-from dovetail.server.parameters.annotations import build_schema, convert_value, is_table_type, to_json
+from dovetail.server.parameters.annotations import (
+    build_schema,
+    convert_value,
+    decode_hook,
+    is_table_type,
+    to_json,
+)
 from dovetail.server.parameters.argument_errors import MismatchError
 from dovetail.server.parameters.library_choice import resolve_types
-from dovetail.server.parameters.type_hints import is_path_type, list_alternatives
+from dovetail.server.parameters.signature import has_pattern, make_validator
+from dovetail.server.parameters.type_hints import is_path_type, iter_reachable_types, list_alternatives
 from dovetail.wire.base import UNSET, Struct, replace
 from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.content import (
@@ -92,7 +101,8 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
 
             pydantic_type = PydanticType(value_type, output=True)
             return Output(pydantic_type.schema, _make_pydantic_converter(pydantic_type))
-        return Output(build_schema(value_type, output=True), _make_checked_converter(value_type))
+        schema = build_schema(value_type, output=True)
+        return Output(schema, _make_checked_converter(value_type, schema))
     except TypeError as exc:
         raise TypeError(f"{where}: result: {exc}" if where else f"result: {exc}") from None
 
@@ -209,24 +219,46 @@ def _convert_value(value: Any) -> ToolResult:
     return _build_structured_result(*to_json(value))
 
 
-def _make_checked_converter(annotation: Any) -> Callable[[Any], ToolResult]:
+def _make_checked_converter(annotation: Any, schema: dict[str, Any]) -> Callable[[Any], ToolResult]:
+    # msgspec is faster than a check of the schema, but would run the author's code, and its patterns can be slow.
+    check = _SchemaCheck(schema) if _runs_code(annotation) or has_pattern(schema) else None
+
     def to_result(value: Any) -> ToolResult:
         if isinstance(value, _RESULT_TYPES):
             return _check_result(value)
         data, text = to_json(value)
+        # Check the data and not the value, because nothing has checked the fields of an instance.
         # spec: tools#output-schema
-        if type(value) is not annotation:
-            _check_value(annotation, value, data)
+        if check is not None:
+            check.require_valid(data)
+            return _build_structured_result(data, text)
+        try:
+            msgspec.convert(data, annotation, dec_hook=decode_hook)
+        except (msgspec.ValidationError, RecursionError):
+            _check_leniently(annotation, data)
         return _build_structured_result(data, text)
 
     return to_result
 
 
+def _runs_code(annotation: Any) -> bool:
+    """Return whether converting data to the type would run code of the author."""
+    return any(
+        hasattr(part, "__post_init__") or hasattr(part, "__attrs_attrs__")
+        for part in iter_reachable_types([annotation])
+    )
+
+
 def _make_pydantic_converter(pydantic_type: "PydanticType") -> Callable[[Any], ToolResult]:
+    check = _SchemaCheck(pydantic_type.schema)
+
     def to_result(value: Any) -> ToolResult:
         if isinstance(value, _RESULT_TYPES):
             return _check_result(value)
-        return _build_structured_result(*to_json(pydantic_type.dump(_read_pydantic_value(pydantic_type, value))))
+        data, text = to_json(pydantic_type.dump(_read_pydantic_value(pydantic_type, value)))
+        # pydantic does not check instances again, and their fields may have changed. spec: tools#output-schema
+        check.require_valid(data)
+        return _build_structured_result(data, text)
 
     return to_result
 
@@ -240,15 +272,8 @@ def _read_pydantic_value(pydantic_type: "PydanticType", value: Any) -> Any:
         raise ValueError(f"the result does not match its annotation: {exc}") from None
 
 
-def _check_value(annotation: Any, value: Any, data: Any) -> None:
-    try:
-        convert_value(annotation, value)
-    except ValueError:
-        _check_json(annotation, data)
-
-
-def _check_json(annotation: Any, data: Any) -> None:
-    """Check the JSON of a value whose class is not the annotated one."""
+def _check_leniently(annotation: Any, data: Any) -> None:
+    """Check data that `msgspec.convert` rejected, with lenient rules for integers and for the keys of objects."""
     try:
         convert_value(annotation, data)
     except ValueError as exc:
@@ -266,6 +291,27 @@ def _add_location(annotation: Any, data: Any, reason: str) -> str:
     schema = build_schema(annotation, output=True)
     message = next(find_mismatches(schema, data, schema.get("$defs", {}), ""), reason)
     return message.replace("`.", "`", 1)
+
+
+class _SchemaCheck:
+    """Checks data against a published schema. The validator is built for the first check."""
+
+    __slots__ = ("_schema", "_validator")
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._schema = schema
+        self._validator: Any = None
+
+    def require_valid(self, data: Any) -> None:
+        """Raise ValueError if the data does not match the schema. The message contains no values."""
+        if self._validator is None:
+            self._validator = make_validator(self._schema)
+        if self._validator.is_valid(data):
+            return
+        from dovetail.server.parameters.custom_schema import format_error  # imported only for invalid results
+
+        error = next(iter(self._validator.iter_errors(data)))
+        raise ValueError(f"the result does not match its annotation: {format_error(error)}")
 
 
 def _build_structured_result(data: Any, text: bytes) -> CallToolResult:

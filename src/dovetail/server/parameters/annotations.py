@@ -63,7 +63,7 @@ def convert_value(annotation: Any, value: Any, *, lax: bool = False) -> Any:
         ValueError: The data does not match the type. The message gives the location and the reason, but no values.
     """
     try:
-        return msgspec.convert(value, annotation, strict=not lax, dec_hook=_decode_hook)
+        return msgspec.convert(value, annotation, strict=not lax, dec_hook=decode_hook)
     except (msgspec.ValidationError, RecursionError):
         pass
     try:
@@ -76,7 +76,7 @@ def convert_value(annotation: Any, value: Any, *, lax: bool = False) -> Any:
 
 def convert_with_hook(annotation: Any, value: Any, *, strict: bool) -> Any:
     """Convert JSON data, with support for types that msgspec does not know. Raise the errors of msgspec."""
-    return msgspec.convert(value, annotation, strict=strict, dec_hook=_decode_hook)
+    return msgspec.convert(value, annotation, strict=strict, dec_hook=decode_hook)
 
 
 def convert_leniently(annotation: Any, value: Any, *, strict: bool) -> Any:
@@ -84,7 +84,7 @@ def convert_leniently(annotation: Any, value: Any, *, strict: bool) -> Any:
     msgspec.
     """
     # In JSON, every key is a string, and an integer may be written as 3.0.
-    return msgspec.convert(_normalize_integers(value), annotation, strict=strict, str_keys=True, dec_hook=_decode_hook)
+    return msgspec.convert(_normalize_integers(value), annotation, strict=strict, str_keys=True, dec_hook=decode_hook)
 
 
 def to_json(value: Any) -> tuple[Any, bytes]:
@@ -145,7 +145,8 @@ def _build_custom_schema(type_: type) -> dict[str, Any]:
     raise TypeError(f"the type `{type_.__qualname__}` has no JSON form")
 
 
-def _decode_hook(type_: type, value: Any) -> Any:
+def decode_hook(type_: type, value: Any) -> Any:
+    """Convert JSON data to a type that msgspec does not know."""
     if isinstance(value, type_):
         return value
     if is_path_type(type_) and isinstance(value, str):

@@ -25,6 +25,7 @@ _KEYWORDS_BY_TYPE: Final[dict[str, tuple[str, ...]]] = {
     "boolean": (),
     "array": ("minItems", "maxItems"),
 }
+_NESTING_KEYWORDS: Final = frozenset({"properties", "$ref", "allOf", "anyOf", "not", "prefixItems"})
 _FORMATS: Final = ("email", "uri", "date", "date-time")
 _PYTHON_TYPES: Final = {"string": str, "number": (int, float), "integer": (int, float), "array": list, "boolean": bool}
 
@@ -45,11 +46,43 @@ def compile_form(source: Any) -> Form:
 
     Raises:
         TypeError: A field is not flat. The message names the field.
+        ValueError: A schema is not flat. The message names the field.
     """
     if isinstance(source, dict):
         schema = typing.cast("dict[str, Any]", source)
+        _check_flat_schema(schema)
         return Form(schema, functools.partial(_check_content, schema))
     return _compile_class_form(source) if isinstance(source, type) else _compile_value_form(source)
+
+
+def _check_flat_schema(schema: dict[str, Any]) -> None:
+    """Raise ValueError unless each field has a primitive type or is a choice. spec: elicitation#requested-schema"""
+    properties = schema.get("properties")
+    if schema.get("type") != "object" or not isinstance(properties, dict):
+        raise ValueError('the schema of a form must have "type": "object" and "properties"')
+    for name, field in typing.cast("dict[str, Any]", properties).items():
+        if not isinstance(field, dict) or not _is_flat_field(typing.cast("dict[str, Any]", field)):
+            raise ValueError(
+                f"field `{name}` of a form must be a string, number, integer, boolean, or a choice of strings. "
+                "Forms cannot contain nested objects or other lists"
+            )
+
+
+def _is_flat_field(field: dict[str, Any]) -> bool:
+    if field.get("type") not in _KEYWORDS_BY_TYPE or not _NESTING_KEYWORDS.isdisjoint(field):
+        return False
+    if field["type"] != "array":
+        return "items" not in field and ("oneOf" not in field or _are_titled_choices(field["oneOf"]))
+    items = field.get("items")
+    if not isinstance(items, dict) or "oneOf" in field:
+        return False
+    return isinstance(items.get("enum"), list) or _are_titled_choices(items.get("anyOf"))
+
+
+def _are_titled_choices(choices: Any) -> bool:
+    return isinstance(choices, list) and all(
+        isinstance(choice, dict) and "const" in choice for choice in typing.cast("list[Any]", choices)
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -610,16 +610,26 @@ def _make_pattern_validator(schema: dict[str, Any]) -> Any:
     """Return a validator for a schema with patterns, or None if the schema has no pattern. The validator runs before
     msgspec, because msgspec's regex engine takes very long for some texts.
     """
-    if b'"pattern":' not in msgspec.json.encode(schema):
-        return None
-    import jsonschema_rs  # imported only by servers that use patterns
+    return make_validator(schema) if has_pattern(schema) else None
+
+
+def has_pattern(schema: dict[str, Any]) -> bool:
+    """Return whether a schema contains a pattern."""
+    return b'"pattern":' in msgspec.json.encode(schema)
+
+
+def make_validator(schema: dict[str, Any]) -> Any:
+    """Return a validator for a schema that was built from annotations. Its messages contain no values."""
+    import jsonschema_rs  # imported only by servers that need it
 
     try:
-        return jsonschema_rs.validator_for(schema, pattern_options=jsonschema_rs.RegexOptions())
+        return jsonschema_rs.validator_for(schema, pattern_options=jsonschema_rs.RegexOptions(), mask="value")
     except ValueError:
         # The linear engine does not support lookaround. Use a backtracking engine with limited steps.
         return jsonschema_rs.validator_for(
-            schema, pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACK_STEPS)
+            schema,
+            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACK_STEPS),
+            mask="value",
         )
 
 
