@@ -35,7 +35,7 @@ def test_call_coerces_by_the_schema(run: RunCommand, url: str) -> None:
     assert run("call", url, "add", "a=2", "b=3").check_success().out == "5\n"
     said = run("call", url, "echo", "value=a b", "times=2", "loud=yes", "tags=x,y", "--json").check_success()
     assert said.json["content"][0]["text"] == "A B A B #X #Y"
-    assert run("call", url, "add", "--input", "-", stdin='{"a": 40, "b": 2}').check_success().out == "42\n"
+    assert run("call", url, "add", "--arguments", "-", stdin='{"a": 40, "b": 2}').check_success().out == "42\n"
 
 
 def test_call_that_fails_exits_with_5_and_is_escaped(run: RunCommand, url: str) -> None:

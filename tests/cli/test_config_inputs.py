@@ -154,3 +154,56 @@ async def test_a_gateway_follows_its_files(tmp_path: Path, alone: dict[str, str]
             if await names(all_of_them) == {"more__add", "more__delete"}:
                 break
         assert await names(only_one) <= before
+
+
+# Inputs of one server
+
+
+COMMANDS = [("list", "sums"), ("call", "sums", "add", "a=1", "b=2"), ("info", "sums"), ("doctor", "sums")]
+PLAIN_KEY = KEY | {"password": False}
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_a_command_asks_for_the_inputs_of_its_target(
+    tmp_path: Path, alone: dict[str, str], words: tuple[str, ...]
+) -> None:
+    path = written(tmp_path, PLAIN_KEY, sums=needing("key"))
+    command, _, *rest = words
+    with open_terminal(alone, command, f"{path}:sums", *rest) as at:
+        at.wait_for("The key of the sums")
+        at.type("open sesame\n")
+        at.read_rest()
+        assert at.process.wait(TIMEOUT_S) in (0, 6)  # doctor finds a problem of this server
+
+
+def test_an_input_can_be_an_option_or_a_variable(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+    target = f"{written(tmp_path, KEY, sums=needing('key'))}:sums"
+    missing = run("list", target, **at_home)
+    assert missing.code == 2
+    assert "--input key=VALUE" in missing.err
+    assert "DOVETAIL_INPUT_KEY" in missing.err
+    assert "add" in run("list", target, "--input", "key=x", **at_home).check_success().out
+    assert "add" in run("list", target, DOVETAIL_INPUT_KEY="x", **at_home).check_success().out
+    call = ("call", target, "add", "a=1", "b=2")
+    assert run(*call, "--input", "key=x", **at_home).check_success().out == "3\n"
+
+
+def test_hosts_take_inputs_from_options_and_variables(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
+    path = written(tmp_path, KEY, sums=needing("key"))
+    assert run("servers", path, "--input", "key=x", "--json", **at_home).json[0]["state"] == "ready"
+    assert run("servers", path, "--json", DOVETAIL_INPUT_KEY="x", **at_home).json[0]["state"] == "ready"
+
+
+@pytest.mark.parametrize("words", [("--input", "kye=x"), ("--input", "key")])
+def test_an_unknown_or_incomplete_input_is_refused(
+    run: RunCommand, tmp_path: Path, at_home: dict[str, str], words: tuple[str, ...]
+) -> None:
+    path = written(tmp_path, KEY, sums=needing("key"))
+    for said in (run("list", f"{path}:sums", *words, **at_home), run("servers", path, *words, **at_home)):
+        assert said.code == 2
+        assert "key" in said.err
+
+
+@pytest.mark.parametrize("target", [(str(HOSTED),), ("--", sys.executable, str(HOSTED))])
+def test_an_input_needs_a_configured_server(run: RunCommand, target: tuple[str, ...]) -> None:
+    assert run("list", "--input", "key=x", *target).code == 2

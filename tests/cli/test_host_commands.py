@@ -329,7 +329,8 @@ def test_one_prompt_without_anybody(
     maker.replies = [SUM, DELETE, ScriptedReply("It is \x1b[2J3.")]
     options = ("--model", model(maker), "--policy", policy, "--system-prompt", "Be brief.")
     said = run("chat", file, *options, stdin="1 + 2?", **at_home).check_success()
-    assert said.out == "I add.\nIt is \\x1b[2J3.\n"
+    assert said.out == "It is \\x1b[2J3.\n"
+    assert "I add.\n" in said.err
     assert '→ sums.add {"a": 1, "b": 2}' in said.err
     assert "← 3" in said.err
     assert re.search("← .*sums.delete.*nothing is deleted here", said.err)
@@ -341,6 +342,11 @@ def test_one_prompt_without_anybody(
     unruled = run("chat", file, "--model", model(maker), "-p", "1 + 2?", **at_home)
     assert "← " in unruled.err
     assert "← 3" not in unruled.err
+    # The refusal names options of the command line, with a policy that can be copied.
+    assert "consent=" not in unruled.err
+    policy.write_text(unruled.err.partition("--policy FILE with: ")[2].partition("\n")[0])
+    maker.replies = [SUM, ScriptedReply("3")]
+    assert "← 3" in run("chat", file, "--model", model(maker), "-p", "1 + 2?", "--policy", policy, **at_home).err
 
 
 def test_events_for_a_program(

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from cli.command_process import SAMPLE_SERVER, RunCommand
+from dovetail.host.config.config_files import parse_config
+from dovetail.host.config.editor import HOST_FORMATS
 
 PRINT = ("install", "--print", "--to", "mcp.json")
 COMMAND = ["-m", "dovetail", "run", str(SAMPLE_SERVER)]
@@ -53,7 +55,7 @@ def test_print(run: RunCommand) -> None:
     ("words", "why"),
     [
         ([SAMPLE_SERVER, "--to", "mcp.json", "--name", "a b"], "--name"),
-        ([SAMPLE_SERVER, "--to", "codex", "-e", "KEY"], "KEY=VALUE"),
+        ([SAMPLE_SERVER, "--to", "claude-desktop", "-e", "KEY"], "KEY=VALUE"),
         (["nobody", "--to", "codex"], "'nobody'"),
         (["nobody.py", "--to", "codex"], "nobody.py"),
         (["--to", "codex"], "server"),
@@ -91,3 +93,97 @@ def test_a_file_named_from_here_is_written_from_the_root(run: RunCommand, tmp_pa
 
 def test_a_login_is_not_written(run: RunCommand) -> None:
     assert "No such option" in run(*PRINT, "https://x.example/mcp", "--auth", "abcdefgh").err
+
+
+# URLs with the transport of 2024, and references to variables
+
+SSE_URL = "http://127.0.0.1:8765/sse"
+BRIDGE = [sys.executable, "-m", "dovetail", "run", SSE_URL]
+
+
+def installed(run: RunCommand, host: str, *words: str) -> dict[str, Any]:
+    said = run("install", "--print", "--to", host, "--name", "x", *words).check_success().out
+    suffix = Path(HOST_FORMATS[host].user_file or "x.json").suffix
+    return parse_config(said, suffix)[HOST_FORMATS[host].section]["x"]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("claude-code", {"type": "sse", "url": SSE_URL}),
+        ("vscode", {"type": "sse", "url": SSE_URL}),
+        ("cursor", {"url": SSE_URL}),
+        ("gemini", {"url": SSE_URL}),
+        ("windsurf", {"serverUrl": SSE_URL}),
+        ("cline", {"type": "sse", "url": SSE_URL}),
+        ("copilot", {"type": "sse", "url": SSE_URL, "tools": ["*"]}),
+        ("codex", {"command": BRIDGE[0], "args": BRIDGE[1:]}),
+        ("zed", {"command": BRIDGE[0], "args": BRIDGE[1:]}),
+        ("goose", {"cmd": BRIDGE[0], "args": BRIDGE[1:]}),
+    ],
+)
+def test_a_url_of_2024_is_written_as_such(run: RunCommand, host: str, expected: dict[str, Any]) -> None:
+    entry = installed(run, host, SSE_URL)
+    assert {name: entry.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("claude-code", {"type": "http", "url": "https://x.example/mcp"}),
+        ("gemini", {"httpUrl": "https://x.example/mcp"}),
+        ("windsurf", {"serverUrl": "https://x.example/mcp"}),
+        ("zed", {"url": "https://x.example/mcp"}),
+        ("cline", {"type": "streamableHttp", "url": "https://x.example/mcp"}),
+        ("lmstudio", {"url": "https://x.example/mcp"}),
+        ("copilot", {"type": "http", "url": "https://x.example/mcp", "tools": ["*"]}),
+        ("kiro", {"url": "https://x.example/mcp"}),
+    ],
+)
+def test_other_urls_are_streamable_http(run: RunCommand, host: str, expected: dict[str, Any]) -> None:
+    assert installed(run, host, "https://x.example/mcp") == expected
+
+
+def test_the_transport_can_be_chosen(run: RunCommand) -> None:
+    assert installed(run, "claude-code", "https://x.example/events", "--transport", "sse")["type"] == "sse"
+    assert installed(run, "claude-code", SSE_URL, "--transport", "http")["type"] == "http"
+    assert run(*PRINT, SAMPLE_SERVER, "--transport", "sse").code == 2
+    assert run("install", SSE_URL, "-H", "A: b", "--to", "codex", "--print").code == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("codex", {"env_vars": ["KEY"]}),
+        ("goose", {"env_keys": ["KEY"]}),
+        ("windsurf", {"env": {"KEY": "${env:KEY}"}}),
+        ("copilot", {"env": {"KEY": "${KEY}"}}),
+        ("kiro", {"env": {"KEY": "${KEY}"}}),
+    ],
+)
+def test_a_variable_without_a_value_is_a_reference(run: RunCommand, host: str, expected: dict[str, Any]) -> None:
+    entry = installed(run, host, "-e", "KEY", "--", "some-server")
+    assert {name: entry.get(name) for name in expected} == expected
+
+
+def test_headers_may_refer_to_variables(run: RunCommand) -> None:
+    words = ("https://x.example/mcp", "-H", "Authorization: Bearer ${TOKEN}", "-H", "X-Team: ${TEAM}", "-H", "A: b")
+    assert installed(run, "codex", *words) == {
+        "url": "https://x.example/mcp",
+        "http_headers": {"A": "b"},
+        "env_http_headers": {"X-Team": "TEAM"},
+        "bearer_token_env_var": "TOKEN",
+    }
+    headers = {"Authorization": "Bearer ${env:TOKEN}", "X-Team": "${env:TEAM}", "A": "b"}
+    assert installed(run, "vscode", *words)["headers"] == headers
+    assert run("install", "--print", "--to", "zed", *words).code == 2
+    partial = ("https://x.example/mcp", "-H", "X-Team: team ${TEAM}")
+    assert run("install", "--print", "--to", "codex", *partial).code == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [("http://127.0.0.1:9/mcp", "localhost"), ("http://[::1]:9/mcp", "localhost"), ("http://10.0.0.5/mcp", "10-0-0-5")],
+)
+def test_a_url_with_an_address_gets_a_readable_name(run: RunCommand, url: str, name: str) -> None:
+    assert [*run(*PRINT, url).check_success().json["mcpServers"]] == [name]

@@ -225,3 +225,18 @@ def test_verbose_shows_the_traceback_of_an_internal_error(run: RunCommand, tmp_p
     assert "cannot go on" in short.err
     assert "line 7, in run" not in short.err
     assert "line 7, in run" in long.err
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        (["--public-url", "http://vm.example:8702/mcp"], r"http://vm\.example:8702/mcp"),
+        ([], r"http://127\.0\.0\.1:\d+/mcp"),
+    ],
+)
+def test_the_start_line_has_a_url_that_clients_can_use(
+    environment: dict[str, str], options: list[str], url: str
+) -> None:
+    command = [sys.executable, "-m", "dovetail", "run", str(SAMPLE_SERVER), "--http", "--host", "0.0.0.0"]
+    with ServerProcess([*command, "--port", "0", "--allow-anonymous", *options], environment) as announced:
+        assert re.fullmatch(url, announced)

@@ -29,6 +29,7 @@ def test_names_are_what_a_reader_recognises() -> None:
     assert Client("unix:///run/a.sock").name == "/run/a.sock"
     assert Client(Server("weather")).name == "weather"
     assert Client(["uvx", "a b"]).name == "uvx 'a b'"
+    assert Client(["ls", "/"]).name == "ls /"
     assert len(Client(["x" * 100]).name) == 60
     assert Client(MORTAL).name == "crashing_server.py"
     assert Client([sys.executable, "-u", MORTAL, "--fast"]).name == "crashing_server.py --fast"
@@ -85,6 +86,7 @@ def test_an_invalid_target_is_refused_at_once(given: Any, kind: type[Exception])
         ("https:localhost/mcp", "https:localhost/mcp"),
         ("mcp.json", "json.load(open('mcp.json'))['mcpServers'][name]"),
         ("", "empty"),
+        ("server.py:app", "['dovetail', 'run', 'server.py:app']"),
         (str(TESTS), str(TESTS)),
         ("http://localhost:99999/mcp", "Port"),
     ],
@@ -345,3 +347,23 @@ def test_unencrypted_credentials_are_reported(
     Client(url, auth=auth)
     assert bool(caplog.records) is clear
     assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("option", "suggestion"),
+    [
+        ("verify", "HTTPTarget(url, verify=...)"),
+        ("verfy", "HTTPTarget(url, verify=...)"),
+        ("stderr", "CommandTarget(command, stderr=...)"),
+        ("tiemout", "'timeout'"),
+        ("xyzzy", ""),
+    ],
+)
+@pytest.mark.parametrize("client_type", [Client, SyncClient])
+def test_an_unknown_option_names_the_option_or_the_target_that_has_it(
+    client_type: Any, option: str, suggestion: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        client_type("https://example.com/mcp", **{option: 1})
+    assert option in str(caught.value)
+    assert suggestion in str(caught.value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.host.config.config_files import discover_configs, load_config
+from dovetail.host.config.config_files import ConfigProblem, ServerConfig, discover_configs, load_config
 from dovetail.host.config.secret_lookup import SecretResolver
 
 STDIO: dict[str, Any] = {"command": "uvx", "args": ["mcp-server-time"], "env": {"A": "${A}"}}
@@ -199,3 +199,95 @@ def test_inputs_may_stand_beside_the_servers(tmp_path: Path) -> None:
     document = {"mcp": {"inputs": [{"id": "t", "description": "T"}], "servers": servers}}
     ((entry,), _) = load_config(write(tmp_path / "settings.json", json.dumps(document)))
     assert entry.required_inputs == [{"id": "t", "description": "T"}]
+
+
+def _load(path: Path, document: dict[str, Any], source: str) -> tuple[list[ServerConfig], list[ConfigProblem]]:
+    path.write_text(json.dumps(document))
+    return load_config(path, source)
+
+
+@pytest.mark.parametrize("key", ["disabledTools", "disabled_tools", "excludeTools"])
+def test_tools_that_another_host_turned_off_are_off(tmp_path: Path, key: str) -> None:
+    servers = {"mcpServers": {"a": {"command": "x", key: ["wipe"]}}}
+    (entry,), problems = _load(tmp_path / "mcp.json", servers, "windsurf")
+    assert entry.settings.exclude_tools == ["wipe"]
+    assert not problems
+
+
+@pytest.mark.parametrize(("tools", "included"), [(["*"], ["*"]), ("*", ["*"]), (["read"], ["read"]), ([], [])])
+def test_the_tools_of_copilot_are_a_filter(tmp_path: Path, tools: Any, included: list[str]) -> None:
+    servers = {"mcpServers": {"a": {"type": "local", "command": "x", "tools": tools}}}
+    (entry,), problems = _load(tmp_path / "mcp-config.json", servers, "copilot")
+    assert entry.settings.include_tools == included
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    ("settings", "enabled"),
+    [({"excluded": ["b"]}, {"a"}), ({"allowed": ["b"]}, {"b"}), ({"allowed": ["a", "b"], "excluded": ["a"]}, {"b"})],
+)
+def test_servers_that_gemini_does_not_use_are_off(
+    tmp_path: Path, settings: dict[str, list[str]], enabled: set[str]
+) -> None:
+    document = {"mcp": settings, "mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}
+    entries, problems = _load(tmp_path / "settings.json", document, "gemini")
+    assert {entry.name for entry in entries if entry.enabled} == enabled
+    assert len(entries) == 2
+    assert not problems
+
+
+def test_the_settings_of_gemini_are_not_servers(tmp_path: Path) -> None:
+    document = {"mcp": {"allowed": ["a"], "excluded": []}}
+    assert _load(tmp_path / "settings.json", document, "gemini") == ([], [])
+
+
+@pytest.mark.parametrize("entry", [{"source": "extension", "settings": {}}, {"settings": {"key": 1}}])
+def test_an_extension_of_zed_is_skipped_without_an_error(tmp_path: Path, entry: dict[str, Any]) -> None:
+    entries, problems = _load(tmp_path / "settings.json", {"context_servers": {"a": entry}}, "zed")
+    assert not entries
+    assert [problem.is_error for problem in problems] == [False]
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "level"),
+    [
+        ("copilot", ".copilot/mcp-config.json", "user"),
+        ("kiro", ".kiro/settings/mcp.json", "user"),
+        ("amazon-q", ".aws/amazonq/mcp.json", "user"),
+        ("lmstudio", ".lmstudio/mcp.json", "user"),
+        ("cline", ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json", "user"),
+        ("roo", ".config/Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json", "user"),
+        ("copilot", "project/.github/mcp.json", "project"),
+        ("kiro", "project/.kiro/settings/mcp.json", "project"),
+        ("roo", "project/.roo/mcp.json", "project"),
+        ("amazon-q", "project/.amazonq/mcp.json", "project"),
+    ],
+)
+def test_files_of_more_hosts_are_found(
+    tmp_path: Path, source: str, place: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"mcpServers": {"a": {"command": "x"}}}))
+    (entry,), problems = discover_configs(tmp_path, tmp_path / "project")
+    assert (entry.source, entry.level) == (source, level)
+    assert not problems
+    if level == "project":
+        assert entry.project_dir == tmp_path / "project"
+
+
+@pytest.mark.parametrize(
+    ("source", "entry", "transport"),
+    [
+        ("claude-code", {"type": "sse", "url": "https://x.example"}, "sse"),
+        ("claude-code", {"type": "http", "url": "https://x.example"}, "http"),
+        ("gemini", {"url": "https://x.example"}, "sse"),
+        ("gemini", {"url": "https://x.example", "type": "http"}, "http"),
+        ("gemini", {"httpUrl": "https://x.example"}, "http"),
+        ("cursor", {"url": "https://x.example"}, "http"),
+    ],
+)
+def test_the_transport_of_a_url_is_read(tmp_path: Path, source: str, entry: dict[str, Any], transport: str) -> None:
+    ((found,), _) = _load(tmp_path / "mcp.json", {"mcpServers": {"a": entry}}, source)
+    assert found.transport == transport

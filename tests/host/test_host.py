@@ -619,3 +619,15 @@ async def test_a_prompt_is_filled_in_as_the_user_changed_it() -> None:
         host.add("a", calculator())
         found = await host.get_prompt("a", "greet", {"kind": "rude"})
         assert "gentle" in str(found.messages)
+
+
+async def test_a_host_that_is_not_open_has_no_lists() -> None:
+    host = Host(policy=ALLOW)
+    host.add("calculator", calculator())
+    for list_items in (host.list_tools, host.list_resources, host.list_resource_templates, host.list_prompts):
+        with pytest.raises(ProcessStartError, match="open"):
+            await list_items()
+    with pytest.raises(ProcessStartError, match="open"):
+        await host.catalog()
+    async with host:
+        assert await host.list_tools()

@@ -431,3 +431,11 @@ def test_a_decision_is_remembered_for_its_annotations_and_trust_alone() -> None:
             annotations = ToolAnnotations(read_only_hint=is_read_only)
             request = PolicyRequest(server="s", tool="t", annotations=annotations, trusted=is_trusted)
             assert policy.decide(request).action == action
+
+
+@pytest.mark.parametrize("option", ["when", "unless"])
+@pytest.mark.parametrize("value", ["x=1", ["x=1"], 5])
+def test_a_condition_that_is_not_a_table_is_refused(option: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        rule("allow", **{option: value})
+    assert "x=1" in str(caught.value) or value == 5

@@ -1,6 +1,7 @@
 """Test that mistakes of server authors are found early and explained."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -386,3 +387,98 @@ def test_a_list_instead_of_a_single_text_is_reported(caplog: pytest.LogCaptureFi
         return path
 
     assert "{+path}" in caplog.text
+
+
+@pytest.mark.parametrize("log_level", [None, "debug"])
+async def test_an_unknown_log_level_is_an_error_for_every_client(log_level: Any) -> None:
+    app = Server("x", debug=True)
+
+    @app.tool
+    async def chatty(ctx: Context) -> str:
+        await ctx.log("verbose", "x")  # pyright: ignore[reportArgumentType]
+        return "done"
+
+    async with AnyClient(app, log_level=log_level, log_handler=(lambda _: None) if log_level else None) as client:
+        result = await client.call_tool("chatty")
+    assert result.is_error
+    assert "verbose" in str(result.content[0])
+    assert "warning" in str(result.content[0])
+
+
+@pytest.mark.parametrize("kind", [str, bytes])
+async def test_a_resource_without_a_return_is_an_error(kind: type) -> None:
+    app = Server("x")
+
+    def empty() -> Any:
+        return None
+
+    empty.__annotations__["return"] = kind
+    app.add_resource(empty, "memo:empty")
+    async with AnyClient(app) as client:
+        with pytest.raises(RemoteError) as caught:
+            await client.read_resource("memo:empty")
+    assert caught.value.code == -32603
+
+
+async def test_a_resource_may_be_null_if_it_says_so() -> None:
+    app = Server("x")
+
+    @app.resource("memo:empty")
+    def empty() -> dict[str, int] | None:
+        return None
+
+    async with AnyClient(app) as client:
+        assert (await client.read_resource("memo:empty")).contents[0].text == "null"
+
+
+async def test_a_question_after_the_call_is_explained() -> None:
+    app = Server("x")
+    tasks: list[asyncio.Task[int]] = []
+    has_returned = asyncio.Event()
+
+    @app.tool
+    async def hasty(ctx: Context) -> str:
+        async def ask() -> int:
+            await has_returned.wait()
+            return await ctx.elicit("sure?", int)
+
+        tasks.append(asyncio.create_task(ask()))
+        return "done"
+
+    async with AnyClient(app, elicitation_handler=lambda _: {"value": 1}, protocol_version=NEWEST) as client:
+        assert await client.call("hasty") == "done"
+        has_returned.set()
+        with pytest.raises(RuntimeError, match="ended"):
+            await tasks[0]
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_timeout_names_its_limit(is_plain: bool) -> None:
+    app = Server("x")
+    may_end = threading.Event()
+
+    def plain() -> None:
+        may_end.wait(10)
+
+    async def patient() -> None:
+        await asyncio.sleep(10)
+
+    app.add_tool(plain if is_plain else patient, name="slow", timeout=0.05)
+    try:
+        async with AnyClient(app) as client:
+            result = await client.call_tool("slow")
+    finally:
+        may_end.set()
+    assert result.is_error
+    assert "0.05 s" in str(result.content[0])
+
+
+async def test_a_timeout_of_the_server_names_its_limit() -> None:
+    app = Server("x", limits=ServerLimits(call_timeout=0.05))
+
+    @app.tool
+    async def slow() -> None:
+        await asyncio.sleep(10)
+
+    async with AnyClient(app) as client:
+        assert "0.05 s" in str((await client.call_tool("slow")).content[0])

@@ -217,7 +217,7 @@ async def _fetch_items(target_options: TargetOptions) -> dict[str, Any]:
     from dovetail.errors import MCPError
 
     try:
-        target, _ = target_options.split_target()
+        target, _ = target_options.split_target(should_prompt=False)
         async with (
             asyncio.timeout(_REQUEST_TIMEOUT_S),
             Client(target, **build_client_options(target_options, target)) as client,

@@ -76,6 +76,12 @@ def _needs_client_capability(data: Any) -> bool:
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
+def _suggest_policy(match: re.Match[str]) -> str:
+    """Return how to allow a request with a policy file."""
+    fields = match[1].replace('="', ' = "')
+    return f'Run the command at a terminal, or pass --policy FILE with: rules = [{{action = "allow", {fields}}}]'
+
+
 _LOGIN_HINT: Final = "run `dovetail auth login` with the same target"
 _TOKEN_HINT: Final = f"{_LOGIN_HINT}, or pass --auth TOKEN"
 _SCOPE_PATTERN: Final = re.compile(r'\bscope="([^"\\]*)"')
@@ -93,6 +99,7 @@ _TRANSLATIONS: Final = tuple(
         (r"pass it with issuer=", "log in with --client-id"),
         (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),
         (r".*\broots=.*", "write a program that passes roots= to Client"),
+        (r"Pass consent= to the host, or add a rule: rule\(\"allow\", (.*)\)$", _suggest_policy),
         (r"^raise ClientLimits\(.*", ""),  # The command line has no option for limits, so remove this hint.
     )
 )

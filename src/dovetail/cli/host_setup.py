@@ -1,14 +1,13 @@
 """Create the host of a command from configuration files and options."""
 
-import contextlib
-import getpass
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from dovetail.cli.config_inputs import collect_inputs
+from dovetail.cli.target_argument import INPUT_OPTION, parse_pairs
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.errors import PolicyError
 from dovetail.host.config.config_files import discover_configs, load_config
@@ -20,38 +19,6 @@ from dovetail.host.events import HostEvent
 from dovetail.host.host import Host, get_parts
 from dovetail.storage import get_data_dir
 from dovetail.terminal import output
-from dovetail.terminal.form import ask_field
-from dovetail.terminal.line_reader import LineReader
-
-
-def prompt_for_inputs(entries: Iterable[ServerConfig]) -> dict[str, str]:
-    """Ask the user for the input values of these servers, and return them by ID. Stop at the end of stdin."""
-    inputs: dict[str, str] = {}
-    with LineReader() as lines, contextlib.suppress(EOFError):
-        for entry in entries:
-            for definition in entry.required_inputs:
-                if definition["id"] not in inputs:
-                    inputs[definition["id"]] = _prompt_for_input(lines, entry, definition)
-    return inputs
-
-
-def _prompt_for_input(lines: LineReader, entry: ServerConfig, definition: Mapping[str, Any]) -> str:
-    output.print_note(output.escape_line(f"{entry.name} in {entry.path} needs an input:"))
-    label = str(definition.get("description") or definition["id"])
-    if definition.get("password"):
-        return getpass.getpass(f"{output.escape_line(label)} (not shown): ", sys.stderr)
-    schema = {"type": "string", "title": label, "default": definition.get("default"), "enum": _list_options(definition)}
-    return str(ask_field(lines, definition["id"], schema, is_required=True))
-
-
-def _list_options(definition: Mapping[str, Any]) -> list[str]:
-    """Return the choices of an input. A choice is a string, or an object with a label and a value."""
-    listed_options = definition.get("options")
-    choices = listed_options if isinstance(listed_options, list) else []
-    return [
-        str(choice.get("value", choice.get("label"))) if isinstance(choice, dict) else str(choice) for choice in choices
-    ]
-
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,6 +32,7 @@ _HOST_OPTIONS: Sequence[Callable[[Any], Any]] = (
     ),
     click.option("--audit-log", type=click.Path(dir_okay=False), help="Write an audit log to this file."),
     click.option("--server", "servers", multiple=True, metavar="NAME", help="Use only this server. Repeatable."),
+    INPUT_OPTION,
 )
 
 
@@ -80,18 +48,19 @@ def create_host(
     policy: str | None,
     audit_log: str | None,
     servers: Sequence[str] = (),
+    inputs: Sequence[str] = (),
     *,
     should_prompt: bool = True,
     **options: Any,
 ) -> Host:
     """Create a host from these configuration files, or from all files found. Print problems in the files.
 
-    servers: use only these servers. should_prompt: ask the user for missing inputs.
+    servers: use only these servers. inputs: the values of --input. should_prompt: ask the user for missing inputs.
     """
     _check_files(files)
     entries = read_config_entries(files)
     used_entries = [entry for entry in entries if entry.enabled and (not servers or entry.name in servers)]
-    inputs = prompt_for_inputs(used_entries) if should_prompt and output.is_interactive() else {}
+    input_values = collect_inputs(used_entries, parse_pairs(inputs, "=", "--input"), should_prompt=should_prompt)
     try:
         host = Host.from_config(
             *files,
@@ -100,7 +69,7 @@ def create_host(
             grants=get_data_dir() / "grants.json",
             pins=get_data_dir() / "pins.json",
             project=Path.cwd(),
-            secrets=SecretResolver(inputs=inputs),
+            secrets=SecretResolver(inputs=input_values),
             **options,
         )
     except ValueError as exc:

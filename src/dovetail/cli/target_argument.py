@@ -6,8 +6,10 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 import click
 
@@ -15,7 +17,8 @@ from dovetail.cli.server_loader import has_object_name
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.config.config_files import ServerConfig
-from dovetail.host.config.editor import HOST_FORMATS
+from dovetail.host.config.editor import HOST_FORMATS, REFERENCE_PATTERN, HostFormat
+from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.recording_format import read_frames
 from dovetail.protocol.redaction import strip_url
 from dovetail.terminal import output
@@ -58,14 +61,19 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
     auth: str | None = None
     env: Sequence[str] = ()
     cwd: str | None = None
+    inputs: Sequence[str] = ()  # values of ${input:ID} references
     answers: Sequence[str] = ()
     verbose: bool = False
 
-    def split_target(self) -> tuple[Any, list[str]]:
-        """Return the target and the remaining arguments."""
+    def split_target(self, *, should_prompt: bool = True) -> tuple[Any, list[str]]:
+        """Return the target and the remaining arguments. If `should_prompt` is True, ask the user for missing inputs of
+        a configured server.
+        """
         for arg in self.args[0 if self.command or self.module is not None else 1 :]:
             if any("\ud800" <= char <= "\udfff" for char in arg):
                 raise click.UsageError(f"{arg!r} is not UTF-8")
+        if self.inputs and (self.command or self.module is not None):
+            raise click.UsageError(_INPUT_WITHOUT_CONFIG)
         if self.command:
             return list(self.command), list(self.args)
         if self.module is not None:
@@ -74,7 +82,20 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
             raise click.UsageError(
                 "missing argument: TARGET. Pass a file, a URL, the name of a configured server, or -- COMMAND"
             )
-        return resolve_target(self.args[0], as_absolute=self.cwd is not None), list(self.args[1:])
+        target = resolve_target(
+            self.args[0], as_absolute=self.cwd is not None, inputs=self.inputs, should_prompt=should_prompt
+        )
+        return target, list(self.args[1:])
+
+
+_INPUT_WITHOUT_CONFIG = "--input requires the name of a configured server"
+INPUT_OPTION = click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="ID=VALUE",
+    help="Value of ${input:ID} in a configuration. Repeatable.",
+)
 
 
 # Options for opening the connection. `_SESSION_OPTIONS` has the options for requests.
@@ -92,6 +113,7 @@ _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         help="Set a variable for the server. NAME alone copies it.",
     ),
     "cwd": click.option("--cwd", type=click.Path(), help="Working directory of the command."),
+    "inputs": INPUT_OPTION,
 }
 _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "json": click.option("--json", is_flag=True, help="Print JSON."),
@@ -146,14 +168,25 @@ def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
     return options
 
 
-def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
+def resolve_target(
+    target_arg: str, *, as_absolute: bool = False, inputs: Sequence[str] = (), should_prompt: bool = True
+) -> Any:
     """Return the target for the client. If `as_absolute` is True, make paths absolute, because the server starts in
-    another directory.
+    another directory. `inputs` and `should_prompt` are for configured servers.
     """
+    target = _resolve_location(target_arg, as_absolute)
+    if target is None:
+        return _build_target(_find_entry(target_arg), parse_pairs(inputs, "=", "--input"), should_prompt)
+    if inputs:
+        raise click.UsageError(_INPUT_WITHOUT_CONFIG)
+    return target
+
+
+def _resolve_location(target_arg: str, as_absolute: bool) -> Any:
+    """Return the target at a URL or in a file, or None for a configured server."""
     if target_arg.startswith(_URL_PREFIXES):
         return target_arg
-    prefix, _, name = target_arg.rpartition(":")
-    path = Path(prefix if has_object_name(target_arg) else target_arg)
+    path = Path(target_arg.rpartition(":")[0] if has_object_name(target_arg) else target_arg)
     if path.suffix == ".py":
         return [
             *DOVETAIL_COMMAND,
@@ -164,13 +197,21 @@ def resolve_target(target_arg: str, *, as_absolute: bool = False) -> Any:
         return [*DOVETAIL_COMMAND, "mock", str(_require_file(path).resolve() if as_absolute else _require_file(path))]
     if path.suffix in SCRIPT_SUFFIXES:
         return str(_require_file(path).resolve() if as_absolute else _require_file(path))
-    if path.suffix == ".json" or prefix.endswith(".json"):
-        return _read_config_target(
-            path if path.suffix == ".json" else Path(prefix), name if prefix.endswith(".json") else None
-        )
-    if path.is_file() and (os.sep in target_arg or "/" in target_arg):
+    if not _names_config_file(target_arg) and path.is_file() and (os.sep in target_arg or "/" in target_arg):
         return [str(path.resolve())]
-    return _build_target(find_config_entry(target_arg))
+    return None
+
+
+def _names_config_file(target_arg: str) -> bool:
+    return target_arg.endswith(".json") or target_arg.rpartition(":")[0].endswith(".json")
+
+
+def _find_entry(target_arg: str) -> ServerConfig:
+    """Return the server of a configuration file, or the configured server with this name."""
+    if not _names_config_file(target_arg):
+        return find_config_entry(target_arg)
+    prefix, _, name = target_arg.rpartition(":")
+    return _read_config_entry(Path(prefix), name) if prefix.endswith(".json") else _read_config_entry(Path(target_arg))
 
 
 def make_absolute(target_arg: str) -> str:
@@ -185,13 +226,13 @@ def _require_file(path: Path) -> Path:
     return path
 
 
-def _read_config_target(path: Path, name: str | None) -> Any:
+def _read_config_entry(path: Path, name: str | None = None) -> ServerConfig:
     from dovetail.host.config.config_files import load_config
 
     entries, problems = load_config(_require_file(path), path.name)
     matches = [entry for entry in entries if name in (None, entry.name, entry.original_name)]
     if len(matches) == 1:
-        return _build_target(matches[0])
+        return matches[0]
     for problem in problems:
         output.print_note(f"{problem.path}: {problem.message}")
     names = ", ".join(entry.name for entry in entries)
@@ -200,7 +241,7 @@ def _read_config_target(path: Path, name: str | None) -> Any:
     )
 
 
-def find_config_entry(target_arg: str) -> Any:
+def find_config_entry(target_arg: str) -> ServerConfig:
     """Return the configured server with this name. Raise UsageError if the name is unknown or ambiguous."""
     from dovetail.host.config.config_files import discover_configs
 
@@ -218,9 +259,18 @@ def find_config_entry(target_arg: str) -> Any:
     return matches[0]
 
 
-def _build_target(entry: Any) -> Any:
+def _build_target(entry: ServerConfig, inputs: Mapping[str, str], should_prompt: bool) -> Any:
+    from dovetail.cli.config_inputs import collect_inputs, find_missing_input
+    from dovetail.host.config.secret_lookup import SecretResolver, get_input_variable
+
+    collected = collect_inputs([entry], inputs, should_prompt=should_prompt)
+    if (input_id := find_missing_input(entry, collected)) is not None:
+        raise click.UsageError(
+            f"{entry.name}: the input {input_id!r} has no value. Pass --input {input_id}=VALUE, or set "
+            f"{get_input_variable(input_id)}"
+        )
     try:
-        return entry.to_target()
+        return entry.to_target(secrets=SecretResolver(inputs=collected))
     except KeyError as exc:
         raise click.UsageError(f"{entry.name}: {exc}") from None
 
@@ -341,8 +391,12 @@ def parse_pairs(values: Iterable[str], separator: str, option: str) -> dict[str,
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
-def create_config_entry(options: TargetOptions, name: str | None, host: str) -> ServerConfig:
-    """Create a configuration entry for a host from the target of a command."""
+def create_config_entry(
+    options: TargetOptions, name: str | None, host: str, transport: Literal["http", "sse"] | None = None
+) -> ServerConfig:
+    """Create a configuration entry for a host from the target of a command. If `transport` is None, the target
+    determines the transport.
+    """
     if options.command:
         entry = _create_entry(
             name or _suggest_name(options.command),
@@ -366,14 +420,16 @@ def create_config_entry(options: TargetOptions, name: str | None, host: str) -> 
         raise click.UsageError("--env and --cwd require a command, not a URL")
     if not _NAME_PATTERN.fullmatch(entry.name):
         raise click.UsageError(f"invalid server name {entry.name!r}. Pass another name with --name")
-    return _adapt_to_host(entry, host)
+    if transport is not None and entry.url is None:
+        raise click.UsageError("--transport requires a URL, not a command")
+    return _adapt_to_host(entry if transport is None else replace(entry, transport=transport), host)
 
 
 def _create_entry_for_target(target_arg: str, name: str | None, options: TargetOptions) -> ServerConfig:
     if target_arg.startswith(("http://", "https://")):
-        from urllib.parse import urlsplit
-
-        return _create_entry(name or (urlsplit(target_arg).hostname or "").partition(".")[0], options, url=target_arg)
+        parts = urlsplit(target_arg)
+        transport = "sse" if parts.path.rstrip("/").endswith("/sse") else "http"
+        return _create_entry(name or _suggest_url_name(parts), options, url=target_arg, transport=transport)
     path = Path(target_arg.rpartition(":")[0] if has_object_name(target_arg) else target_arg)
     if path.suffix in (".js", ".mjs"):
         return _create_entry(
@@ -388,6 +444,17 @@ def _create_entry_for_target(target_arg: str, name: str | None, options: TargetO
         )
     entry = find_config_entry(target_arg)
     return replace(entry, name=name or entry.name, **_get_overrides(options, entry))
+
+
+def _suggest_url_name(parts: SplitResult) -> str:
+    """Return a name for a URL: the first label of its host, or an address with dashes."""
+    host = parts.hostname or ""
+    if host in LOOPBACK:
+        return "localhost"
+    try:
+        return re.sub(r"[.:]+", "-", str(ip_address(host))).strip("-")
+    except ValueError:
+        return host.partition(".")[0]
 
 
 def _get_overrides(options: TargetOptions, entry: ServerConfig) -> dict[str, Any]:
@@ -413,24 +480,41 @@ def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
     """Change an entry to the format of a host. Some hosts only start commands, or have another syntax for variables."""
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}
-    if entry.url is not None and host_format.url_key is None:
+    if entry.url is not None and (
+        host_format.url_key is None or (entry.transport == "sse" and not host_format.supports_sse)
+    ):
         if entry.headers:
-            raise click.UsageError(f"{host_format.title} only starts commands, so it cannot send headers")
+            raise click.UsageError(f"{host_format.title} starts a command for this URL, so it cannot send headers")
         changes = {"url": None, "command": sys.executable, "args": ["-m", "dovetail", "run", entry.url]}
-    env = {
-        name: _convert_reference(value, host_format.reference_format, host_format.title)
-        for name, value in entry.env.items()
+    env = {name: f"${{{name}}}" for name in entry.env_passthrough} | entry.env
+    passthrough: list[str] = []
+    if host_format.passthrough_key is not None:
+        passthrough = [name for name, value in env.items() if _get_reference_name(value) == name]
+        env = {name: value for name, value in env.items() if name not in passthrough}
+    env = {name: _convert_references(value, host_format, "--env") for name, value in env.items()}
+    headers = {
+        # `format_entry` has separate keys for the headers of Codex that refer to variables.
+        name: value if host == "codex" else _convert_references(value, host_format, "--header")
+        for name, value in entry.headers.items()
     }
-    return replace(entry, env=env, **changes)
+    return replace(entry, env=env, env_passthrough=passthrough, headers=headers, **changes)
 
 
-def _convert_reference(value: str, reference: str | None, title: str) -> str:
-    match = re.fullmatch(r"\$\{(?:env:)?(\w+)\}", value)
+def _get_reference_name(value: str) -> str | None:
+    match = REFERENCE_PATTERN.fullmatch(value)
+    return None if match is None else match[1]
+
+
+def _convert_references(value: str, host_format: HostFormat, option: str) -> str:
+    """Return a value with its references to variables in the syntax of a host."""
+    match = REFERENCE_PATTERN.search(value)
     if match is None:
         return value
-    if reference is None:
-        raise click.UsageError(f"{title} cannot read environment variables. Pass --env {match[1]}=VALUE")
-    return reference % match[1]
+    if host_format.reference_format is None:
+        example = f"--env {match[1]}=VALUE" if option == "--env" else "the header with its value"
+        raise click.UsageError(f"{host_format.title} cannot read environment variables. Pass {example}")
+    reference = host_format.reference_format
+    return REFERENCE_PATTERN.sub(lambda reference_match: reference % reference_match[1], value)
 
 
 def _find_program(program: str) -> str:

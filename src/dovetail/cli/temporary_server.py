@@ -47,6 +47,7 @@ def serve_at_url(options: TargetOptions) -> Generator[str]:
 def _build_run_args(options: TargetOptions) -> list[str]:
     """Return the arguments for `dovetail run` that serve the target."""
     option_pairs = [("--env", value) for value in options.env] + [("--header", value) for value in options.headers]
+    option_pairs += [("--input", value) for value in options.inputs]
     option_pairs += [
         (name, value) for name, value in (("--auth", options.auth), ("--cwd", options.cwd)) if value is not None
     ]

@@ -66,8 +66,9 @@ def _read_input_object(option: str | None) -> dict[str, Any]:
     if option is None:
         return {}
     value = parse_json(
-        "--input", _read_text(option[1:]) if option.startswith("@") else _read_text(option) if option == "-" else option
+        "--arguments",
+        _read_text(option[1:]) if option.startswith("@") else _read_text(option) if option == "-" else option,
     )
     if not isinstance(value, dict):
-        raise click.UsageError("--input must be a JSON object")
+        raise click.UsageError("--arguments must be a JSON object")
     return value

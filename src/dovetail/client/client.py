@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypedDict, TypeVar, overload
 
 from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.handlers import (
@@ -21,7 +21,7 @@ from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOp
 from dovetail.client.result_values import convert_value, extract_contents, extract_value, find_unknown_tool_error
 from dovetail.client.session import Session
 from dovetail.client.subscription import ReconnectingSubscription, Subscription
-from dovetail.client.targets import Target, resolve_target
+from dovetail.client.targets import Target, explain_unknown_option, resolve_target
 from dovetail.error_context import add_context
 from dovetail.errors import MCPError, NotSupported
 from dovetail.oauth.login.login_settings import ClientAuth
@@ -143,7 +143,10 @@ class Client:
         validate_results: bool = True,
         middleware: Sequence[Middleware] = (),
         recording: str | Path | None = None,
+        **unknown_options: Never,
     ) -> None:
+        if unknown_options:
+            raise TypeError(explain_unknown_option(next(iter(unknown_options)), ClientOptions.__annotations__))
         check_type("name", name, str, "a text")
         check_type("limits", limits, ClientLimits, "a ClientLimits(...)")
         check_type("recording", recording, (str, Path), "the path of a file")

@@ -8,7 +8,8 @@ import re
 import shlex
 import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
@@ -127,6 +128,20 @@ Target: TypeAlias = (
     | HTTPTarget
     | CommandTarget
 )
+
+
+def explain_unknown_option(name: str, client_options: Iterable[str]) -> str:
+    """Return the message for an option that a client does not have. A target may have the option."""
+    from inspect import signature
+
+    names_by_target = {target: [*signature(target).parameters] for target in (HTTPTarget, CommandTarget)}
+    target_names = [option for options in names_by_target.values() for option in options]
+    (match,) = get_close_matches(name, [*client_options, *target_names], n=1) or [""]
+    for target, options in names_by_target.items():
+        if match in options and match not in client_options:
+            usage = f"{target.__name__}({options[0]}, {match}=...)"
+            return f"unknown option {name!r}. Pass {usage} as the target"
+    return f"unknown option {name!r}" + (f". Did you mean {match!r}?" if match else "")
 
 
 class ResolvedTarget:
@@ -353,7 +368,7 @@ def _check_inherit_env(inherit: object) -> None:
 
 def _shorten_command(argv: Sequence[str]) -> str:
     """Return a short form of a command for messages. Leave out folders and the interpreter."""
-    parts = [Path(part).name if index == 0 or _is_path(part) else part for index, part in enumerate(argv)]
+    parts = [Path(part).name or part if index == 0 or _is_path(part) else part for index, part in enumerate(argv)]
     for index, part in enumerate(parts[1:], 1):
         if Path(part).suffix in _INTERPRETERS:
             return _truncate(shlex.join([_get_script_name(argv[index]), *parts[index + 1 :]]))
@@ -392,6 +407,12 @@ def _build_script_command(target: str | Path) -> list[str]:
     interpreter = _INTERPRETERS.get(path.suffix)
     if _ADDRESS_PATTERN.match(text):
         raise ValueError(f"invalid URL {clip(text)!r}. Did you mean {_guess_url(text)!r}?")
+    file_name, _, object_name = text.rpartition(":")
+    if Path(file_name).suffix == ".py" and object_name.isidentifier():
+        raise ValueError(
+            f"{clip(text)!r} names an object of a script. Pass the script {clip(file_name)!r}, import the object and "
+            f"pass it, or pass the command {['dovetail', 'run', clip(text)]!r}"
+        )
     if interpreter is None:
         raise ValueError(
             f"{clip(text)!r} is neither a URL nor a script. Pass a command as a list: {_split_command(text)!r}"

@@ -11,13 +11,13 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from dovetail.error_context import add_context, clip
-from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError
+from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError, ProcessStartError
 from dovetail.host.authorization import RequestAuthorizer, ToolRecord
 from dovetail.host.catalog import Catalog, explain_unknown_tool, suggest_name
 from dovetail.host.catalog_item import ServerItems
 from dovetail.host.policy.policy import Policy
 from dovetail.host.server_settings import ServerSettings
-from dovetail.host.servers import ManagedServers
+from dovetail.host.servers import HOST_NOT_OPEN, ManagedServers
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
 
@@ -55,9 +55,11 @@ class HostCatalog:
     # Methods that build catalogs
 
     async def fetch(self, *kinds: ItemKind) -> Catalog:
-        """Fetch the lists of all servers and return a catalog. If a server is too slow, a later catalog
-        has its items.
+        """Fetch these lists from all servers and return the catalog. The items of a slow server appear in a later
+        catalog. Raise ProcessStartError if the host is not open.
         """
+        if not self._servers.is_open:
+            raise ProcessStartError(HOST_NOT_OPEN)
         tasks = [
             asyncio.get_running_loop().create_task(self._fetch_lists(supervisor, kinds))
             for supervisor in self._list_enabled_servers()

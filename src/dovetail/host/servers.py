@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dovetail.client.client import Client
 from dovetail.client.targets import Target, as_command_target
@@ -27,6 +27,8 @@ from dovetail.protocol.language_model import Model
 from dovetail.wire.codec import encode
 from dovetail.wire.logs import LoggingMessageNotificationParams
 from dovetail.wire.roots import Root
+
+HOST_NOT_OPEN: Final = "the host is not open. Use it within `async with`"
 
 
 class ManagedServers:
@@ -123,7 +125,7 @@ class ManagedServers:
 
         def find_start_obstacle() -> str:
             if not self.is_open:
-                return "the host is not open. Use it within `async with`"
+                return HOST_NOT_OPEN
             return "" if self._servers_by_name.get(name) is supervisor else "the server was removed"
 
         supervisor = ServerSupervisor(

@@ -90,6 +90,7 @@ class IncomingExchange(Exchange, eq=False):
     wraps: bool = False  # True if structured content must be an object, so other values become `{"result": ...}`
     task: Any = None  # the task that runs the request
     deadline: float | None = None
+    time_limit: float | None = None  # seconds until the deadline, if the limit is not that of the server
     questions: list[float] | None = None  # when each open question was asked, oldest first
     paused_at: float = 0.0  # when the oldest open question was asked
     verdict: str | None = None  # why the call was stopped: "cancelled", "gone", "timeout", "unanswered", "shutdown"

@@ -164,8 +164,9 @@ class Context(Generic[State]):
         Args:
             logger: The name of the logger in the message. Defaults to the name of the server.
         """
-        min_severity = self._exchange.caller.log_level
-        if min_severity is None or get_severity(level) < min_severity:
+        # An unknown level is an error even if the caller wants no messages.
+        severity, min_severity = get_severity(level), self._exchange.caller.log_level
+        if min_severity is None or severity < min_severity:
             return
         params = LoggingMessageNotificationParams(level=level, data=to_plain(data), logger=logger or self._logger)
         await self._exchange.notify("notifications/message", params)

@@ -551,6 +551,8 @@ class Dispatcher:
             else:
                 is_overdue, verdict = exchange.deadline is not None and now > exchange.deadline, "timeout"
             if is_overdue:
+                if exchange.time_limit is None:
+                    exchange.time_limit = self.limits.call_timeout
                 exchange.end(verdict)
         if running_exchanges:
             loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state)

@@ -16,10 +16,14 @@ log = logging.getLogger("dovetail")
 _MAX_TRACEBACK_CHARS: Final = 8192  # maximum length of a traceback in the log
 _MAX_PART_CHARS: Final = 512
 
-_ERROR_BY_END_REASON: Final[dict[str, Callable[[], ProtocolError]]] = {
-    "timeout": lambda: InternalError("The call timed out and was stopped"),
-    "unanswered": lambda: InternalError("The user did not answer in time and the call was stopped"),
-    "shutdown": lambda: ServerBusy("The server is shutting down and stopped the call. The call may have had an effect"),
+_ERROR_BY_END_REASON: Final[dict[str, Callable[[IncomingExchange], ProtocolError]]] = {
+    "timeout": lambda exchange: InternalError(
+        f"The call took longer than {exchange.time_limit:g} s and was abandoned. It may have had an effect"
+    ),
+    "unanswered": lambda _: InternalError("The user did not answer in time and the call was stopped"),
+    "shutdown": lambda _: ServerBusy(
+        "The server is shutting down and stopped the call. The call may have had an effect"
+    ),
 }
 
 
@@ -35,7 +39,7 @@ def mask_exception(
     if isinstance(exc, asyncio.CancelledError):
         if task is not None and exchange.verdict in _ERROR_BY_END_REASON:
             task.uncancel()
-            return _ERROR_BY_END_REASON[exchange.verdict]()
+            return _ERROR_BY_END_REASON[exchange.verdict](exchange)
         if task is not None and task.cancelling():
             raise exc
     if isinstance(exc, ConnectionLost):

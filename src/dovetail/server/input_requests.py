@@ -216,6 +216,7 @@ class InputRequests:
         self._reached_keys: set[str] = set()
         self._used_keys: set[str] = set()  # keys that were used in the current round
         self._unanswered: dict[str, AnyInputRequest] = {}
+        self.is_ended = False  # whether the call has ended
         self.round_state = self._restore_state()
 
     def _restore_state(self) -> RequestState:
@@ -277,6 +278,11 @@ class InputRequests:
             else:
                 self._unanswered[key] = request
         if self._unanswered:
+            if self.is_ended:
+                raise RuntimeError(
+                    "the question was asked after the call had ended, so the client cannot receive it. Await all "
+                    "questions before the function returns"
+                )
             raise InputRoundEnded
         return answers
 

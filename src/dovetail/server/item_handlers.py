@@ -129,6 +129,8 @@ class ItemHandlers:
         if isinstance(value, Result):
             result = check_read_result(value) if isinstance(value, ReadResourceResult) else value
         else:
+            if value is None and resource.signature.returns in (str, bytes):  # the author probably forgot a `return`
+                raise ValueError(f"{resource.signature.where}: the function must return a value, but it returned None")
             contents = to_resource_contents(value, uri, resource.declaration.mime_type)
             result = ReadResourceResult(contents=contents)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
@@ -197,7 +199,7 @@ class ItemHandlers:
             return self._run_with_context(exchange, runner, signature, arguments)
         args, kwargs = signature.bind(arguments, None)
         if runner.timeout is not None:
-            exchange.deadline = _now() + runner.timeout
+            exchange.deadline, exchange.time_limit = _now() + runner.timeout, runner.timeout
             if runner.timeout < _MAX_TIMER_TIMEOUT_S:
                 return _run_until_deadline(exchange, runner(args, kwargs, self._thread_pool, exchange.origin))
         return runner(args, kwargs, self._thread_pool, exchange.origin)
@@ -211,35 +213,38 @@ class ItemHandlers:
         )
         lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value()
         context = Context(exchange, input_requests, self._server_name, lifespan_value)
-        while True:
-            input_requests.begin_round()
-            args, kwargs = signature.bind(arguments, context)
-            if runner.timeout is not None:
-                exchange.deadline = _now() + runner.timeout
-            try:
-                awaitable = runner(args, kwargs, self._thread_pool, exchange.origin)
-                value = await (
-                    _run_until_deadline(exchange, awaitable)
-                    if (runner.timeout or _MAX_TIMER_TIMEOUT_S) < _MAX_TIMER_TIMEOUT_S
-                    else awaitable
-                )
-            except InputRoundEnded:
-                return input_requests.build_required_result()
-            except BaseExceptionGroup as group:
-                if group.split(InputRoundEnded)[1] is not None:
-                    raise
-                return input_requests.build_required_result()  # the function asked questions in a task group
-            if input_requests.has_unanswered:
-                raise RuntimeError(
-                    "the function asked a question, but its `except:` or `except BaseException:` caught the "
-                    "InputRoundEnded exception that sends the question to the client"
-                )
-            if not isinstance(value, InputRequired):
-                self._check_unreached_requests(input_requests)
-                return value
-            if exchange.caller.is_stateless:
-                return input_requests.build_explicit_result(value)
-            await input_requests.ask_explicit(value)
+        try:
+            while True:
+                input_requests.begin_round()
+                args, kwargs = signature.bind(arguments, context)
+                if runner.timeout is not None:
+                    exchange.deadline, exchange.time_limit = _now() + runner.timeout, runner.timeout
+                try:
+                    awaitable = runner(args, kwargs, self._thread_pool, exchange.origin)
+                    value = await (
+                        _run_until_deadline(exchange, awaitable)
+                        if (runner.timeout or _MAX_TIMER_TIMEOUT_S) < _MAX_TIMER_TIMEOUT_S
+                        else awaitable
+                    )
+                except InputRoundEnded:
+                    return input_requests.build_required_result()
+                except BaseExceptionGroup as group:
+                    if group.split(InputRoundEnded)[1] is not None:
+                        raise
+                    return input_requests.build_required_result()  # the function asked questions in a task group
+                if input_requests.has_unanswered:
+                    raise RuntimeError(
+                        "the function asked a question, but its `except:` or `except BaseException:` caught the "
+                        "InputRoundEnded exception that sends the question to the client"
+                    )
+                if not isinstance(value, InputRequired):
+                    self._check_unreached_requests(input_requests)
+                    return value
+                if exchange.caller.is_stateless:
+                    return input_requests.build_explicit_result(value)
+                await input_requests.ask_explicit(value)
+        finally:
+            input_requests.is_ended = True
 
     def _check_unreached_requests(self, input_requests: InputRequests) -> None:
         if self._debug and (unreached_keys := input_requests.list_unreached_keys()):

@@ -33,6 +33,8 @@ _STUCK_EXIT_CODE: Final = 75  # the value of EX_TEMPFAIL in sysexits.h
 # Dozens of waiting calls have more objects than Python's thresholds of 700 or 2000. The garbage collector would examine
 # the objects of these calls again and again, although reference counting frees them a moment later.
 _GC_THRESHOLD: Final = 5000
+# Addresses that mean all addresses of a machine, and the address for clients on the same machine.
+_WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 
 
 class RunnableServer(Protocol):
@@ -250,17 +252,27 @@ def open_http_listener(
         if tls_file is not None and not os.path.isfile(tls_file):
             raise FileNotFoundError(f"TLS file not found: {str(tls_file)!r}")
     listener = _get_inherited_socket() or bind_socket(host, port)
-    display_host = f"[{host}]" if ":" in host else host
     scheme = "https" if ssl_certfile else "http"
-    path = "/" + options.get("path", "/mcp").strip("/")
-    announcement = f"{runnable.server.name} is at {scheme}://{display_host}:{listener.getsockname()[1]}{path}\n"
+    location = _describe_location(scheme, host, listener.getsockname()[1], options)
 
     def announce() -> None:
-        sys.stderr.write(announcement)
+        sys.stderr.write(f"{runnable.server.name} is at {location}\n")
         sys.stderr.flush()
 
     tls = {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}
     return HTTPListener(listener, tls, options, announce)
+
+
+def _describe_location(scheme: str, host: str, port: int, options: ASGIOptions) -> str:
+    """Return the URL of the endpoint for clients. If the server listens at another address, add that address."""
+    path = "/" + options.get("path", "/mcp").strip("/")
+    address = f"{f'[{host}]' if ':' in host else host}:{port}"
+    if public_url := options.get("public_url"):
+        return f"{public_url} (listening on {address})"
+    if host not in _WILDCARD_HOSTS:
+        return f"{scheme}://{address}{path}"
+    hint = "" if options.get("allowed_hosts") else ". Set the public URL if clients use a host name"
+    return f"{scheme}://{_WILDCARD_HOSTS[host]}:{port}{path} (listening on {address}{hint})"
 
 
 def _run_http(runnable: Runnable, *, workers: int | Literal["auto"] = 1, **options: Any) -> None:

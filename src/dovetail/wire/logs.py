@@ -24,8 +24,14 @@ _SEVERITY: dict[LoggingLevel, int] = {level: rank for rank, level in enumerate(L
 
 
 def get_severity(level: LoggingLevel) -> int:
-    """Return the severity of a log level as a number: 0 for debug, 7 for emergency."""
-    return _SEVERITY[level]
+    """Return the severity of a log level as a number: 0 for debug, 7 for emergency.
+
+    Raise ValueError if the level is unknown.
+    """
+    try:
+        return _SEVERITY[level]
+    except KeyError:
+        raise ValueError(f"unknown log level {level!r}. Use one of: {', '.join(LEVELS)}") from None
 
 
 class SetLevelParams(Params):

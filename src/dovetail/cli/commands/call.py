@@ -25,11 +25,11 @@ _MASKED_ERROR_TEXT: Final = " has the details under "
 
 @click.command("call")
 @target_options("TOOL", "[NAME=VALUE]...")
-@click.option("-i", "--input", "input_json", metavar="JSON", help="Arguments as JSON, @FILE, or - for stdin.")
+@click.option("--arguments", "arguments_json", metavar="JSON", help="Arguments as JSON, @FILE, or - for stdin.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the result to a file.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.pass_context
-def command(ctx: click.Context, input_json: str | None, output: str | None, force: bool, **params: Any) -> int:
+def command(ctx: click.Context, arguments_json: str | None, output: str | None, force: bool, **params: Any) -> int:
     """Call a tool.
 
     Values are converted as the schema of the tool requires. NAME:=JSON passes a value as JSON, NAME=@FILE the text of a
@@ -49,7 +49,7 @@ def command(ctx: click.Context, input_json: str | None, output: str | None, forc
             raise click.UsageError("missing argument: TOOL")
         name, *args = command_run.args
         tools = {tool.name: tool for tool in await command_run.client.list_tools()}
-        arguments = read_arguments(args, tools[name].input_schema if name in tools else {}, input_json)
+        arguments = read_arguments(args, tools[name].input_schema if name in tools else {}, arguments_json)
         try:
             result = await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)
         except RemoteError as exc:
@@ -137,4 +137,4 @@ def format_block(block: Any) -> str:
                 contents.text if contents.text is not None else f"[{contents.mime_type or 'bytes'} at {contents.uri}]"
             )
         case _:
-            return f"[{block.type}, {block.mime_type}, {len(block.data) * 3 // 4} bytes]"
+            return f"[{block.type}, {block.mime_type}, {len(block.data.rstrip('=')) * 3 // 4} bytes]"

@@ -12,6 +12,7 @@ from dovetail.agent.agent import Agent, AgentEvent, FinishedEvent, TextEvent, To
 from dovetail.agent.models.factory import load_model
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
+from dovetail.cli.error_report import translate_options
 from dovetail.cli.host_setup import create_consent, create_host, host_options, report_failures
 from dovetail.errors import MCPError
 from dovetail.host.policy.policy import PolicyRequest
@@ -49,6 +50,7 @@ def command(
     audit_log: str | None,
     model: str,
     servers: tuple[str, ...],
+    inputs: tuple[str, ...],
     prompt: str | None,
     system_prompt: str | None,
     max_turns: int,
@@ -73,7 +75,7 @@ def command(
         language_model = load_model(model)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    host = create_host(files, policy, audit_log, servers, consent=create_consent(), model=language_model)
+    host = create_host(files, policy, audit_log, servers, inputs, consent=create_consent(), model=language_model)
     report_failures(host)
     agent = Agent(host, language_model, system_prompt=system_prompt, max_turns=max_turns, budget_tokens=budget_tokens)
 
@@ -121,30 +123,50 @@ async def _read_message() -> str:
 
 async def _run_prompt(agent: Agent, prompt: str, as_json: bool) -> int:
     code = error_report.EXIT_OK
+    printer = _EventPrinter()
     async with contextlib.aclosing(agent.run(prompt)) as events:
         async for event in events:
             if as_json:
                 click.echo(output.format_json_line({"type": event.type, **to_plain(event)}))
             else:
-                _print_event(event)
+                printer.print(event)
             if isinstance(event, FinishedEvent) and event.reason != "completed":
                 output.print_note(f"stopped: {event.reason}")
                 code = error_report.EXIT_TOOL_ERROR
     return code
 
 
-def _print_event(event: AgentEvent) -> None:
-    match event:
-        case TextEvent():
-            click.echo(output.escape_text(event.text))
-        case ToolCallEvent():
-            output.print_note(f"→ {event.tool} {_shorten(json.dumps(to_plain(event.arguments), ensure_ascii=False))}")
-        case ToolResultEvent():
-            prefix = "denied: " if event.denied_reason else "failed: " if event.result.is_error else ""
-            summary = event.denied_reason or " ".join(_iter_texts(event.result.content))
-            output.print_note(f"← {prefix}{_shorten(summary)}")
-        case _:
-            pass
+class _EventPrinter:
+    """Prints the answer to stdout, and everything else to stderr.
+
+    The text of the model is part of the answer unless a tool call follows it.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []  # texts of the model since the last tool call
+
+    def print(self, event: AgentEvent) -> None:
+        """Print an event."""
+        match event:
+            case TextEvent():
+                self._texts.append(output.escape_text(event.text))
+            case ToolCallEvent():
+                self._print_texts(err=True)
+                arguments = json.dumps(to_plain(event.arguments), ensure_ascii=False)
+                output.print_note(f"→ {event.tool} {_shorten(arguments)}")
+            case ToolResultEvent():
+                if event.denied_reason:
+                    output.print_note(output.escape_line(f"← denied: {translate_options(event.denied_reason)}"))
+                    return
+                prefix = "failed: " if event.result.is_error else ""
+                output.print_note(f"← {prefix}{_shorten(' '.join(_iter_texts(event.result.content)))}")
+            case _:
+                self._print_texts(err=False)
+
+    def _print_texts(self, *, err: bool) -> None:
+        for text in self._texts:
+            click.echo(text, err=err)
+        self._texts.clear()
 
 
 def _iter_texts(content: Any) -> Iterator[str]:

@@ -29,6 +29,7 @@ def command(
     policy: str | None,
     audit_log: str | None,
     servers: tuple[str, ...],
+    inputs: tuple[str, ...],
     watch: bool,
     search: bool,
     http: bool,
@@ -47,7 +48,7 @@ def command(
     dovetail gateway mcp.json
     dovetail gateway mcp.json --http --port 8484 --policy policy.toml
     """
-    host = create_host(files, policy, audit_log, servers, watch=watch)
+    host = create_host(files, policy, audit_log, servers, inputs, watch=watch)
     _disable_gateways(host, files)
     report_failures(host)
     mode: GatewayMode = "search" if search else "merged"

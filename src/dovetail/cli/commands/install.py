@@ -1,6 +1,6 @@
 """`dovetail install`: add a server to the configuration of a host."""
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -13,12 +13,22 @@ from dovetail.terminal import output
 @target_options(connection=CONFIG_OPTIONS, session=())
 @click.option("--to", "host", type=click.Choice([*HOST_FORMATS]), required=True, help="Host to configure.")
 @click.option("--name", help="Name of the server in the configuration.")
+@click.option(
+    "--transport", type=click.Choice(["http", "sse"]), help="Transport of a URL. Defaults to sse if it ends with /sse."
+)
 @click.option("--project", is_flag=True, help="Write the project configuration of the host.")
 @click.option("--force", is_flag=True, help="Replace an existing entry.")
 @click.option("--print", "should_print", is_flag=True, help="Print the configuration instead of writing it.")
 @click.pass_context
 def command(
-    ctx: click.Context, host: str, name: str | None, project: bool, force: bool, should_print: bool, **params: Any
+    ctx: click.Context,
+    host: str,
+    name: str | None,
+    transport: Literal["http", "sse"] | None,
+    project: bool,
+    force: bool,
+    should_print: bool,
+    **params: Any,
 ) -> int:
     """Add a server to the configuration of a host.
 
@@ -34,7 +44,7 @@ def command(
     """
     only_project = HOST_FORMATS[host].user_file is None
     try:
-        entry = create_config_entry(read_target_options(ctx, **params), name, host)
+        entry = create_config_entry(read_target_options(ctx, **params), name, host, transport)
         if should_print:
             click.echo(format_document(host, entry), nl=False)
             return 0

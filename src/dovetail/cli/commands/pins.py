@@ -118,6 +118,7 @@ def _run_with_servers(
     action: Callable[[Host, dict[str, ServerSupervisor], bool], int],
     *,
     servers: tuple[str, ...],
+    inputs: tuple[str, ...],
     timeout: float,
     as_json: bool,
 ) -> int:
@@ -127,7 +128,7 @@ def _run_with_servers(
         "ready_timeout": timeout,
         "defaults": ServerSettings(start_timeout=timeout),
     }
-    host = create_host(files, policy, audit_log, servers, **options)
+    host = create_host(files, policy, audit_log, servers, inputs, **options)
 
     async def run() -> int:
         async with host:

@@ -28,6 +28,7 @@ def command(
     policy: str | None,
     audit_log: str | None,
     servers: tuple[str, ...],
+    inputs: tuple[str, ...],
     timeout: float,
     no_start: bool,
     as_json: bool,
@@ -47,7 +48,7 @@ def command(
         "ready_timeout": timeout,
         "defaults": ServerSettings(start_timeout=timeout),
     }
-    host = create_host(files, policy, audit_log, servers, should_prompt=not no_start, **options)
+    host = create_host(files, policy, audit_log, servers, inputs, should_prompt=not no_start, **options)
 
     async def run() -> int:
         async with host:

@@ -9,13 +9,14 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from dovetail.host.config.secret_lookup import ConfigLevel
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig, parse_entry, select_inputs
+from dovetail.wire.base import replace
 
 __all__ = [
     "ConfigProblem",
@@ -40,9 +41,18 @@ _HOST_BY_FILE_NAME: Final = {
     "goose/config.yaml": "goose",
     "windsurf/mcp_config.json": "windsurf",
     "zed/settings.json": "zed",
+    ".lmstudio/mcp.json": "lmstudio",
+    "cline_mcp_settings.json": "cline",
+    "roo-cline/settings/mcp_settings.json": "roo",
+    ".roo/mcp.json": "roo",
+    ".copilot/mcp-config.json": "copilot",
+    ".github/mcp.json": "copilot",
+    ".kiro/settings/mcp.json": "kiro",
+    "amazonq/mcp.json": "amazon-q",
+    ".continue/config.yaml": "continue",
 }
 # Hosts create these folders inside a project.
-_HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed"))
+_HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed", ".github", ".roo", ".amazonq"))
 
 
 def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iterator[tuple[str, Path, ConfigLevel]]:
@@ -68,6 +78,10 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
         ("codex", ".codex/config.toml"),
         ("opencode", "opencode.json"),
         ("zed", ".zed/settings.json"),
+        ("copilot", ".github/mcp.json"),
+        ("kiro", ".kiro/settings/mcp.json"),
+        ("roo", ".roo/mcp.json"),
+        ("amazon-q", ".amazonq/mcp.json"),
     ):
         # A file in the home directory belongs to the user, not to a project.
         yield source, cwd / name, "project" if cwd != home else "user"
@@ -81,11 +95,19 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
         ("windsurf", home / ".codeium" / "windsurf" / "mcp_config.json"),
         ("lmstudio", home / ".lmstudio" / "mcp.json"),
         ("zed", xdg_dir / "zed" / "settings.json"),
+        ("copilot", home / ".copilot" / "mcp-config.json"),
+        ("kiro", home / ".kiro" / "settings" / "mcp.json"),
+        ("amazon-q", home / ".aws" / "amazonq" / "mcp.json"),
+        ("continue", home / ".continue" / "config.yaml"),
     ):
         yield source, path, "user"
     for base in (macos_dir, windows_dir, xdg_dir):
         yield "claude-desktop", base / "Claude" / "claude_desktop_config.json", "user"
-        yield "vscode", base / "Code" / "User" / "mcp.json", "user"
+        user_dir = base / "Code" / "User"
+        yield "vscode", user_dir / "mcp.json", "user"
+        extensions_dir = user_dir / "globalStorage"
+        yield "cline", extensions_dir / "saoudrizwan.claude-dev" / "settings" / "cline_mcp_settings.json", "user"
+        yield "roo", extensions_dir / "rooveterinaryinc.roo-cline" / "settings" / "mcp_settings.json", "user"
 
 
 def discover_configs(
@@ -132,7 +154,7 @@ def load_config(
     ]
     problems += [ConfigProblem(source, path, text) for text in _find_section_problems(document, is_explicit)]
     original_names: dict[str, str] = {}
-    project_dir = _find_project_dir(path)
+    project_dir, is_allowed = _find_project_dir(path), _read_server_filter(document)
     for original_name, raw_entry in _iter_servers(document, cwd or Path.cwd()):
         try:
             entry, notices = parse_entry(original_name, raw_entry, source, path, level=level, project_dir=project_dir)
@@ -143,7 +165,7 @@ def load_config(
             continue
         problems += [ConfigProblem(source, path, f"{original_name}: {text}", is_error=False) for text in notices]
         if entry.display_target:
-            entries.append(entry)
+            entries.append(entry if is_allowed(original_name) else replace(entry, enabled=False))
     inputs = _read_inputs(document)
     return [entry if not inputs else select_inputs(entry, inputs) for entry in entries], problems
 
@@ -162,6 +184,8 @@ def _identify_file(path: Path) -> tuple[str, ConfigLevel]:
 
 def _find_project_dir(path: Path) -> Path:
     folder = path.absolute().parent
+    if folder.parts[-2:] == (".kiro", "settings"):
+        return folder.parent.parent
     return folder.parent if folder.name in _HOST_FOLDERS else folder
 
 
@@ -214,9 +238,7 @@ def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
     if isinstance(project, dict) and isinstance(project.get("mcpServers"), dict):
         yield from ((str(name), entry) for name, entry in project["mcpServers"].items())
     for key in _SERVER_SECTIONS:
-        section: Any = document.get(key)
-        if key == "mcp" and isinstance(section, dict) and isinstance(section.get("servers"), dict):
-            section = section["servers"]
+        section: Any = _get_section(document, key)
         if isinstance(section, dict):
             yield from ((str(name), entry) for name, entry in section.items())
             break
@@ -226,11 +248,32 @@ def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
             break
 
 
+def _get_section(document: dict[str, Any], key: str) -> Any:
+    """Return the servers under a key. VS Code nests them in "mcp", and Gemini CLI has only settings there."""
+    section: Any = document.get(key)
+    if key != "mcp" or not isinstance(section, dict):
+        return section
+    if isinstance(section.get("servers"), dict):
+        return section["servers"]
+    has_settings = any(isinstance(section.get(name), list | str) for name in ("allowed", "excluded", "serverCommand"))
+    return None if has_settings else section
+
+
+def _read_server_filter(document: Any) -> Callable[[str], bool]:
+    """Return a function that tells whether Gemini CLI uses a server, by the name of the server in the file."""
+    settings: Any = document.get("mcp") if isinstance(document, dict) else None
+    allowed, excluded = (
+        (value if isinstance(value := settings.get(key), list) else None) if isinstance(settings, dict) else None
+        for key in ("allowed", "excluded")
+    )
+    return lambda name: (allowed is None or name in allowed) and name not in (excluded or ())
+
+
 def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
     """Yield likely reasons why a file contains no servers, such as a misspelled key."""
     sections: dict[str, Any] = document if isinstance(document, dict) else {}
     for key in _SERVER_SECTIONS:
-        if key in sections:
+        if _get_section(sections, key) is not None or (key in sections and key != "mcp"):
             if is_explicit and not isinstance(sections[key], dict | list):
                 yield f"{key} must be an object or a list"
             return

@@ -19,18 +19,25 @@ from dovetail.storage import replace_file
 
 Scope = Literal["user", "project"]
 
+# A reference to a variable, as this module and --env write it.
+REFERENCE_PATTERN: Final = re.compile(r"\$\{(?:env:)?(\w+)\}")
+
 
 class HostFormat(NamedTuple):
-    """The configuration format of one host."""
+    """The configuration format of one host. The guide page on desktop hosts names the documentation of each host."""
 
     title: str
     section: str
     project_file: str | None  # path relative to the project
     # Path of the user's file. `~` is the home directory, `@` is the configuration directory of the system.
     user_file: str | None
-    has_type: bool = False  # True if each entry has a "type" key
+    # The values of the "type" key for a command, a Streamable HTTP URL and an HTTP+SSE URL, if entries have this key.
+    types: tuple[str, str, str] | None = None
     url_key: str | None = "url"  # name of the URL key, or None if the host only starts commands
+    supports_sse: bool = True  # whether the host can use a URL with the HTTP+SSE transport of 2024
     reference_format: str | None = None  # how the host writes a reference to an environment variable
+    # The key with the names of variables that the host passes to a command.
+    passthrough_key: str | None = None
 
 
 HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
@@ -39,15 +46,32 @@ HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
         "Claude Desktop", "mcpServers", None, "@/Claude/claude_desktop_config.json", url_key=None
     ),
     "claude-code": HostFormat(
-        "Claude Code", "mcpServers", ".mcp.json", "~/.claude.json", has_type=True, reference_format="${%s}"
+        "Claude Code",
+        "mcpServers",
+        ".mcp.json",
+        "~/.claude.json",
+        types=("stdio", "http", "sse"),
+        reference_format="${%s}",
     ),
     "vscode": HostFormat(
-        "VS Code", "servers", ".vscode/mcp.json", "@/Code/User/mcp.json", has_type=True, reference_format="${env:%s}"
+        "VS Code",
+        "servers",
+        ".vscode/mcp.json",
+        "@/Code/User/mcp.json",
+        types=("stdio", "http", "sse"),
+        reference_format="${env:%s}",
     ),
     "cursor": HostFormat(
         "Cursor", "mcpServers", ".cursor/mcp.json", "~/.cursor/mcp.json", reference_format="${env:%s}"
     ),
-    "codex": HostFormat("Codex", "mcp_servers", ".codex/config.toml", "~/.codex/config.toml"),
+    "codex": HostFormat(
+        "Codex",
+        "mcp_servers",
+        ".codex/config.toml",
+        "~/.codex/config.toml",
+        supports_sse=False,
+        passthrough_key="env_vars",
+    ),
     "gemini": HostFormat(
         "Gemini CLI",
         "mcpServers",
@@ -56,9 +80,41 @@ HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
         url_key="httpUrl",
         reference_format="${%s}",
     ),
-    "goose": HostFormat("goose", "extensions", None, "~/.config/goose/config.yaml"),
+    "goose": HostFormat(
+        "goose", "extensions", None, "~/.config/goose/config.yaml", supports_sse=False, passthrough_key="env_keys"
+    ),
     "opencode": HostFormat(
         "opencode", "mcp", "opencode.json", "~/.config/opencode/opencode.json", reference_format="{env:%s}"
+    ),
+    "windsurf": HostFormat(
+        "Windsurf",
+        "mcpServers",
+        None,
+        "~/.codeium/windsurf/mcp_config.json",
+        url_key="serverUrl",
+        reference_format="${env:%s}",
+    ),
+    "zed": HostFormat(
+        "Zed", "context_servers", ".zed/settings.json", "~/.config/zed/settings.json", supports_sse=False
+    ),
+    "cline": HostFormat(
+        "Cline",
+        "mcpServers",
+        None,
+        "@/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+        types=("stdio", "streamableHttp", "sse"),
+    ),
+    "lmstudio": HostFormat("LM Studio", "mcpServers", None, "~/.lmstudio/mcp.json"),
+    "copilot": HostFormat(
+        "Copilot CLI",
+        "mcpServers",
+        ".github/mcp.json",
+        "~/.copilot/mcp-config.json",
+        types=("local", "http", "sse"),
+        reference_format="${%s}",
+    ),
+    "kiro": HostFormat(
+        "Kiro", "mcpServers", ".kiro/settings/mcp.json", "~/.kiro/settings/mcp.json", reference_format="${%s}"
     ),
 }
 
@@ -93,6 +149,7 @@ def format_entry(host: str, entry: ServerConfig) -> dict[str, Any]:
     host_format = HOST_FORMATS[host]
     if entry.url is not None and host_format.url_key is None:
         raise ValueError(f"{host_format.title} does not support servers with a URL")
+    passthrough = {host_format.passthrough_key or "": entry.env_passthrough}
     match host:
         case "opencode":
             type_fields = {"type": "local" if entry.url is None else "remote", "enabled": True}
@@ -107,16 +164,46 @@ def format_entry(host: str, entry: ServerConfig) -> dict[str, Any]:
                     {"type": "streamable_http", "uri": entry.url, "headers": entry.headers}
                 )
             return type_fields | _drop_empty(
-                {"type": "stdio", "cmd": entry.command, "args": entry.args, "envs": entry.env}
+                {"type": "stdio", "cmd": entry.command, "args": entry.args, "envs": entry.env, **passthrough}
             )
         case _:
-            type_fields = {"type": "stdio" if entry.url is None else "http"} if host_format.has_type else {}
-            if entry.url is not None:
-                headers_key = "http_headers" if host == "codex" else "headers"
-                return type_fields | _drop_empty({host_format.url_key or "": entry.url, headers_key: entry.headers})
-            return type_fields | _drop_empty(
-                {"command": entry.command, "args": entry.args, "env": entry.env, "cwd": entry.cwd}
-            )
+            if entry.url is None:
+                fields = {"command": entry.command, "args": entry.args, "env": entry.env, **passthrough}
+                # Copilot CLI offers only the tools that an entry lists.
+                fields |= {"cwd": entry.cwd} if host != "copilot" else {"cwd": entry.cwd, "tools": ["*"]}
+            elif host == "codex":
+                fields = {"url": entry.url, **_split_codex_headers(entry.headers)}
+            else:
+                # Gemini CLI expects an HTTP+SSE server under another key.
+                url_key = "url" if host == "gemini" and entry.transport == "sse" else host_format.url_key or ""
+                fields = {url_key: entry.url, "headers": entry.headers, "tools": ["*"] if host == "copilot" else None}
+            return _get_type_fields(host_format, entry) | _drop_empty(fields)
+
+
+def _get_type_fields(host_format: HostFormat, entry: ServerConfig) -> dict[str, str]:
+    if host_format.types is None:
+        return {}
+    command_type, http_type, sse_type = host_format.types
+    if entry.url is None:
+        return {"type": command_type}
+    return {"type": sse_type if entry.transport == "sse" else http_type}
+
+
+def _split_codex_headers(headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return the headers in the keys of Codex: values, names of variables, and the variable of a bearer token."""
+    values: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    token_fields: dict[str, str] = {}
+    for name, value in headers.items():
+        if match := REFERENCE_PATTERN.fullmatch(value):
+            variables[name] = match[1]
+        elif name.lower() == "authorization" and (match := REFERENCE_PATTERN.fullmatch(value.removeprefix("Bearer "))):
+            token_fields["bearer_token_env_var"] = match[1]
+        elif REFERENCE_PATTERN.search(value):
+            raise ValueError(f"Codex supports a variable only as a whole header or as a bearer token, not in {name}")
+        else:
+            values[name] = value
+    return {"http_headers": values, "env_http_headers": variables, **token_fields}
 
 
 def _drop_empty(members: Mapping[str, Any]) -> dict[str, Any]:

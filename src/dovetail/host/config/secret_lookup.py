@@ -106,6 +106,11 @@ def _parse_reference(body: str) -> Reference:
     return Reference("unknown", body)
 
 
+def get_input_variable(input_id: str) -> str:
+    """Return the name of the environment variable that has the value of an input."""
+    return f"DOVETAIL_INPUT_{re.sub(r'[^A-Za-z0-9]', '_', input_id).upper()}"
+
+
 class SecretLookup:
     """Replaces references to secrets, and masks the secrets in later output."""
 
@@ -189,9 +194,10 @@ class SecretLookup:
                 if name in _NON_SECRET_VARIABLES:
                     return value
             case "input":
-                value = self._inputs.get(name)
+                variable = get_input_variable(name)
+                value = self._inputs.get(name, self._env.get(variable))
                 if value is None:
-                    raise create_error(f"the input {clip(name)} has no value")
+                    raise create_error(f"the input {clip(name)} has no value. Set the variable {clip(variable)}")
             case "keyring":
                 value = self._read_keyring(name, context, create_error)
             case "file":
@@ -226,7 +232,8 @@ class SecretResolver:
 
     Args:
         env: Environment variables. Defaults to those of this process.
-        inputs: The user's answers to the inputs of a configuration file, by id.
+        inputs: The user's answers to the inputs of a configuration file, by id. An input without an answer is read
+            from the variable DOVETAIL_INPUT_ID, with the id in upper case and _ for other characters.
         keyring: Reads a secret from the keyring of the system.
     """
 

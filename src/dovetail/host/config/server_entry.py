@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Literal, get_type_hints
 from urllib.parse import urlsplit
 
 from dovetail.error_context import clip
@@ -63,6 +63,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     cwd: str | None = None  # the working directory of the command
     url: str | None = None  # the URL of a remote server
     headers: dict[str, str] = field(default_factory=dict[str, str])  # HTTP headers for the URL
+    # The transport of the URL that other hosts need to know. A client of dovetail finds the transport itself.
+    transport: Literal["http", "sse"] = "http"
     enabled: bool = True  # False if the server is turned off
     settings: ServerSettings = field(default_factory=ServerSettings)  # settings such as timeouts and trust
     # keys of the entry that dovetail does not know
@@ -212,7 +214,8 @@ def _parse_env_file(text: str) -> dict[str, str]:
 _KNOWN_KEYS: Final = frozenset(
     ("command", "cmd", "args", "env", "environment", "envs", "env_vars", "env_keys", "envFile", "cwd", "url", "httpUrl",
      "serverUrl", "uri", "headers", "http_headers", "env_http_headers", "bearer_token_env_var", "enabled", "disabled",
-     "includeTools", "excludeTools", "enabled_tools", "disabled_tools", "available_tools", "timeout",
+     "includeTools", "excludeTools", "enabled_tools", "disabled_tools", "disabledTools", "available_tools", "tools",
+     "timeout",
      "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "request_timeout_ms", SETTINGS_KEY)
 )  # fmt: skip
 # These keys of other hosts have no effect in dovetail. The user gets a notice.
@@ -223,10 +226,10 @@ _KEY_NOTICES: Final = {
 # These keys have no meaning in dovetail, or store decisions made in another host.
 _IGNORED_KEYS: Final = frozenset(
     ("type", "transport", "transportType", "name", "display_name", "description", "title", "icon", "version", "gallery",
-     "dev", "bundled", "source", "autoApprove", "alwaysAllow", "required", "settings", "provider", "scopes", "auth",
-     "requestOptions", *_KEY_NOTICES)
+     "dev", "bundled", "watchPaths", "source", "autoApprove", "alwaysAllow", "required", "settings", "provider",
+     "scopes", "auth", "requestOptions", *_KEY_NOTICES)
 )  # fmt: skip
-_MILLISECOND_HOSTS: Final = frozenset(("claude-code", "gemini", "opencode"))
+_MILLISECOND_HOSTS: Final = frozenset(("claude-code", "gemini", "opencode", "copilot", "kiro", "amazon-q"))
 _BUILT_IN_TYPES: Final = frozenset(("builtin", "platform", "frontend", "inline_python"))
 
 
@@ -237,12 +240,13 @@ def parse_entry(
     if not isinstance(raw_entry, dict):
         raise ValueError("must be an object")
     entry: dict[str, Any] = raw_entry
-    if entry.get("type") in _BUILT_IN_TYPES:
-        return ServerConfig(name=make_server_name(original_name), source=source, path=path), [
-            f"is built into {source} and is skipped"
-        ]
     command, args, env = _parse_command(entry)
     url = entry.get("url") or entry.get("httpUrl") or entry.get("serverUrl") or entry.get("uri")
+    is_extension = entry.get("source") == "extension" or (source == "zed" and "settings" in entry)
+    if entry.get("type") in _BUILT_IN_TYPES or (is_extension and not command and not url):
+        return ServerConfig(name=make_server_name(original_name), source=source, path=path), [
+            f"is {'an extension of' if is_extension else 'built into'} {source} and is skipped"
+        ]
     if not isinstance(command, str) and not isinstance(url, str):
         raise ValueError("needs a command or a url")
     settings, settings_keys, notices = _parse_settings(entry, source, level)
@@ -267,6 +271,7 @@ def parse_entry(
         cwd=_check_string("cwd", entry.get("cwd")),
         url=url if isinstance(url, str) and not isinstance(command, str) else None,
         headers=_parse_headers(entry),
+        transport=_parse_transport(entry, source),
         enabled=not entry.get("disabled", False) and entry.get("enabled", True) is not False,
         settings=settings,
         unknown_keys=unknown_keys,
@@ -304,6 +309,14 @@ def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
     if token := entry.get("bearer_token_env_var"):
         headers["Authorization"] = f"Bearer ${{{token}}}"
     return headers
+
+
+def _parse_transport(entry: dict[str, Any], source: str) -> Literal["http", "sse"]:
+    if entry.get("type") == "sse" or entry.get("transport") == "sse":
+        return "sse"
+    # Gemini CLI has a separate key for Streamable HTTP.
+    is_gemini_sse = source == "gemini" and not entry.get("httpUrl") and entry.get("type") is None
+    return "sse" if is_gemini_sse and entry.get("url") else "http"
 
 
 def _parse_settings(
@@ -349,12 +362,13 @@ def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) 
     filter excludes is not offered.
     """
     filters: dict[str, list[str]] = {}
-    included = [entry[name] for name in ("includeTools", "enabled_tools") if entry.get(name) is not None]
+    # Copilot CLI has its list under "tools", in which "*" means all tools.
+    included = [entry[name] for name in ("includeTools", "enabled_tools", "tools") if entry.get(name) is not None]
     # In Goose, an empty list allows all tools.
     included += [entry["available_tools"]] if entry.get("available_tools") else []
     if included and "include_tools" not in own_settings:
-        filters["include_tools"] = _parse_setting("include_tools", included[0])
-    if excluded := entry.get("excludeTools") or entry.get("disabled_tools"):
+        filters["include_tools"] = _parse_setting("include_tools", ["*"] if included[0] == "*" else included[0])
+    if excluded := entry.get("excludeTools") or entry.get("disabled_tools") or entry.get("disabledTools"):
         own_excluded: Sequence[str] = own_settings.get("exclude_tools", ())
         filters["exclude_tools"] = [*own_excluded, *_parse_setting("exclude_tools", excluded)]
     return filters
@@ -373,7 +387,7 @@ def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:
 
 
 def _parse_timeouts(entry: dict[str, Any], source: str) -> dict[str, float]:
-    """Return the timeouts in seconds. Claude Code, Gemini and opencode use milliseconds."""
+    """Return the timeouts in seconds. Some hosts use milliseconds."""
     timeouts: dict[str, float] = {}
     for name, key, scale in (
         ("timeout", "call", 0.001 if source in _MILLISECOND_HOSTS else 1.0),

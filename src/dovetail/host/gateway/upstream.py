@@ -252,7 +252,10 @@ class Upstream:
     async def _ask_host(self, request: ConsentRequest, reason: str) -> ConsentAnswer:
         consent_handler = self._authorizer.consent_handler
         if not is_interactive(consent_handler):
-            return Deny(f"this request needs the consent of a user, but {reason}")
+            return Deny(
+                f"this request needs the consent of a user, but {reason}. A rule in the policy of the gateway can "
+                "allow it (dovetail gateway --policy FILE)"
+            )
         return await consent_handler.ask(request)
 
 

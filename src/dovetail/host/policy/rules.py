@@ -394,6 +394,6 @@ def _as_globs(value: Globs) -> tuple[str, ...]:
 
 
 def _as_conditions(value: Conditions) -> tuple[Condition, ...]:
-    is_single = isinstance(value, Condition | Mapping)
+    is_single = isinstance(value, Condition | Mapping | str)  # a text is wrong, but must not be split into characters
     items = cast("Iterable[Condition | Mapping[str, Any]]", (value,) if is_single else value)
     return tuple(item if isinstance(item, Condition) else parse_condition(item) for item in items)
