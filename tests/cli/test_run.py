@@ -1,5 +1,6 @@
 """Test `dovetail run` and `dovetail new`."""
 
+import re
 import subprocess
 import sys
 import urllib.error
