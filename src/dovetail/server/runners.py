@@ -268,11 +268,11 @@ def _describe_location(scheme: str, host: str, port: int, options: ASGIOptions) 
     path = "/" + options.get("path", "/mcp").strip("/")
     address = f"{f'[{host}]' if ':' in host else host}:{port}"
     if public_url := options.get("public_url"):
-        return f"{public_url} (listening on {address})"
+        return f"{public_url} and listens on {scheme}://{address}{path}"
     if host not in _WILDCARD_HOSTS:
         return f"{scheme}://{address}{path}"
     hint = "" if options.get("allowed_hosts") else ". Set the public URL if clients use a host name"
-    return f"{scheme}://{_WILDCARD_HOSTS[host]}:{port}{path} (listening on {address}{hint})"
+    return f"{scheme}://{_WILDCARD_HOSTS[host]}:{port}{path} and listens on {address}{hint}"
 
 
 def _run_http(runnable: Runnable, *, workers: int | Literal["auto"] = 1, **options: Any) -> None:
