@@ -155,7 +155,8 @@ class SyncClient:
     """A client of one server, for code without async and await. It has the options of `Client`."""
 
     def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
-        self._client = Client(target, **options)
+        # An unpacked TypedDict may have other keys, so it never matches an option of type Never.
+        self._client = Client(target, **options)  # pyright: ignore[reportArgumentType]
 
     def __enter__(self) -> Self:
         self.connect()

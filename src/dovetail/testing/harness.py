@@ -67,7 +67,8 @@ async def connect(
     """
     async with (
         _serve_for_client(server, transport, faults, principal) as (target, defaults),
-        Client(target, **_merge_options(defaults, options)) as client,
+        # An unpacked TypedDict may have other keys, so it never matches an option of type Never.
+        Client(target, **_merge_options(defaults, options)) as client,  # pyright: ignore[reportArgumentType]
     ):
         yield client
 

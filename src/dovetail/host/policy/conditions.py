@@ -144,9 +144,9 @@ def argument(pointer: str) -> ArgumentReference:
     return ArgumentReference(pointer)
 
 
-def parse_condition(table: Mapping[str, Any]) -> Condition:
+def parse_condition(table: Any) -> Condition:
     """Create a condition from a table such as `{argument = "/repo", in = ["a", "b"]}`."""
-    if not isinstance(table, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a file may contain anything
+    if not isinstance(table, Mapping):
         raise ValueError(f'a condition must be a table or the result of argument("/name").equals(...), not {table!r}')
     tests = table.keys() - {"argument"}
     if "argument" not in table or len(tests) != 1 or not isinstance(table["argument"], str):
