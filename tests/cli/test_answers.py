@@ -3,14 +3,17 @@
 import io
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli.command_process import RunCommand
 from dovetail import ElicitationCancelled, ElicitationDeclined
 from dovetail.cli.answers import AnswerProvider
 from dovetail.errors import InputRequestError
 from dovetail.types import ElicitRequestParams
+from dovetail.wire.revisions import R_2025_03_26
 
 FORM: dict[str, Any] = {
     "properties": {
@@ -87,3 +90,34 @@ def test_without_a_terminal_the_error_lists_the_possible_answers(monkeypatch: py
         AnswerProvider({}, lambda: None).fill_form(question)
     assert "Allow it?\n  because: \\x1b[2J" in str(told.value)
     assert "--answer allow=once|no --answer note=..." in str(told.value)
+
+
+def test_an_answer_without_a_question_is_reported(run: RunCommand, tmp_path: Path) -> None:
+    file = _write_server(tmp_path)
+    used = run("call", file, "book", "-a", "value=3", "-a", "rwo=5")
+    assert (used.code, used.out) == (0, "3\n")
+    assert "rwo" in used.err
+    misspelled = run("call", file, "book", "-a", "valu=3")
+    assert misspelled.code == 8
+    assert "valu " in misspelled.err
+    assert "'value'" in misspelled.err
+    assert run("call", file, "book", "-a", "value=3").err == ""
+
+
+def test_a_version_without_elicitation_is_named(run: RunCommand, tmp_path: Path) -> None:
+    said = run("call", _write_server(tmp_path), "book", "-a", "value=3", "--protocol-version", R_2025_03_26)
+    assert said.code == 8
+    assert f"{R_2025_03_26} has no elicitation" in said.err
+    assert "elicitation_handler" not in said.err
+
+
+def _write_server(tmp_path: Path) -> Path:
+    file = tmp_path / "booking.py"
+    file.write_text(
+        "from dovetail import Context, Server\n"
+        "app = Server('booking')\n"
+        "@app.tool\n"
+        "async def book(ctx: Context) -> str:\n"
+        "    return str(await ctx.elicit('Which row?', int))\n"
+    )
+    return file

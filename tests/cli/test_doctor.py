@@ -110,3 +110,18 @@ def test_an_entry_without_command_and_address(run: RunCommand, tmp_path: Path) -
     said = run("doctor", f"{tmp_path}/mcp.json:far")
     assert said.code in (2, 3)
     assert "Traceback" not in said.err
+
+
+def test_a_long_description_is_only_a_warning(run: RunCommand, tmp_path: Path) -> None:
+    file = tmp_path / "long.py"
+    file.write_text(
+        "from dovetail import Server\n"
+        "app = Server('long', instructions='x')\n"
+        f"@app.tool(description={'x' * 1100!r})\n"
+        "def add(a: int) -> int:\n"
+        "    return a\n"
+    )
+    checks = {check["message"]: check for check in run("doctor", file, "--json").check_success().json["checks"]}
+    (found,) = (check for message, check in checks.items() if "1,024" in message)
+    assert (found["name"], found["status"]) == ("descriptions", "warn")
+    assert {check["status"] for check in checks.values() if check["name"] == "schemas"} == {"ok"}

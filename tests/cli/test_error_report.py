@@ -7,9 +7,9 @@ import pytest
 
 from cli.command_process import SAMPLE_SERVER, RunCommand
 from dovetail import MCPError
-from dovetail.cli.error_report import translate_error
+from dovetail.cli.error_report import EXIT_DENIED, get_exit_code, translate_error
 from dovetail.error_context import add_context
-from dovetail.errors import RequestTimeout
+from dovetail.errors import InsufficientScope, RemoteError, RequestTimeout, Unauthorized
 
 SERVER = """
 import asyncio, os
@@ -57,7 +57,7 @@ def server(tmp_path: Path) -> Path:
         (["call", "{server}", "wait", "--timeout", "0.3"], {}, "--timeout"),
         (["read", SAMPLE_SERVER, "nothing://there"], {}, "dovetail list"),
         (["call", "{server}", "think"], {}, "--model"),
-        (["call", "{server}", "where"], {}, "roots="),
+        (["call", "{server}", "where"], {}, "--root"),
         (["call", "{server}", "die"], {}, ""),
         (
             ["info", "--protocol-version", "stateless", "--", sys.executable, "-c", HANDSHAKE_ONLY],
@@ -84,3 +84,28 @@ def test_what_no_option_does_is_not_advised() -> None:
     late: MCPError = add_context(RequestTimeout("late"), hint="raise ClientLimits(max_items=...)")
     translate_error(late)
     assert str(late) == "late"
+
+
+def test_a_login_is_suggested_only_where_one_is_possible() -> None:
+    without = Unauthorized(challenge="Bearer")
+    translate_error(without)
+    assert "auth login" not in (without.hint or "")
+    assert "--auth" in (without.hint or "")
+    possible = Unauthorized(challenge='Bearer resource_metadata="https://x.example/.well-known"')
+    translate_error(possible)
+    assert "auth login" in (possible.hint or "")
+
+
+def test_scopes_of_a_process_are_explained() -> None:
+    error = RemoteError(InsufficientScope.code, "scope", {"requiredScopes": ["a"]})
+    translate_error(error)
+    assert "--http" in (error.hint or "")
+    assert get_exit_code(error) == EXIT_DENIED
+
+
+def test_a_bridge_without_elicitation_is_explained() -> None:
+    error = add_context(
+        RemoteError(-32602, "x", {"requiredCapabilities": {"elicitation": {}}}), hint="pass elicitation_handler= to it"
+    )
+    translate_error(error)
+    assert "bridge" in (error.hint or "")

@@ -16,6 +16,7 @@ from cli.terminal import open_terminal
 from dovetail import Client
 from dovetail.cli.host_setup import is_gateway
 from dovetail.host.config.server_entry import ServerConfig
+from host.polling import wait_until
 
 HOSTED = Path(__file__).with_name("hosted_server.py")
 GOOD = {"command": sys.executable, "args": [str(HOSTED)]}
@@ -303,6 +304,21 @@ def test_a_server_that_cannot_be_looked_at(run: RunCommand, tmp_path: Path, at_h
     assert said.code == 3
     assert "gone" in said.err
     assert run("pins", "check", path, "--server", "other", **at_home).code == 2
+
+
+async def test_an_eager_gateway_starts_its_servers_before_the_first_request(
+    tmp_path: Path, alone: dict[str, str]
+) -> None:
+    started = tmp_path / "started"
+    run_file = f"runpy.run_path({str(HOSTED)!r}, run_name='__main__')"
+    touch = f"import pathlib, runpy; pathlib.Path({str(started)!r}).touch(); {run_file}"
+    path = config(tmp_path, sums={"command": sys.executable, "args": ["-c", touch]})
+    command = [sys.executable, "-m", "dovetail", "gateway", str(path), "--ready-timeout", "30"]
+    async with Client(command, env=alone) as client:
+        await client.ping()
+        assert not started.exists()
+    async with Client([*command, "--eager"], env=alone):
+        await wait_until(started.exists)
 
 
 # chat

@@ -244,3 +244,42 @@ def test_the_start_line_has_a_url_that_clients_can_use(
         assert re.search(rf" is at {url} ", process.stderr.readline())
         process.terminate()
         process.communicate(timeout=20)
+
+
+DESCRIBED = """
+from dovetail import Server
+app = Server("real", title="Real Server", version="3.1", instructions="Use me well.")
+@app.tool
+def add(a: int) -> int:
+    return a
+"""
+
+
+@pytest.mark.parametrize("version", ["stateless", "handshake"])
+def test_a_bridge_has_the_description_of_its_target(run: RunCommand, tmp_path: Path, version: str) -> None:
+    file = tmp_path / "real.py"
+    file.write_text(DESCRIBED)
+    words = ("info", "--json", "--protocol-version", version, "--", *OURS, "run", "--", *OURS, "run", file)
+    info = run(*words).check_success().json
+    assert (info["name"], info["version"], info["instructions"]) == ("real", "3.1", "Use me well.")
+
+
+def test_a_bridge_starts_although_its_target_does_not(run: RunCommand) -> None:
+    words = ("info", "--json", "--", *OURS, "run", "http://127.0.0.1:1/mcp")
+    assert run(*words).check_success().json["instructions"] is None
+
+
+def test_roots_are_offered_to_the_server(run: RunCommand, tmp_path: Path) -> None:
+    file = tmp_path / "rooted.py"
+    file.write_text(
+        "from dovetail import Context, Server\n"
+        "app = Server('rooted')\n"
+        "@app.tool\n"
+        "async def show(ctx: Context) -> list[str]:\n"
+        "    return [root.uri for root in await ctx.list_roots()]\n"
+    )
+    roots = run("call", file, "show", "--root", tmp_path, "--root", "/srv", "--json").check_success().json
+    assert roots["structuredContent"] == [tmp_path.as_uri(), "file:///srv"]
+    without = run("call", file, "show")
+    assert without.code == 8
+    assert "--root" in without.err

@@ -11,9 +11,11 @@ import pytest
 from dovetail import Client, MCPError, Policy, RemoteError, Server, ToolError, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.errors import HTTPStatusError
+from dovetail.host import ServerSettings
 from dovetail.host.config.secret_lookup import get_secret_lookup
 from dovetail.host.host import Host, get_parts
 from dovetail.transports.http_server.uvicorn_server import bind_socket
+from dovetail.version import VERSION
 from host.polling import wait_until
 from host.upstream_server import UpstreamServer
 
@@ -294,3 +296,21 @@ def test_mistakes() -> None:
     with pytest.raises(TypeError):
         Host(patient=3)  # pyright: ignore[reportCallIssue]
     assert isinstance(host.as_server(), Server)
+
+
+async def test_a_gateway_passes_on_instructions_of_its_servers() -> None:
+    host = Host(policy=Policy("allow"), defaults=ServerSettings(start="eager"))
+    for name, instructions in (("a", "Use a."), ("b", "Use b."), ("c", None)):
+        host.add(name, Server(name, instructions=instructions))
+    async with host:
+        merged, single = host.as_server(), host.as_server(server="a")
+        own = host.as_server(instructions="Mine.")
+        await host.catalog()
+        async with Client(merged) as client:
+            assert client.instructions == "a: Use a.\n\nb: Use b."
+            assert client.server_info is not None
+            assert client.server_info.version == VERSION
+        async with Client(single) as client:
+            assert client.instructions == "Use a."
+        async with Client(own) as client:
+            assert client.instructions == "Mine."

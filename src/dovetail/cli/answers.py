@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dovetail.cli.tool_arguments import suggest_names
 from dovetail.error_context import add_context
 from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InputRequestError
 from dovetail.schemas.reader import as_object, get_mapping, get_required
@@ -24,7 +25,9 @@ class AnswerProvider:
         self.unanswered: list[str] = []  # questions that were not answered
         self.has_declined = False  # True if the user declined a question
         self.usage_error: click.UsageError | None = None  # the error to report if --answer is invalid
+        self.unused_answers = set(answers)  # names of answers that no question has used
         self._answers = answers
+        self._asked_names: set[str] = set()
         self._clear_output = clear_output  # clears the progress bar before a question is printed
 
     def fill_form(self, request: ElicitRequestParams) -> dict[str, Any]:
@@ -42,6 +45,8 @@ class AnswerProvider:
         schema = request.requested_schema or {}
         properties = {name: as_object(property_schema) for name, property_schema in get_mapping(schema).items()}
         required_names = get_required(schema)
+        self._asked_names |= properties.keys()
+        self.unused_answers -= properties.keys()
         answer = self._parse_answers(properties)
         if answer and all(name in answer for name in required_names):
             return answer
@@ -67,6 +72,15 @@ class AnswerProvider:
         except click.UsageError as exc:
             self.usage_error = click.UsageError(f"--answer {exc.message}")
             raise InputRequestError(self.usage_error.message) from None
+
+    def describe_unused(self) -> str | None:
+        """Return a message about the first answer that no question used, or None."""
+        if not self.unused_answers or not self._asked_names:
+            return None
+        name = min(self.unused_answers)
+        return (
+            f"--answer {name} was not used. The server asked for no such field.{suggest_names(name, self._asked_names)}"
+        )
 
     def confirm_url(self, request: ElicitRequestParams) -> bool:
         """Ask the user to open a URL. Return True if the user says that they finished there."""

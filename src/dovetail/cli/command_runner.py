@@ -177,6 +177,8 @@ def run_command(
 
     with LogPrinter(target_options.verbose):
         code = run_to_exit_code(run, target_options.json, progress_bar)
+    if (message := answers.describe_unused()) is not None:
+        output.print_note(message)
     if answers.usage_error is not None and code != error_report.EXIT_OK:
         return error_report.EXIT_USAGE
     if answers.has_declined and code == error_report.EXIT_TOOL_ERROR:

@@ -8,6 +8,7 @@ from dovetail.errors import (
     DamagedFile,
     Forbidden,
     InputRequestError,
+    InsufficientScope,
     InvalidResult,
     MCPError,
     MissingClientCapability,
@@ -57,6 +58,8 @@ def get_exit_code(exc: MCPError) -> int:
             return EXIT_USAGE
         case Forbidden() | PolicyError():
             return EXIT_DENIED
+        case RemoteError() if _is_insufficient_scope(exc):
+            return EXIT_DENIED
         case AuthError():
             return EXIT_AUTH
         case InputRequestError():
@@ -76,12 +79,18 @@ def _needs_client_capability(data: Any) -> bool:
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
+def _is_insufficient_scope(exc: RemoteError) -> bool:
+    """Return whether the caller lacks scopes. A server that runs as a process gives no scopes to its callers."""
+    return exc.code == InsufficientScope.code and isinstance(exc.data, dict) and "requiredScopes" in exc.data
+
+
 def _suggest_policy(match: re.Match[str]) -> str:
     """Return how to allow a request with a policy file."""
     fields = match[1].replace('="', ' = "')
     return f'Run the command at a terminal, or pass --policy FILE with: rules = [{{action = "allow", {fields}}}]'
 
 
+_BRIDGE_HINT: Final = "a program between this command and the server, such as a bridge, does not pass on elicitations"
 _LOGIN_HINT: Final = "run `dovetail auth login` with the same target"
 _TOKEN_HINT: Final = f"{_LOGIN_HINT}, or pass --auth TOKEN"
 _SCOPE_PATTERN: Final = re.compile(r'\bscope="([^"\\]*)"')
@@ -98,7 +107,7 @@ _TRANSLATIONS: Final = tuple(
         (r"[Pp]ass paste_redirect=", "log in with --paste"),
         (r"pass it with issuer=", "log in with --client-id"),
         (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),
-        (r".*\broots=.*", "write a program that passes roots= to Client"),
+        (r".*\broots=.*", "pass --root DIR"),
         (r"Pass consent= to the host, or add a rule: rule\(\"allow\", (.*)\)$", _suggest_policy),
         (r"^raise ClientLimits\(.*", ""),  # The command line has no option for limits, so remove this hint.
     )
@@ -121,8 +130,18 @@ def translate_error(exc: MCPError) -> None:
             scopes = scope_match[1].split() if scope_match else ["SCOPE"]
             scope_options = " ".join(f"--scope {scope}" for scope in scopes)
             exc.hint = f"{_LOGIN_HINT} and {scope_options}, or pass a token that has the scope"
+        case Unauthorized() if exc.challenge and "resource_metadata=" not in exc.challenge:
+            exc.hint = "pass --auth TOKEN. The server does not name a service to log in to"
         case Unauthorized():
             exc.hint = _TOKEN_HINT
+        case RemoteError() if _is_insufficient_scope(exc):
+            exc.hint = (
+                "callers of a server that runs as a process have no scopes. Run `dovetail run FILE --http`, and call "
+                "its URL with --auth TOKEN"
+            )
+        case RemoteError() if _needs_client_capability(exc.data) and "elicitation" in exc.data["requiredCapabilities"]:
+            # Every command declares elicitation, so either the version has none, or something removed it.
+            exc.hint = hint if "_handler=" not in hint else _BRIDGE_HINT
         case RequestTimeout() if "imeout" in hint:
             exc.hint = "pass --timeout SECONDS to wait longer"
         case OutcomeUnknown() if "retry=" in hint:

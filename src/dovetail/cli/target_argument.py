@@ -62,6 +62,7 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
     env: Sequence[str] = ()
     cwd: str | None = None
     inputs: Sequence[str] = ()  # values of ${input:ID} references
+    roots: Sequence[str] = ()  # directories that the server may use
     answers: Sequence[str] = ()
     verbose: bool = False
 
@@ -121,6 +122,9 @@ _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "--protocol-version", metavar="VERSION", help='Protocol version, or "handshake" or "stateless".'
     ),
     "timeout": click.option("--timeout", type=PositiveNumber(), help="Seconds to wait for the server."),
+    "roots": click.option(
+        "--root", "roots", multiple=True, type=click.Path(), help="Directory that the server may use. Repeatable."
+    ),
     "answers": click.option(
         "-a",
         "--answer",
@@ -350,6 +354,8 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
         client_kwargs["env"] = parse_env(options.env)
     if options.cwd is not None:
         client_kwargs["cwd"] = options.cwd
+    if options.roots:
+        client_kwargs["roots"] = [Path(root).resolve() for root in options.roots]
     if options.verbose and get_target_url(target) is None:
         client_kwargs["stderr"] = output.print_note
     return client_kwargs

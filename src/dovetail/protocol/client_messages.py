@@ -32,7 +32,7 @@ from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, PROTOCOL_VERSION
 from dovetail.wire.methods import METHODS
 from dovetail.wire.raw_message import ErrorObject, to_plain
-from dovetail.wire.revisions import DRAFT, is_stateless
+from dovetail.wire.revisions import DRAFT, REVISIONS, is_older, is_stateless
 
 
 class RequestEncoder:
@@ -179,8 +179,11 @@ _HANDLER_OPTIONS: Final = {
 }
 
 
-def _missing_capability_hint(data: Any) -> str:
+def _missing_capability_hint(revision: str | None, data: Any) -> str:
     required = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    elicitation = METHODS["elicitation/create"]
+    if revision in REVISIONS and is_older(revision, elicitation.since) and "elicitation" in (required or ()):
+        return f"protocol version {revision} has no elicitation. The connection needs {elicitation.since} or newer"
     names = [
         _HANDLER_OPTIONS[f"{name}.url" if name == "elicitation" and "url" in (modes or ()) else name]
         for name, modes in (required.items() if isinstance(required, dict) else ())
@@ -215,12 +218,12 @@ def create_error(revision: str | None, method: str, error_object: ErrorObject) -
     error: MCPError = _choose_error_type(revision, method, error_object)(
         error_object.code, error_object.message, error_object.data
     )
-    return add_context(error, hint=_find_hint(method, error_object.code, error_object.data))
+    return add_context(error, hint=_find_hint(revision, method, error_object.code, error_object.data))
 
 
-def _find_hint(method: str, code: int, data: Any) -> str | None:
+def _find_hint(revision: str | None, method: str, code: int, data: Any) -> str | None:
     if code == MissingClientCapability.code or (isinstance(data, dict) and "requiredCapabilities" in data):
-        return _missing_capability_hint(data)
+        return _missing_capability_hint(revision, data)
     row = METHODS.get(method)
     if code == MethodNotFound.code and row is not None and row.sender == "client":
         return _UNSUPPORTED_HINTS.get(method) or _UNSUPPORTED_HINTS.get(method.partition("/")[0])

@@ -41,6 +41,7 @@ _BASIC_KEYWORDS: Final = frozenset(("type", "description", "title", "enum", "any
 _REFERENCE_KEYWORDS: Final = frozenset(("$ref", "$defs", "additionalProperties", "const"))
 _TEXT_FORMATS: Final = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
 
+LONG_DESCRIPTION: Final = "the description is longer than"  # the start of the message for a long description
 PROVIDER_RULES: Final[Mapping[str, SchemaRules]] = {
     "openai": SchemaRules(max_description_chars=1024, needs_items=True),
     "openai-strict": SchemaRules(
@@ -98,7 +99,7 @@ def find_violations(rule_set: str, name: str, description: str | None, schema: S
     if not re.fullmatch(schema_rules.name_pattern, name):
         yield f"the name does not match {schema_rules.name_pattern}"
     if schema_rules.max_description_chars is not None and len(description or "") > schema_rules.max_description_chars:
-        yield f"the description is longer than {schema_rules.max_description_chars} characters"
+        yield f"{LONG_DESCRIPTION} {schema_rules.max_description_chars} characters"
     if schema.get("type") != "object":
         yield "the schema must describe an object"
     for keyword in _COMBINATORS:

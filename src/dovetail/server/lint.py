@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dovetail.schemas.provider_rules import PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations
+from dovetail.schemas.provider_rules import LONG_DESCRIPTION, PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations
 from dovetail.schemas.reader import as_object, get_mapping
 from dovetail.server.parameters import docstrings
 from dovetail.server.tool import Tool
@@ -35,6 +35,11 @@ class LintReport(Struct, frozen=True):
     name: str  # the name of the tool
     tokens: int  # an estimate of the tokens in the definition
     issues: list[LintIssue]  # all problems of the tool
+
+
+def is_length_issue(issue: LintIssue) -> bool:
+    """Return whether the only problem is a long description, which some models accept."""
+    return issue.message.startswith(LONG_DESCRIPTION)
 
 
 def log_issues(tool: Tool) -> None:

@@ -628,6 +628,13 @@ def set_other_apps(server: Server, create_other_apps: "Callable[[ASGIOptions], O
     server._create_other_apps = create_other_apps  # pyright: ignore[reportPrivateUsage]
 
 
+def describe_as(server: Server, implementation: Implementation | None, instructions: str | None) -> None:
+    """Present a server with the name, title, version and instructions of another server, before a client connects."""
+    if implementation is not None:
+        server._dispatcher.implementation = implementation  # pyright: ignore[reportPrivateUsage]
+    server.instructions = instructions
+
+
 def get_dispatcher(server: Server) -> Dispatcher:
     """Return the dispatcher of a server, with its registry and its visibility."""
     return server._dispatcher  # pyright: ignore[reportPrivateUsage]

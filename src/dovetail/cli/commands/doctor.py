@@ -24,7 +24,7 @@ from dovetail.cli.target_argument import (
 from dovetail.client.client import Client
 from dovetail.errors import MCPError
 from dovetail.protocol.redaction import strip_url
-from dovetail.server.lint import LintIssue
+from dovetail.server.lint import LintIssue, is_length_issue
 from dovetail.terminal import output
 from dovetail.wire.base import Struct
 from dovetail.wire.revisions import NEWEST_REVISION
@@ -187,9 +187,14 @@ async def _check_items(client: Client, add_result: Callable[[CheckResult], None]
         message = f"skipped because they are malformed: {'; '.join(skipped[:5])}"
         add_result(CheckResult("items", "fail", message, _LINT_HINT))
     reports = lint_tools(items_by_kind["tools"])
-    schema_issues = [issue for report in reports for issue in report.issues if issue.rule != "description"]
+    issues = [issue for report in reports for issue in report.issues if issue.rule != "description"]
+    schema_issues = [issue for issue in issues if not is_length_issue(issue)]
     if reports:
         add_result(_check_schemas(schema_issues))
+    long_count = sum(any(map(is_length_issue, report.issues)) for report in reports)
+    if long_count:
+        message = f"longer than 1,024 characters on {_format_count(long_count, 'tools')} ({_LINT_HINT})"
+        add_result(CheckResult("descriptions", "warn", message))
     undescribed_count = sum(any(issue.rule == "description" for issue in report.issues) for report in reports)
     if undescribed_count:
         message = f"missing on {_format_count(undescribed_count, 'tools')} ({_LINT_HINT})"

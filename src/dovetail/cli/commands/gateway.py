@@ -10,14 +10,24 @@ from dovetail.cli.host_setup import (
     read_config_entries,
     report_failures,
 )
+from dovetail.cli.target_argument import PositiveNumber
 from dovetail.host.gateway.gateway import GatewayMode
 from dovetail.host.host import Host
+from dovetail.host.server_settings import ServerSettings
 from dovetail.terminal import output
 
 
 @click.command("gateway")
 @host_options
 @click.option("--watch", is_flag=True, help="Reload when a configuration file changes.")
+@click.option("--eager", is_flag=True, help="Start all servers at once, before the first request.")
+@click.option(
+    "--ready-timeout",
+    type=PositiveNumber(),
+    default=5.0,
+    show_default=True,
+    help="Seconds that a list waits for servers that start.",
+)
 @click.option("--search", is_flag=True, help="Offer search tools instead of all tools.")
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -31,6 +41,8 @@ def command(
     servers: tuple[str, ...],
     inputs: tuple[str, ...],
     watch: bool,
+    eager: bool,
+    ready_timeout: float,
     search: bool,
     http: bool,
     address: str,
@@ -48,7 +60,8 @@ def command(
     dovetail gateway mcp.json
     dovetail gateway mcp.json --http --port 8484 --policy policy.toml
     """
-    host = create_host(files, policy, audit_log, servers, inputs, watch=watch)
+    defaults = {"defaults": ServerSettings(start="eager")} if eager else {}
+    host = create_host(files, policy, audit_log, servers, inputs, watch=watch, ready_timeout=ready_timeout, **defaults)
     _disable_gateways(host, files)
     report_failures(host)
     mode: GatewayMode = "search" if search else "merged"

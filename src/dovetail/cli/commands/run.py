@@ -4,7 +4,8 @@ import contextlib
 import os
 import runpy
 import sys
-from typing import Any
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -19,7 +20,12 @@ from dovetail.cli.target_argument import (
     read_target_options,
     target_options,
 )
+from dovetail.errors import MCPError
 from dovetail.wire.base import replace
+
+if TYPE_CHECKING:
+    from dovetail.client.client import Client
+    from dovetail.server.server import Server
 
 
 @click.command("run")
@@ -157,6 +163,22 @@ def create_proxy_server(options: Any) -> Any:
         client = Client(target, **build_client_options(options, target))
     except (FileNotFoundError, TypeError, ValueError) as exc:
         raise click.UsageError(str(exc)) from None
-    app = Server(client.name)
+
+    @contextlib.asynccontextmanager
+    async def connect(server: Server) -> AsyncGenerator[None]:
+        await _copy_description(client, server)
+        yield
+
+    app = Server(client.name, lifespan=connect)
     app.mount(client)
     return app
+
+
+async def _copy_description(client: "Client", app: "Server") -> None:
+    """Present the server with the name, title, version and instructions of the target."""
+    from dovetail.server.server import describe_as
+
+    # If the target cannot be reached yet, the first request connects and reports the error.
+    with contextlib.suppress(MCPError):
+        await client.connect()
+        describe_as(app, client.server_info, client.instructions)

@@ -278,7 +278,7 @@ def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
                 yield f"{key} must be an object or a list"
             return
     section_by_lowercase = {key.lower(): key for key in _SERVER_SECTIONS}
-    for key in sections.keys() - {"mcp"}:
+    for key in (name for name in sections if name != "mcp"):
         if matches := get_close_matches(str(key).lower(), section_by_lowercase, 1, 0.85):
             yield f"{key}: did you mean {section_by_lowercase[matches[0]]}?"
             return

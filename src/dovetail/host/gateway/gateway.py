@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from dovetail.errors import InvalidParams
 from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import ServerItems
+from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_consent import SingleUseStates
 from dovetail.host.gateway.upstream import Upstream
 from dovetail.host.parts import HostParts
@@ -30,6 +31,7 @@ from dovetail.protocol.mountable import ItemKind
 from dovetail.server.mounts.mounted_servers import ListedItem
 from dovetail.server.mounts.name_map import NameMap
 from dovetail.server.server import Server, get_dispatcher, set_other_apps
+from dovetail.version import VERSION
 from dovetail.wire.tools import ListToolsResult
 
 GatewayMode: TypeAlias = Literal["merged", "search"]
@@ -157,7 +159,8 @@ class Gateway:
         self._mounted: dict[str, tuple[Upstream, Callable[[], None]]] = {}
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
         self._options = options
-        self.server = Server(name, lifespan=self._lifespan, **options)
+        self._has_instructions = options.get("instructions") is not None
+        self.server = Server(name, lifespan=self._lifespan, **{"version": VERSION, **options})
         if states is None:  # only the main gateway has more paths
             set_other_apps(self.server, self._create_paths)
         if mode == "search":
@@ -165,6 +168,8 @@ class Gateway:
         self.sync_mounts()
         for event in ("server.added", "server.removed"):
             parts.events.on(event, lambda _: self.sync_mounts())
+        parts.events.on("server.state", self._update_instructions)
+        self._update_instructions()
 
     def _create_paths(self, options: Mapping[str, Any]) -> GatewayPaths:
         """Create the gateways for the other URL paths."""
@@ -208,6 +213,18 @@ class Gateway:
                     GatewayNameMap(name, upstream.get_known_items) if self._only_server is None else IdentityNameMap()
                 )
                 self._mounted[name] = upstream, self.server.mount(upstream, names)
+
+    def _update_instructions(self, _: HostEvent | None = None) -> None:
+        """Pass on the instructions of the running servers, unless the gateway has other instructions."""
+        if self._has_instructions:
+            return
+        texts_by_name = {
+            name: upstream.supervisor.client.instructions
+            for name, (upstream, _) in sorted(self._mounted.items())
+            if upstream.supervisor.client is not None
+        }
+        texts = [text if self._only_server else f"{name}: {text}" for name, text in texts_by_name.items() if text]
+        self.server.instructions = "\n\n".join(texts) or None
 
     # Methods for the search mode
 

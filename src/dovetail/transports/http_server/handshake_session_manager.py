@@ -82,6 +82,7 @@ class HandshakeSessionManager:
         self._timers = timers
         self._starters: dict[asyncio.AbstractEventLoop, EagerTaskStarter] = {}  # one task starter per event loop
         self._sessions: OrderedDict[str, HandshakeSession] = OrderedDict()  # the longest unused session is first
+        self._has_logged_unknown = False  # the warning is logged once, because any client can cause it
         self._sessions_by_owner: dict[Owner, dict[str, HandshakeSession]] = {}
         self._sweep_timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
@@ -352,6 +353,12 @@ class HandshakeSessionManager:
             session = None
         # For the session of another caller, send the same error as for an unknown session.
         if session is None or session.handshake.caller.principal != principal:
+            if session is None and not self._has_logged_unknown:
+                self._has_logged_unknown = True
+                log.warning(
+                    "a client used an unknown session. If several processes serve this server, pass sessions=False, or "
+                    "send all requests of a session to one process"
+                )
             raise Refusal(404, "Unknown session. Open a session with initialize")
         if version is not None and version != session.revision.encode():
             raise Refusal(
