@@ -1,5 +1,7 @@
 """`dovetail gateway`: serve all configured servers as one."""
 
+from typing import Any
+
 import click
 
 from dovetail.cli.host_setup import (
@@ -60,7 +62,7 @@ def command(
     dovetail gateway mcp.json
     dovetail gateway mcp.json --http --port 8484 --policy policy.toml
     """
-    defaults = {"defaults": ServerSettings(start="eager")} if eager else {}
+    defaults: dict[str, Any] = {"defaults": ServerSettings(start="eager")} if eager else {}
     host = create_host(files, policy, audit_log, servers, inputs, watch=watch, ready_timeout=ready_timeout, **defaults)
     _disable_gateways(host, files)
     report_failures(host)

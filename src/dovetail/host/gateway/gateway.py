@@ -160,7 +160,8 @@ class Gateway:
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
         self._options = options
         self._has_instructions = options.get("instructions") is not None
-        self.server = Server(name, lifespan=self._lifespan, **{"version": VERSION, **options})
+        options.setdefault("version", VERSION)
+        self.server = Server(name, lifespan=self._lifespan, **options)
         if states is None:  # only the main gateway has more paths
             set_other_apps(self.server, self._create_paths)
         if mode == "search":
