@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from dovetail import Client, ClientLimits, Context, RemoteError, ResourceLink, Server, ToolError, testing
+from dovetail.auth import Principal
 from dovetail.client.client import mount_client
-from dovetail.errors import NotFound, Unauthorized
+from dovetail.errors import NotFound, RateLimited, Unauthorized
+from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.server import get_dispatcher
 from scripted_server import SUBSCRIPTION, ErrorReply, Messages, ScriptedServer, create_notification, serve_on_socket
 from transports.fake_service import run_pending_callbacks, wait_until
@@ -240,6 +242,18 @@ async def test_a_resource_that_changes_far_away() -> None:
                 assert (await anext(aiter(changes))).uri == "far+note:1"
 
 
+async def wait_for_subscribers(server: Server, uri: str, count: int) -> None:
+    """Wait until a number of listeners of a server are subscribed to a resource."""
+    updated = "notifications/resources/updated"
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            by_loop = get_dispatcher(server).registry.subscriptions._listeners_by_loop  # pyright: ignore[reportPrivateUsage]
+            listeners = [listener for listeners in by_loop.values() for listener in listeners]
+            if sum(listener.is_subscribed(updated, uri) for listener in listeners) == count:
+                return
+            await asyncio.sleep(0.005)
+
+
 async def test_a_handshake_session_hears_of_a_resource_far_away() -> None:
     for below in (OLD, NEW):
         async with gateway((OLD, below)) as (client, _, behind), asyncio.timeout(PATIENCE):
@@ -250,9 +264,7 @@ async def test_a_handshake_session_hears_of_a_resource_far_away() -> None:
                     behind.notify_resource_updated("note:1")
                     await asyncio.wait([news], timeout=0.02)
                 assert news.result().uri == "far+note:1"
-            while get_dispatcher(behind).registry.subscriptions.is_wanted("notifications/resources/updated", "note:1"):
-                behind.notify_resource_updated("note:1")  # nobody wants it any more: the next one ends it
-                await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0.02))])
+            await wait_for_subscribers(behind, "note:1", 0)  # the subscription ends with that of the session
 
 
 async def test_questions_find_their_caller_among_many(eras: tuple[str, str]) -> None:
@@ -374,6 +386,7 @@ async def test_a_tool_that_is_added_comes_before_a_mounted_one_that_was_called()
 @pytest.mark.parametrize("change", ["unmount", "disable", "disable tag", "restrict"])
 async def test_a_mounted_tool_that_was_called_can_be_withdrawn(change: str) -> None:
     app = Server("gate")
+    app.add_tool(lambda: "own", name="own")  # a server without any tools does not have the method
     unmount = app.mount(Client(far(), protocol_version=NEW), "far")
     async with Client(app, protocol_version=NEW) as client:
         assert await call_far_tool(client) == 3
@@ -389,3 +402,48 @@ async def test_a_mounted_tool_that_was_called_can_be_withdrawn(change: str) -> N
         # Without any tool, the server does not have the method.
         with pytest.raises(RemoteError if change == "unmount" else NotFound):
             await call_far_tool(client)
+
+
+def log_exchange(principal: Principal, name: str, received: list[Any]) -> IncomingExchange:
+    caller = Caller(NEW, is_stateless=True, principal=principal, log_level=0)
+    exchange = IncomingExchange(1, "tools/call", {"name": name, "arguments": {}}, {}, caller)
+    exchange.origin = principal
+
+    async def emit(data: bytes) -> None:
+        received.append(data)
+
+    exchange.emit = emit
+    return exchange
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_a_log_message_reaches_no_caller_if_it_can_belong_to_another_ones_call(*, is_same: bool) -> None:
+    """A handshake server sends log messages without naming the request that they belong to."""
+
+    def call(message: Any) -> Any:
+        result = {"content": []}
+        if message["params"]["name"] == "first":
+            return result
+        return Messages([create_notification("notifications/message", level="info", data="late"), result])
+
+    received: list[Any] = []
+    async with serve_on_socket(ScriptedServer("handshake", {"tools/call": call})) as target:
+        app = Server("near")
+        app.mount(Client(target), "far")
+        dispatcher = get_dispatcher(app)
+        await dispatcher.handle(log_exchange(Principal("ada"), "far_first", []))
+        await dispatcher.handle(log_exchange(Principal("ada" if is_same else "bob"), "far_second", received))
+        await app.stop()
+    assert [b"late" in one for one in received] == ([True] if is_same else [])
+
+
+async def test_a_rate_limit_of_a_mounted_server_keeps_its_code_and_delay() -> None:
+    script = ScriptedServer("stateless", {"tools/call": ErrorReply(429, "slow down", {"retryAfterMs": 1500})})
+    async with serve_on_socket(script) as target:
+        app = Server("near")
+        app.mount(Client(target), "far")
+        async with Client(app) as client:
+            with pytest.raises(RateLimited) as caught:
+                await client.call_tool("far_x")
+            assert caught.value.retry_after == 1.5
+        await app.stop()

@@ -58,6 +58,7 @@ def service(capabilities: ServerCapabilities = EVERYTHING, revisions: tuple[str,
         capabilities=lambda: capabilities,
         limits=ServerLimits(max_meta_bytes=1000),
         can_subscribe=lambda uri, principal: True,
+        watch_resource=lambda uri, principal, origin: None,
     )
 
 

@@ -251,3 +251,17 @@ async def test_a_listener_that_fails_does_not_cost_the_others_their_notice(caplo
     await turn()
     assert other.heard == [(TOOLS, None)]
     assert len(caplog.records) == 1
+
+
+async def test_a_callback_that_fails_keeps_no_other_from_a_change(caplog: pytest.LogCaptureFixture) -> None:
+    received: list[str] = []
+
+    def fail(*_: object) -> None:
+        raise ValueError("broken")
+
+    subscriptions = Subscriptions()
+    subscriptions.add_callback(fail)
+    subscriptions.add_callback(lambda method, _: received.append(method))
+    subscriptions.publish("notifications/tools/list_changed")
+    assert received == ["notifications/tools/list_changed"]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]

@@ -2,17 +2,21 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dovetail import Client, LargeResultSettings, ResourceLink, Server, TextContent, Transform
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
-from dovetail.errors import ConnectionLost, InsufficientScope, NotFound, ToolNotFound
+from dovetail.errors import ConnectionLost, InsufficientScope, InternalError, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.mounts import mounted_servers as mounting
+from dovetail.server.mounts import remote_subscriptions, resolver
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.revisions import NEWEST_REVISION
@@ -169,7 +173,8 @@ class Mute:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounting, "LIST_TIMEOUT_S", 0.3)
+    for module in (mounting, resolver, remote_subscriptions):
+        monkeypatch.setattr(module, "LIST_TIMEOUT_S", 0.3)
 
 
 async def closed_port() -> str:
@@ -199,6 +204,82 @@ async def test_one_that_is_gone_costs_the_others_nothing(caplog: pytest.LogCaptu
                     assert (await anext(aiter(listening))).uri == "own://a"
             await app.stop()
     assert any(one.levelname == "WARNING" for one in caplog.records)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_one_that_hangs_delays_only_the_first_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver, "LIST_TIMEOUT_S", 60.0)  # the time until the next attempt
+    async with Mute() as silent:
+        app = Server("outer")
+        app.mount(Client(silent), "mute")
+        app.mount(having("y", name="two"))
+        assert await listed(app) == {"y": "of two"}
+        monkeypatch.setattr(mounting, "LIST_TIMEOUT_S", 60.0)
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                assert await listed(app) == {"y": "of two"}
+        await app.stop()
+
+
+async def test_a_tool_of_a_server_that_is_down_is_not_unknown(tmp_path: Path) -> None:
+    path = str(tmp_path / "far.sock")
+    app = Server("outer")
+    app.mount(Client(f"unix:{path}"))
+    with pytest.raises(InternalError):
+        await said(app, "x")
+    with pytest.raises(InternalError):
+        await said(app, "x")  # also while no new attempt is made
+    serving = asyncio.create_task(having("x", name="far").serve("unix", path=path))
+    async with asyncio.timeout(10):
+        while True:
+            with contextlib.suppress(InternalError):
+                result: Any = await get_dispatcher(app).handle(exchange("tools/call", name="x"))
+                assert b'"far"' in result
+                break
+            await asyncio.sleep(0.05)
+    with pytest.raises(ToolNotFound):
+        await said(app, "unknown")
+    await app.stop()
+    serving.cancel()
+    await asyncio.wait([serving])
+
+
+async def test_a_server_that_is_down_does_not_hide_the_tools_of_another() -> None:
+    inner = Server("inner")
+    inner.mount(Client(await closed_port()))
+    app = Server("outer")
+    app.mount(inner)
+    app.mount(having("y", name="two"))
+    assert await said(app, "y") == "two"
+    with pytest.raises(InternalError):
+        await said(app, "x")
+    app.disable("secret")
+    with pytest.raises(ToolNotFound):
+        await said(app, "secret")
+    await app.stop()
+
+
+async def test_a_local_server_is_released_when_it_is_unmounted() -> None:
+    ended = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        yield
+        ended.set()
+
+    inner = Server("inner", lifespan=lifespan)
+    inner.add_tool(lambda: "x", name="x")
+    app = Server("outer")
+    unmount = app.mount(inner)
+    assert await said(app, "x") == "x"
+    reference = weakref.ref(inner)
+    unmount()
+    async with asyncio.timeout(10):
+        await ended.wait()
+        del inner, unmount
+        while reference() is not None:
+            gc.collect()
+            await asyncio.sleep(0.001)
 
 
 async def test_a_lifespan_does_not_make_requests_wait_for_one_that_is_silent() -> None:

@@ -74,6 +74,9 @@ class FakeService:
     def can_subscribe(self, uri: str, principal: str | None) -> bool:
         return True
 
+    def watch_resource(self, uri: str, principal: str | None, origin: str | None) -> None:
+        return None
+
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         self.listeners.append(listener)
 

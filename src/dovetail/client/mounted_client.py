@@ -6,7 +6,6 @@ are rejected.
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections import Counter
@@ -27,15 +26,14 @@ from dovetail.errors import (
     NotFound,
     NotSupported,
     ProtocolError,
-    RateLimited,
     RemoteError,
     RequestTimeout,
     ResourceNotFound,
     ToolError,
 )
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import ForwardedResult, IncomingExchange
-from dovetail.protocol.mountable import ChangeCallback, ItemKind
+from dovetail.protocol.exchange import Caller, ForwardedResult, IncomingExchange
+from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import compute_binding
 from dovetail.protocol.subscription_filter import (
@@ -256,6 +254,10 @@ class MountedClient:
         self._limits = session.limits
         self._call_timeout = session.timeouts.call
         self._active_exchanges: list[IncomingExchange] = []
+        # The callers so far: anonymous callers on this machine, which count as one, or another one, or several.
+        self._has_local_callers = False
+        self._other_caller: Caller | None = None
+        self._has_several_callers = False
         self._parked_calls = ParkedCalls()
         # One less than the connection allows, so that it does not refuse a question before an older one is dropped.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
@@ -345,14 +347,18 @@ class MountedClient:
         """Return True. Only the server knows whether a caller may receive updates."""
         return True
 
-    async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Also listen for updates of these resources. The returned function stops this."""
+    async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
+        """Listen for updates of these resources, too. Raise MCPError if the server refuses all of them."""
         await self.start()
         subscription = self._client.listen(tools=False, prompts=False, resources=False, uris=uris)
-        with contextlib.suppress(MCPError):
-            await subscription.__aenter__()
+        await subscription.__aenter__()
+        accepted_filter = subscription.acknowledged_filter
+        accepted_uris = (accepted_filter.resource_subscriptions if accepted_filter is not None else None) or ()
+        if not accepted_uris:
+            await subscription.aclose()
+            raise NotSupported("the server refused the subscription")
         task = asyncio.get_running_loop().create_task(self._forward_changes(subscription))
-        return task.cancel  # pyright: ignore[reportReturnType]
+        return ResourceWatch(accepted_uris, task.cancel)  # pyright: ignore[reportArgumentType]
 
     async def _watch_lists(self, *, is_repeated: bool) -> None:
         self._has_no_changes = not await self._forward_changes(
@@ -391,6 +397,10 @@ class MountedClient:
         timeout = _MAX_CALL_TIMEOUT_S if timeout is None else timeout
         token = _current_exchange.set(exchange)
         self._active_exchanges.append(exchange)
+        if exchange.origin is None and self._other_caller is None:
+            self._has_local_callers = True
+        elif not self._has_several_callers:
+            self._note_caller(exchange)
         try:
             encoder = self._reconnector.encoder
             if encoder is None or self._change_listeners:
@@ -419,6 +429,13 @@ class MountedClient:
         finally:
             self._active_exchanges.remove(exchange)
             _current_exchange.reset(token)
+
+    def _note_caller(self, exchange: IncomingExchange) -> None:
+        caller, other_caller = exchange.caller, self._other_caller
+        self._has_several_callers = self._has_local_callers or (
+            other_caller is not None and not _is_same_caller(caller, other_caller)
+        )
+        self._other_caller = caller
 
     async def _send(self, exchange: IncomingExchange, params: dict[str, Any], *, timeout: float) -> ForwardedResult:
         wants_progress = exchange.progress_token is not None or self._parked_calls.find(exchange) is not None
@@ -508,11 +525,11 @@ class MountedClient:
         """Convert an error of the server for the caller. Internal errors are logged, and the caller sees no details."""
         if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _is_resource_not_found(exc)):
             return ResourceNotFound(str(exchange.params.get("uri")))
-        if isinstance(exc, RemoteError) and not isinstance(exc, RateLimited):
+        if isinstance(exc, RemoteError):
             error = ProtocolError(exc.message, exc.data)
             error.code = exc.code
             return error
-        if isinstance(exc, ProtocolError | ToolError | RateLimited):
+        if isinstance(exc, ProtocolError | ToolError):
             return exc
         if isinstance(exc, RequestTimeout):
             return InternalError(f"{self.name} did not respond in time")
@@ -532,7 +549,10 @@ class MountedClient:
         return progress
 
     def _forward_log(self, params: dict[str, Any]) -> None:
-        exchange = self._find_exchange()
+        exchange = self._get_active_exchange()
+        if exchange is None and not self._has_several_callers:
+            # With several callers, the message may belong to an earlier call of another caller.
+            exchange = self._find_exchange()
         level = params.get("level")
         if exchange is None or exchange.caller.log_level is None or level not in LEVELS:
             return
@@ -547,7 +567,11 @@ class MountedClient:
         if self._request_sender.own_request_count or not exchanges:
             return None
         last = exchanges[-1]
-        return last if all(exchange is last or _is_same_caller(exchange, last) for exchange in exchanges) else None
+        return (
+            last
+            if all(exchange is last or _is_same_caller(exchange.caller, last.caller) for exchange in exchanges)
+            else None
+        )
 
     def _get_active_exchange(self) -> IncomingExchange | None:
         """Return the request that is being handled, unless it has ended."""
@@ -609,14 +633,13 @@ def _is_resource_not_found(exc: MCPError) -> bool:
     return isinstance(exc, RemoteError) and exc.code == InvalidParams.code and "uri" in (exc.data or ())
 
 
-def _is_same_caller(first: IncomingExchange, second: IncomingExchange) -> bool:
-    """Return whether two requests have the same authenticated caller. The same address is not enough."""
-    first_caller, second_caller = first.caller, second.caller
-    if first_caller.principal is not None or second_caller.principal is not None:
-        return first_caller.principal == second_caller.principal
-    return first_caller is second_caller or (
-        first_caller.session_id != "" and first_caller.session_id == second_caller.session_id
-    )
+def _is_same_caller(first: Caller, second: Caller) -> bool:
+    """Return whether two callers are certainly the same. The address is not enough, because many callers may share an
+    address.
+    """
+    if first.principal is not None or second.principal is not None:
+        return first.principal == second.principal
+    return first is second or (first.session_id != "" and first.session_id == second.session_id)
 
 
 def _has_capability(capabilities: ClientCapabilities, method: str) -> bool:

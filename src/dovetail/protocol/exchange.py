@@ -168,6 +168,12 @@ class Service(Protocol):
         """Return whether this caller may subscribe to a resource. Raise InsufficientScope if scopes are missing."""
         ...
 
+    def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
+        """Get updates of a resource from mounted servers for a handshake session. Call the returned function when the
+        session no longer needs them. Return None if there is nothing to end.
+        """
+        ...
+
     def handle(self, exchange: IncomingExchange) -> Coroutine[Any, Any, Result | bytes]:
         """Run a request. Return the result as an object, or as bytes in the caller's protocol version."""
         ...

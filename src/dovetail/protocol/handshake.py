@@ -5,6 +5,7 @@ the HandshakeState.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from dovetail.errors import (
@@ -58,11 +59,13 @@ def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
 class HandshakeState:
     """The caller and subscriptions of one handshake session."""
 
-    __slots__ = ("caller", "is_ready", "subscriptions")
+    __slots__ = ("_stop_by_key", "caller", "is_implicit", "is_ready", "subscriptions")
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.is_ready = False
+        self.is_implicit = False  # True for the session of a single request, which cannot have subscriptions
+        self._stop_by_key: dict[str, Callable[[], None]] | None = None  # functions that end subscriptions of mounts
         self.subscriptions: dict[str, list[str]] | None = None  # for each normalized URI, the URIs that the client sent
 
     @property
@@ -131,10 +134,23 @@ class HandshakeState:
             self.subscriptions[key] = remaining
             if not remaining:
                 del self.subscriptions[key]
+                if self._stop_by_key is not None and (stop := self._stop_by_key.pop(key, None)) is not None:
+                    stop()
         elif uri not in spellings:
             if sum(map(len, self.subscriptions.values())) >= _MAX_SUBSCRIPTIONS:
                 raise InvalidRequest(f"Invalid request: a session can have at most {_MAX_SUBSCRIPTIONS} subscriptions")
+            if not spellings and not self.is_implicit:
+                stop = service.watch_resource(uri, exchange.caller.principal, exchange.origin)
+                if stop is not None:
+                    self._stop_by_key = self._stop_by_key or {}
+                    self._stop_by_key[key] = stop
             self.subscriptions[key] = [*spellings, uri]
+
+    def close(self) -> None:
+        """End the subscriptions of this session."""
+        stop_by_key, self._stop_by_key, self.subscriptions = self._stop_by_key, None, None
+        for stop in (stop_by_key or {}).values():
+            stop()
 
 
 def open_session(
@@ -171,7 +187,7 @@ def create_implicit_session(revision: str | None, principal: Principal | None = 
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )
-    session.is_ready = True
+    session.is_ready = session.is_implicit = True
     return session
 
 

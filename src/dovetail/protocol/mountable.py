@@ -3,8 +3,8 @@
 The two servers do not know each other's class. A server mounts any object with this interface.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import IncomingExchange
@@ -26,6 +26,13 @@ NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
 
 # Called with the method of a change notification, and the URI if one resource changed.
 ChangeCallback: TypeAlias = Callable[[str, str | None], None]
+
+
+class ResourceWatch(NamedTuple):
+    """A subscription to resources of a mounted server."""
+
+    uris: Sequence[str]  # the URIs that the server accepted
+    stop: Callable[[], None]  # ends the subscription
 
 
 class SupportsMount(Protocol):
@@ -74,6 +81,6 @@ class Mountable(Protocol):
         """Return whether this caller may receive updates of a resource. Do not send a request for this."""
         ...
 
-    async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Also report updates of these resources for this caller. The returned function stops this."""
+    async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
+        """Report updates of these resources for this caller, too. Raise MCPError if the server refuses all of them."""
         ...

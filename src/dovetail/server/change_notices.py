@@ -71,15 +71,6 @@ class Subscriptions:
         """Return whether a listener was added on this event loop."""
         return bool(self._listeners_by_loop.get(loop))
 
-    def is_wanted(self, method: str, uri: str | None) -> bool:
-        """Return whether any listener is subscribed to this change."""
-        key = None if uri is None else uri_key(uri)
-        return any(
-            listener.is_subscribed(method, key)
-            for listeners in tuple(self._listeners_by_loop.values())
-            for listener in tuple(listeners)
-        )
-
     def publish(self, method: str, uri: str | None = None) -> None:
         """Deliver a change to every subscribed listener. Listeners get the key of a URI, which is the same for all its
         spellings.
@@ -88,7 +79,10 @@ class Subscriptions:
         an empty context, not in the publisher's.
         """
         for callback in tuple(self._callbacks):
-            callback(method, uri)
+            try:
+                callback(method, uri)
+            except Exception as exc:  # the other callbacks and listeners must still get the change
+                log.error("could not deliver %s to a callback", method, exc_info=exc)
         key = None if uri is None else uri_key(uri)
         for loop, listeners in tuple(self._listeners_by_loop.items()):
             try:

@@ -474,9 +474,11 @@ class Dispatcher:
         is_allowed = self.can_receive_updates(uri, principal)
         if not is_allowed:
             self.visibility.check_scopes("resource", uri, principal)
-        elif self.mounts is not None:
-            self.mounts.watch_resource(uri, principal)
         return is_allowed
+
+    def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
+        """Get updates of a resource from mounted servers for a handshake session. The returned function ends this."""
+        return None if self.mounts is None else self.mounts.watch_resource(uri, principal, origin)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         """Deliver change notices to a listener. Call the returned function to remove the listener."""

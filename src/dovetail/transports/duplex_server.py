@@ -134,6 +134,8 @@ class DuplexServer:
         """
         self._is_input_closed = True
         self._starter.close()
+        if self._session is not None:
+            self._session.close()
         if self._stop_listening is not None:
             self._stop_listening()
         if self._notify_task is not None:
@@ -180,6 +182,7 @@ class DuplexServer:
             session = self._session or _default_session(message)
             exchange = session.admit(message)
             exchange.ask = self._ask_client
+        exchange.origin = self.origin
         if exchange.id in self._running:
             code = downgrade.DRAFT_DUPLICATE_ID if self._is_draft(exchange) else InvalidRequest.code
             problem = "Invalid request: this id is already in use by a running request"
@@ -192,7 +195,6 @@ class DuplexServer:
                 if exchange.method == "shutdown":
                     self._end_session()
                 return False
-        exchange.origin = self.origin
         exchange.size = size
         if size > self._limits.max_meta_bytes:
             check_meta_size(exchange, self._limits.max_meta_bytes)
@@ -208,7 +210,9 @@ class DuplexServer:
         if self._on_shutdown is not None:
             self._on_shutdown()
             return
-        self._session = None
+        if self._session is not None:
+            self._session.close()
+            self._session = None
         if self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None

@@ -21,6 +21,7 @@ from dovetail.errors import (
     PromptNotFound,
     ProtocolError,
     ResourceNotFound,
+    ToolError,
     ToolNotFound,
 )
 from dovetail.host.authorization import Authorization
@@ -30,7 +31,7 @@ from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, 
 from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.exchange import IncomingExchange, convert_params
-from dovetail.protocol.mountable import ChangeCallback, ItemKind
+from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
 from dovetail.server.tool import build_error_result
 from dovetail.wire.base import Result, Struct, replace
@@ -123,18 +124,13 @@ class Upstream:
             return False
         return find_denial(self._authorizer, supervisor, "resource.read", uri) is None
 
-    async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Subscribe to resources, and log a warning if the server refuses. The returned function ends the
-        subscription.
-        """
+    async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
+        """Subscribe to resources. Raise MCPError if the policy or the server refuses all of them."""
         allowed_uris = [uri for uri in uris if self.can_receive_updates(uri, principal)]
         if not allowed_uris:
-            return lambda: None
-        try:
-            return await self._servers.get_for_caller(self.supervisor, principal).subscribe(allowed_uris)
-        except MCPError as exc:
-            log.warning("cannot subscribe to resources of %s: %s", self.name, exc)
-            return lambda: None
+            raise NotSupported("the policy does not allow the subscription")
+        supervisor = self._servers.get_for_caller(self.supervisor, principal)
+        return ResourceWatch(allowed_uris, await supervisor.subscribe(allowed_uris))
 
     # Methods that handle requests
 
@@ -169,6 +165,8 @@ class Upstream:
             return _to_denial_result(exchange, exc)
         except ProtocolError:
             raise
+        except ToolError:
+            raise  # the server answered, so it is available
         except (NotFound, NotSupported):
             raise _not_found(exchange) from None
         except MCPError as exc:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from dovetail.errors import MCPError
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.limits import ServerLimits
-from dovetail.protocol.mountable import ChangeCallback, ItemKind, Mountable
+from dovetail.protocol.mountable import ChangeCallback, ItemKind, Mountable, ResourceWatch
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.lifespan import log_start_failure
@@ -22,6 +22,7 @@ class ItemResolver(Protocol):
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool: ...
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None: ...
+    def find_unavailable(self, kind: ItemKind, name: str, principal: Principal | None) -> str | None: ...
 
 
 class MountedItems(Protocol):
@@ -32,7 +33,9 @@ class MountedItems(Protocol):
     def list_local_servers(self) -> "list[MountingServer]": ...
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]: ...
     def list_registered_items(self, kind: ItemKind) -> dict[str, Any] | None: ...
-    def watch_resource(self, uri: str, principal: Principal | None) -> None: ...
+    def watch_resource(
+        self, uri: str, principal: Principal | None, origin: str | None
+    ) -> Callable[[], None] | None: ...
 
 
 class MountingServer(Protocol):
@@ -130,9 +133,9 @@ class LocalServer:
         """Return whether a caller may receive updates of a resource."""
         return self.server.can_receive_updates(uri, principal)
 
-    async def watch_resources(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
+    async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
         """Do nothing, because `watch_changes` reports all updates."""
-        return lambda: None
+        return ResourceWatch(uris, lambda: None)
 
 
 def list_all_items(target: Mountable, kind: ItemKind) -> dict[str, Any] | None:

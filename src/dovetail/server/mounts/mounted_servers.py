@@ -6,7 +6,8 @@ translates names and URIs: in requests, in lists and in the links of results.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dovetail.error_context import clip
@@ -24,9 +25,9 @@ from dovetail.protocol.middleware import Handler
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED
-from dovetail.protocol.uri_key import uri_key
 from dovetail.server.mounts.local_server import LocalServer, MountingServer, list_all_items
 from dovetail.server.mounts.name_map import NameMap, parse_result, restore_uri, rewrite_links
+from dovetail.server.mounts.remote_subscriptions import RemoteSubscription, RemoteSubscriptions
 from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
 from dovetail.server.mounts.transforms import (
     Transform,
@@ -38,7 +39,7 @@ from dovetail.server.mounts.transforms import (
 from dovetail.server.parameters.signature import InvalidArguments
 from dovetail.server.tool import build_error_result
 from dovetail.wire.base import UNSET, Result, replace
-from dovetail.wire.codec import encode
+from dovetail.wire.codec import encode, to_plain
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
@@ -51,7 +52,7 @@ if TYPE_CHECKING:  # for type checkers only, because few servers have access rul
 
 log = logging.getLogger("dovetail")
 
-_MAX_SESSION_SUBSCRIPTIONS: Final = 4096
+_RETRY_WAIT_S: Final = 1.0  # how long a list waits for a server that was not available before
 _MAX_ROUTES: Final = 1024
 _MAX_ROUTE_NAME_CHARS: Final = 256
 
@@ -70,31 +71,6 @@ class ListedItem:
 
     def __init__(self, declaration: Any) -> None:
         self.declaration = declaration
-
-
-class RemoteSubscription:
-    """A subscription to resources of remote servers."""
-
-    def __init__(self, uris: list[str], principal: Principal | None) -> None:
-        self.uris = uris
-        self.principal = principal
-        self._stop_callbacks: list[Callable[[], None]] = []
-        self._is_ended = False
-
-    def add_stop_callback(self, stop: Callable[[], None]) -> None:
-        """Add a function that stops the updates of one server. If the subscription has ended, call the function
-        immediately.
-        """
-        self._stop_callbacks.append(stop)
-        if self._is_ended:
-            self.end()
-
-    def end(self) -> None:
-        """Stop the updates of all servers."""
-        self._is_ended = True
-        stop_callbacks, self._stop_callbacks = self._stop_callbacks, []
-        for stop in stop_callbacks:
-            stop()
 
 
 class ToolRoute(NamedTuple):
@@ -118,11 +94,11 @@ class MountedServers:
         self.resolver = MountResolver(server, self._mounts)
         self._removed_mounts: list[Mount] = []  # unmounted servers that are not stopped yet
         self._routes: dict[str, ToolRoute] = {}  # routes of tools that only one mount can have
-        self._subscriptions: set[RemoteSubscription] = set()
-        # The subscriptions of handshake sessions, by URI and principal.
-        self._session_subscriptions: dict[tuple[str, Principal | None], RemoteSubscription] = {}
-        self._subscription_tasks: set[asyncio.Task[None]] = set()
+        self._remote_subscriptions = RemoteSubscriptions(
+            self._mounts, self.resolver, partial(self._registry.on_mounted_change, RESOURCE_UPDATED)
+        )
         self._stop_tasks: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self.handlers: dict[str, Handler] = {
             **own_handlers,
             **dict.fromkeys(_LIST_METHODS, self._list_page),
@@ -151,15 +127,12 @@ class MountedServers:
                 self._registry.notify_all_lists_changed()
 
         self._registry.notify_all_lists_changed()
-        for subscription in self._subscriptions:
-            self._start_task(self._resubscribe(mount, subscription))
+        self._remote_subscriptions.add_mount(mount)
         return unmount
 
     def _stop_if_unused(self, mount: Mount) -> None:
-        """Stop an unmounted remote server once it has no open requests. A local server is not stopped, because it may
-        have other users.
-        """
-        if mount not in self._removed_mounts or not mount.target.is_remote or mount.active_exchanges:
+        """Stop an unmounted server once it has no open requests. A local server keeps running for its other users."""
+        if mount not in self._removed_mounts or mount.active_exchanges:
             return
         try:
             loop = asyncio.get_running_loop()
@@ -184,11 +157,6 @@ class MountedServers:
     def _make_change_handler(self, name_map: NameMap) -> ChangeCallback:
         def on_change(method: str, uri: str | None) -> None:
             outer_uri = None if uri is None else name_map.to_outer("resource", uri)
-            if outer_uri is not None and not self._registry.subscriptions.is_wanted(method, outer_uri):
-                for key in [
-                    session_key for session_key in self._session_subscriptions if session_key[0] == uri_key(outer_uri)
-                ]:
-                    self._drop_subscription(key)
             self._registry.on_mounted_change(method, outer_uri)
 
         return on_change
@@ -207,12 +175,12 @@ class MountedServers:
             async with asyncio.timeout(LIST_TIMEOUT_S if mount.target.is_remote else None):
                 await mount.target.start()
         except (MCPError, TimeoutError) as exc:
+            mount.mark_unavailable(exc)
             mount.log_unavailable("%s, mounted on %s, is not available: %s", self._server.name, format_failure(exc))
 
     async def stop(self) -> None:
         """Stop all mounted servers."""
-        for key in tuple(self._session_subscriptions):
-            self._drop_subscription(key)
+        self._remote_subscriptions.end_watched()
         removed_mounts, self._removed_mounts = self._removed_mounts, []
         for mount in (*self._mounts, *removed_mounts):
             await mount.target.stop()
@@ -304,16 +272,35 @@ class MountedServers:
             await target.start()
             await self._check_transforms(mount, exchange)
             return mount.name_map.rename_declarations(kind, await target.list_items(kind, exchange))
+        if not mount.is_unavailable:
+            await self._refresh_items(mount, kind, exchange)
+        elif mount.can_retry:
+            # Retry in the background, because a server that hangs must not delay each list.
+            task = asyncio.get_running_loop().create_task(self._retry(mount, kind, exchange))
+            self._background_tasks.add(task)
+            task.add_done_callback(self._background_tasks.discard)
+            await asyncio.wait([task], timeout=_RETRY_WAIT_S)
+        return mount.get_stored_items(kind, exchange)
+
+    async def _refresh_items(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
+        """Store the current items of a remote server. If the server does not respond in time, keep the last items."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
-                await target.start()
-                items = mount.name_map.rename_declarations(kind, await target.list_items(kind, exchange))
-                mount.store_items(kind, exchange, items)
+                await mount.target.start()
+                items = await mount.target.list_items(kind, exchange)
+                mount.store_items(kind, exchange, mount.name_map.rename_declarations(kind, items))
                 await self._check_transforms(mount, exchange)
                 mount.mark_available()
         except (MCPError, TimeoutError) as exc:
+            mount.mark_unavailable(exc)
             mount.log_unavailable("%s could not list its items: %s", format_failure(exc))
-        return mount.get_stored_items(kind, exchange)
+
+    async def _retry(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
+        """List the items of a server that was not available. Notify the clients if the server is available again."""
+        mount.delay_retry(LIST_TIMEOUT_S)  # no second attempt while this one runs
+        await self._refresh_items(mount, kind, exchange)
+        if not mount.is_unavailable:
+            self._registry.notify_all_lists_changed()
 
     async def _check_transforms(self, mount: Mount, exchange: IncomingExchange) -> None:
         """Log the problems of a mount's transforms once, as soon as its items are known."""
@@ -503,46 +490,21 @@ class MountedServers:
 
     # Methods for subscriptions
 
-    def watch_resource(self, uri: str, principal: Principal | None) -> None:
-        """Subscribe to a resource of a remote server for a handshake session. The subscription ends when no session
-        needs it.
+    def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
+        """Subscribe to a resource for a handshake session. Call the returned function when the session no longer needs
+        the subscription. Return None if the resource cannot belong to a remote server.
         """
-        key = uri_key(uri), principal
-        if key in self._session_subscriptions or len(self._session_subscriptions) >= _MAX_SESSION_SUBSCRIPTIONS:
-            return
-        for mount, inner_uri in self.resolver.find_candidates("resource", uri):
-            if isinstance(mount.target, LocalServer) and mount.target.server.mounts is not None:
-                mount.target.server.mounts.watch_resource(inner_uri, principal)
-            if mount.target.is_remote:
-                subscription = self._session_subscriptions[key] = RemoteSubscription([uri], principal)
-                self._subscriptions.add(subscription)
-                self._start_task(self._keep_subscription(mount, key, subscription))
-                return
-
-    async def _keep_subscription(
-        self, mount: Mount, key: tuple[str, Principal | None], subscription: RemoteSubscription
-    ) -> None:
-        if (
-            not await self._subscribe_remote(mount, subscription)
-            and self._session_subscriptions.get(key) is subscription
-        ):
-            self._drop_subscription(key)
-
-    def _drop_subscription(self, key: tuple[str, Principal | None]) -> None:
-        self._end_subscription(self._session_subscriptions.pop(key))
-
-    def _end_subscription(self, subscription: RemoteSubscription) -> None:
-        self._subscriptions.discard(subscription)
-        subscription.end()
-
-    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._subscription_tasks.add(task)
-        task.add_done_callback(self._subscription_tasks.discard)
+        return self._remote_subscriptions.watch(uri, principal, origin)
 
     async def _listen(self, exchange: IncomingExchange) -> Result | bytes:
-        """Run a subscription of this server. Also subscribe to the resources of remote servers."""
-        requested_uris = convert_params(exchange, ListenParams).notifications.resource_subscriptions or []
+        """Run a subscription of this server. Also subscribe to the resources of remote servers, and leave out the
+        resources that these servers refuse.
+        """
+        original_params = exchange.params
+        requested_filter = convert_params(exchange, ListenParams).notifications
+        requested_uris = requested_filter.resource_subscriptions
+        if not requested_uris:
+            return await self._own_handlers["subscriptions/listen"](exchange)
         server, principal = self._server, exchange.caller.principal
         # Remote servers hear only of resources that the caller may use.
         uris = [
@@ -552,38 +514,24 @@ class MountedServers:
         ]
         subscription = RemoteSubscription(uris, principal)
         try:
-            if uris:
-                self._subscriptions.add(subscription)
-                await asyncio.gather(*(self._subscribe_remote(mount, subscription) for mount in self._mounts))
+            accepted_uris = await self._remote_subscriptions.open(subscription)
+            uris = [uri for uri in requested_uris if uri in accepted_uris or not self._is_only_remote(uri, exchange)]
+            exchange.params = original_params | {
+                "notifications": to_plain(replace(requested_filter, resource_subscriptions=uris))
+            }
             return await self._own_handlers["subscriptions/listen"](exchange)
         finally:
-            self._end_subscription(subscription)
+            exchange.params = original_params
+            self._remote_subscriptions.end(subscription)
 
-    async def _resubscribe(self, mount: Mount, subscription: RemoteSubscription) -> None:
-        """Subscribe on a new mount, and report all its resources as updated, because earlier updates may be lost."""
-        if await self._subscribe_remote(mount, subscription):
-            for uri in subscription.uris:
-                if mount.name_map.to_inner("resource", uri) is not None:
-                    self._registry.on_mounted_change(RESOURCE_UPDATED, uri)
-
-    async def _subscribe_remote(self, mount: Mount, subscription: RemoteSubscription) -> bool:
-        """Subscribe to the resources of one remote server. Return whether the server accepted. A server that does not
-        respond does not affect the other servers.
-        """
-        inner_uris = [
-            inner_uri
-            for uri in subscription.uris
-            if (inner_uri := mount.name_map.to_inner("resource", uri)) is not None
-        ]
-        if not inner_uris or not mount.target.is_remote:
-            return False
-        try:
-            async with asyncio.timeout(LIST_TIMEOUT_S):
-                subscription.add_stop_callback(await mount.target.watch_resources(inner_uris, subscription.principal))
-        except (MCPError, TimeoutError) as exc:
-            log.warning("%s does not send updates: %s", mount.target.name, format_failure(exc))
-            return False
-        return True
+    def _is_only_remote(self, uri: str, exchange: IncomingExchange) -> bool:
+        """Return whether a resource can belong only to remote servers."""
+        candidates = self.resolver.find_candidates("resource", uri)
+        return (
+            bool(candidates)
+            and all(mount.target.is_remote for mount, _ in candidates)
+            and not self._has_own("resource", uri, exchange)
+        )
 
 
 def _restore_completion(transform: Transform, ref_name: str, params: CompleteParams) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.error_context import clip
-from dovetail.errors import MCPError
+from dovetail.errors import InternalError, MCPError
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
@@ -26,6 +26,7 @@ log = logging.getLogger("dovetail")
 
 # Seconds in which a mounted server must list its items. Afterwards the list is sent without these items.
 LIST_TIMEOUT_S: Final = 10.0
+_RETRY_DELAY_S: Final = 1.0  # seconds before the next request to a server that refused the last one
 
 _MAX_STORED_LISTS: Final = 1024
 _MAX_FORGOTTEN_URIS: Final = 4096  # maximum number of removed resources in an index
@@ -51,7 +52,8 @@ class Mount:
         self.active_exchanges = 0  # number of open requests
         self.retry_at = 0.0  # earliest time of the next request after a failure
         self.resource_index = ResourceIndex()
-        self._is_unavailable = False
+        self.is_unavailable = False  # True after the last request failed
+        self._is_logged = False  # True if the log already has a message that the server is not available
 
     def store_items(self, kind: ItemKind, exchange: IncomingExchange, items: dict[str, Any]) -> dict[str, Any]:
         """Store and return a list of the server. A server may have different lists for different callers."""
@@ -62,6 +64,10 @@ class Mount:
             del self._stored_items[next(iter(self._stored_items))]
         return items
 
+    def has_stored_items(self, kind: ItemKind, principal: Principal | None) -> bool:
+        """Return whether this caller got a list before."""
+        return (kind, _get_list_key(principal)) in self._stored_items
+
     def get_stored_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]:
         """Return the last list that this caller got, or an empty list."""
         return self._stored_items.get((kind, _get_list_key(exchange.caller.principal)), {})
@@ -69,14 +75,30 @@ class Mount:
     def mark_available(self) -> None:
         """Record that the server responds."""
         self.retry_at = 0.0
-        self._is_unavailable = False
+        self.is_unavailable = self._is_logged = False
+
+    def mark_unavailable(self, exc: Exception) -> None:
+        """Record that the server did not respond. A server that hangs is asked again later than one that refuses
+        connections, because each attempt takes longer.
+        """
+        self.is_unavailable = True
+        self.delay_retry(LIST_TIMEOUT_S if isinstance(exc, TimeoutError) else _RETRY_DELAY_S)
+
+    @property
+    def can_retry(self) -> bool:
+        """Return whether enough time has passed since the last failure."""
+        return _now() >= self.retry_at
+
+    def delay_retry(self, delay: float) -> None:
+        """Send no request to the server for some seconds."""
+        self.retry_at = _now() + delay
 
     def log_unavailable(self, message: str, *args: Any) -> None:
         """Log that the server is not available. Repeated messages are logged at debug level until the server responds
         again.
         """
-        log.log(logging.DEBUG if self._is_unavailable else logging.WARNING, message, self.target.name, *args)
-        self._is_unavailable = True
+        log.log(logging.DEBUG if self._is_logged else logging.WARNING, message, self.target.name, *args)
+        self._is_logged = True
 
 
 def _get_list_key(principal: Principal | None) -> Hashable:
@@ -131,7 +153,7 @@ class MountResolver:
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
         """Return whether a mount has an item with this name."""
-        return await self.find(kind, name, exchange) is not None
+        return await self._find(kind, name, exchange) is not None
 
     async def find(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> tuple[Mount, str] | None:
         """Return the first mount that lists the item for this caller, and the item's name on that mount.
@@ -141,7 +163,17 @@ class MountResolver:
         Raises:
             InsufficientScope: No mount lists the item for this caller, but one mount lists it for a caller with more
                 scopes.
+            InternalError: A server that can have the item is not available, and its items are unknown.
         """
+        resolved = await self._find(kind, name, exchange)
+        if (
+            resolved is None
+            and (server_name := self.find_unavailable(kind, name, exchange.caller.principal)) is not None
+        ):
+            raise InternalError(f"{server_name} is not available. It may have {clip(name)}. Try again later")
+        return resolved
+
+    async def _find(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> tuple[Mount, str] | None:
         if self.is_disabled(kind, name) or not _is_accessible(self.find_rule_by_name(kind, name), name, exchange):
             return None
         await self._load_names(kind, name, exchange)
@@ -160,6 +192,21 @@ class MountResolver:
                 # Only the mounted server knows which URIs its templates match.
                 return await self._check_resolved(mount, inner_name, kind, exchange)
         await self.check_scopes(kind, name, exchange)
+        return None
+
+    def find_unavailable(self, kind: ItemKind, name: str, principal: Principal | None) -> str | None:
+        """Return the name of a server that is not available, whose items are unknown, and that can have this item."""
+        if self.is_disabled(kind, name) or not self.is_listed(self.find_rule_by_name(kind, name), name, principal):
+            return None
+        for mount, inner_name in self.find_candidates(kind, name):
+            target = mount.target
+            if not self.is_listed(mount.access_rule, name, principal):
+                continue
+            if mount.is_unavailable and not mount.has_stored_items(kind, principal):
+                return target.name
+            mounts = target.server.mounts if isinstance(target, LocalServer) else None
+            if mounts is not None and (server_name := mounts.resolver.find_unavailable(kind, inner_name, principal)):
+                return server_name
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
@@ -215,7 +262,7 @@ class MountResolver:
         needs_tags = (
             mount.name_map.has_tag_filter or self._needs_tags or self._matches_hidden_template(mount, inner_uri)
         )
-        return mount.target.is_remote and not needs_tags and _now() >= mount.retry_at
+        return mount.target.is_remote and not needs_tags and mount.can_retry
 
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
         """Raise InsufficientScope if the caller could see the item with more scopes."""
@@ -256,13 +303,18 @@ class MountResolver:
         """
         if not mount.target.is_remote:
             return await self._find_declarations(mount, kind, inner_name, exchange)
-        if _now() >= mount.retry_at:
+        if mount.can_retry:
             try:
                 async with asyncio.timeout(LIST_TIMEOUT_S):
                     await mount.target.start()
-                    return await self._find_declarations(mount, kind, inner_name, exchange)
+                    declarations = await self._find_declarations(mount, kind, inner_name, exchange)
+                    if not mount.has_stored_items(kind, exchange.caller.principal):
+                        items = await mount.target.list_items(kind, exchange)
+                        mount.store_items(kind, exchange, mount.name_map.rename_declarations(kind, items))
+                mount.mark_available()
+                return declarations
             except (MCPError, TimeoutError) as exc:
-                mount.retry_at = _now() + LIST_TIMEOUT_S
+                mount.mark_unavailable(exc)
                 mount.log_unavailable("%s did not report whether it has %s: %s", clip(inner_name), format_failure(exc))
         cached_items = _find_declared(
             mount, mount.get_stored_items(kind, exchange), kind, mount.name_map.to_outer(kind, inner_name)

@@ -184,6 +184,7 @@ class HandshakeSession:
     def close(self) -> None:
         """End all calls, requests and streams."""
         self.is_closed = True
+        self.handshake.close()
         if self._stop_listening is not None:
             self._stop_listening()
         for future in self._client_requests.drain() if self._client_requests is not None else ():

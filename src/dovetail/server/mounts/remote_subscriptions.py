@@ -1,0 +1,177 @@
+"""Subscriptions to the resources of remote mounted servers.
+
+A handshake session calls `watch`, and ends the subscription when it unsubscribes or closes. Sessions of one principal
+share the subscription to a resource. A stateless client holds a subscription for as long as its request runs.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from dovetail.errors import MCPError, ServerBusy, TransportError
+from dovetail.protocol.limits import CallerBusy
+from dovetail.protocol.principal import Principal
+from dovetail.protocol.uri_key import uri_key
+from dovetail.server.mounts.local_server import LocalServer
+from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
+
+log = logging.getLogger("dovetail")
+
+_MAX_WATCHES: Final = 4096
+_MAX_WATCHES_PER_ORIGIN: Final = 1024  # maximum number for one principal or address
+
+
+class RemoteSubscription:
+    """A subscription to resources of remote servers."""
+
+    def __init__(self, uris: Sequence[str], principal: Principal | None) -> None:
+        self.uris = uris
+        self.principal = principal
+        self.holder_count = 0  # number of sessions that share this subscription
+        self._stop_callbacks: list[Callable[[], None]] = []
+        self._is_ended = False
+
+    def add_stop_callback(self, stop: Callable[[], None]) -> None:
+        """Add a function that stops the updates of one server. If the subscription has ended, call the function
+        immediately.
+        """
+        self._stop_callbacks.append(stop)
+        if self._is_ended:
+            self.end()
+
+    def end(self) -> None:
+        """Stop the updates of all servers."""
+        self._is_ended = True
+        stop_callbacks, self._stop_callbacks = self._stop_callbacks, []
+        for stop in stop_callbacks:
+            stop()
+
+
+class RemoteSubscriptions:
+    """The subscriptions of one server to the resources of its remote mounts."""
+
+    def __init__(self, mounts: Sequence[Mount], resolver: MountResolver, report_update: Callable[[str], None]) -> None:
+        self._mounts = mounts
+        self._resolver = resolver
+        self._report_update = report_update  # reports an update of a resource to the clients of this server
+        self._open_subscriptions: set[RemoteSubscription] = set()
+        # The subscriptions of handshake sessions, by URI key and principal.
+        self._watched: dict[tuple[str, Principal | None], RemoteSubscription] = {}
+        self._counts_by_origin: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def watch(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
+        """Subscribe to a resource for a handshake session. Call the returned function when the session no longer needs
+        the subscription. Return None if the resource cannot belong to a remote server.
+
+        Raises:
+            ServerBusy: There are too many subscriptions, in total or for this principal or address.
+        """
+        stops: list[Callable[[], None]] = []
+        try:
+            for mount, inner_uri in self._resolver.find_candidates("resource", uri):
+                if mount.target.is_remote:
+                    stops.append(self._watch_remote(uri, principal, origin))
+                    break
+                if isinstance(mount.target, LocalServer) and mount.target.server.mounts is not None:
+                    stop = mount.target.server.mounts.watch_resource(inner_uri, principal, origin)
+                    stops += [] if stop is None else [stop]
+        except ServerBusy:
+            _call_all(stops)
+            raise
+        return (lambda: _call_all(stops)) if stops else None
+
+    def _watch_remote(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None]:
+        if origin is not None and self._counts_by_origin[origin] >= _MAX_WATCHES_PER_ORIGIN:
+            raise CallerBusy(f"Too many subscriptions. The limit is {_MAX_WATCHES_PER_ORIGIN}")
+        key = uri_key(uri), principal
+        subscription = self._watched.get(key)
+        if subscription is None:
+            if len(self._watched) >= _MAX_WATCHES:
+                raise ServerBusy("Too many subscriptions")
+            subscription = self._watched[key] = RemoteSubscription([uri], principal)
+            self._start_task(self._open_watched(key, subscription))
+        subscription.holder_count += 1
+        if origin is not None:
+            self._counts_by_origin[origin] += 1
+
+        def stop() -> None:
+            subscription.holder_count -= 1
+            if origin is not None:
+                self._counts_by_origin[origin] -= 1
+                if not self._counts_by_origin[origin]:
+                    del self._counts_by_origin[origin]
+            if not subscription.holder_count:
+                self._drop_watched(key, subscription)
+
+        return stop
+
+    async def _open_watched(self, key: tuple[str, Principal | None], subscription: RemoteSubscription) -> None:
+        if not await self.open(subscription):
+            self._drop_watched(key, subscription)  # the next session that needs the resource tries again
+
+    def _drop_watched(self, key: tuple[str, Principal | None], subscription: RemoteSubscription) -> None:
+        if self._watched.get(key) is subscription:
+            del self._watched[key]
+        self.end(subscription)
+
+    async def open(self, subscription: RemoteSubscription) -> set[str]:
+        """Subscribe at all remote mounts that can have the resources. Return the URIs that a server accepted."""
+        self._open_subscriptions.add(subscription)
+        accepted_uris = await asyncio.gather(*(self._subscribe(mount, subscription) for mount in tuple(self._mounts)))
+        return {uri for uris in accepted_uris for uri in uris}
+
+    def end(self, subscription: RemoteSubscription) -> None:
+        """End a subscription."""
+        self._open_subscriptions.discard(subscription)
+        subscription.end()
+
+    def end_watched(self) -> None:
+        """End the subscriptions of all sessions."""
+        for key, subscription in tuple(self._watched.items()):
+            self._drop_watched(key, subscription)
+
+    def add_mount(self, mount: Mount) -> None:
+        """Subscribe on a new mount to the resources of all open subscriptions."""
+        for subscription in tuple(self._open_subscriptions):
+            self._start_task(self._resubscribe(mount, subscription))
+
+    async def _resubscribe(self, mount: Mount, subscription: RemoteSubscription) -> None:
+        """Subscribe on a new mount, and report its resources as updated, because earlier updates may be lost."""
+        for uri in await self._subscribe(mount, subscription):
+            self._report_update(uri)
+
+    async def _subscribe(self, mount: Mount, subscription: RemoteSubscription) -> list[str]:
+        """Subscribe to the resources of one remote server. Return the URIs that the server accepted. A server that does
+        not respond does not affect the other servers.
+        """
+        uri_by_inner = {
+            inner_uri: uri
+            for uri in subscription.uris
+            if mount.target.is_remote and (inner_uri := mount.name_map.to_inner("resource", uri)) is not None
+        }
+        if not uri_by_inner or (mount.is_unavailable and not mount.can_retry):
+            return []
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                watch = await mount.target.watch_resources([*uri_by_inner], subscription.principal)
+        except (MCPError, TimeoutError) as exc:
+            if isinstance(exc, TimeoutError | TransportError):
+                mount.mark_unavailable(exc)
+            log.warning("%s does not send updates: %s", mount.target.name, format_failure(exc))
+            return []
+        subscription.add_stop_callback(watch.stop)
+        return [uri_by_inner[inner_uri] for inner_uri in watch.uris if inner_uri in uri_by_inner]
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _call_all(stops: list[Callable[[], None]]) -> None:
+    """Call each function once, even if this function is called again."""
+    while stops:
+        stops.pop()()
