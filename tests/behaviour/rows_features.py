@@ -18,6 +18,13 @@ ROWS: tuple[Requirement, ...] = (
         transports=CHEAP,
     ),
     Requirement(
+        "tools.custom-annotations",
+        "house",
+        "Annotations of a tool may have custom fields, such as audience and priority. They are listed unchanged.",
+        revisions=("2025-03-26", "2025-11-25", STATELESS),
+        transports=("memory",),
+    ),
+    Requirement(
         "tools.capability",
         "tools#capabilities",
         "A server with tools declares the capability. A server without tools answers the methods with -32601.",

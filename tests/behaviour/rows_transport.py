@@ -155,6 +155,12 @@ LIFECYCLE = (
         "Ping is answered promptly with an empty result, whatever else is going on.",
         revisions=SESSION_REVISIONS,
     ),
+    Requirement(
+        "life.server-ping",
+        "handshake/ping#behavior-requirements",
+        "A server can ping its client during a call.",
+        revisions=SESSION_REVISIONS,
+    ),
     Requirement("life.ping-gone", "patterns#request-and-response", "Ping does not exist.", revisions=(STATELESS,)),
     Requirement(
         "life.shutdown",

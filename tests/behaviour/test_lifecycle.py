@@ -7,6 +7,7 @@ from typing import Any
 from behaviour.controlled_server import ControlledServer, call_params, expect_error, text
 from behaviour.manifest import requirement
 from dovetail import Context, Icon, Server
+from dovetail.errors import NotSupported
 from driver import CLIENT, HANDSHAKE, Peer, connect
 from raw_http import TIMEOUT_S
 
@@ -119,6 +120,36 @@ async def test_ping_is_answered_while_work_goes_on(revision: str, transport: str
         stage.release("b")
         await waiting
         await blocking
+
+
+@requirement("life.server-ping", transports=("memory", "http"))
+async def test_a_server_can_ping_its_client(revision: str, transport: str) -> None:
+    app = Server("pinging")
+
+    @app.tool
+    async def check(ctx: Context) -> str:
+        await ctx.ping()
+        return "answered"
+
+    async with connect(app, transport, revision, answer={"ping": lambda params: {}}) as peer:
+        assert text(await peer.request("tools/call", call_params("check"))) == "answered"
+        assert [method for method, _ in peer.server_requests] == ["ping"]
+
+
+@requirement("life.ping-gone")
+async def test_a_stateless_client_is_not_pinged(revision: str) -> None:
+    app = Server("pinging")
+
+    @app.tool
+    async def check(ctx: Context) -> str:
+        try:
+            await ctx.ping()
+        except NotSupported:
+            return "not supported"
+        return "answered"
+
+    async with connect(app, "memory", revision) as peer:
+        assert text(await peer.request("tools/call", call_params("check"))) == "not supported"
 
 
 @requirement("life.ping-gone")

@@ -92,6 +92,20 @@ async def test_a_tool_is_listed_with_all_it_is_described_by(revision: str, trans
     assert bare.keys() == {"name", "inputSchema"}
 
 
+@requirement("tools.custom-annotations")
+async def test_custom_annotations_of_a_tool_are_listed(revision: str, transport: str) -> None:
+    app = Server("custom")
+    given = {"audience": ["user"], "priority": 0.9, "custom_field": "value", "title": "Say"}
+
+    @app.tool(annotations=given, read_only=True)
+    def say() -> str:
+        return "x"
+
+    async with connect(app, transport, revision) as peer:
+        (tool,) = (await peer.request("tools/list"))["tools"]
+        assert tool["annotations"] == given | {"readOnlyHint": True}
+
+
 @requirement("tools.capability")
 async def test_a_server_says_whether_it_has_tools(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:

@@ -25,7 +25,7 @@ def app_with(function: Any, **options: Any) -> Server:
 
 
 def context(exchange: IncomingExchange) -> Context:
-    return Context(exchange, InputRequests(exchange, RequestStateSealer(), 60, False), "talker", {"db": 1})
+    return Context(exchange, InputRequests(exchange, "talker", RequestStateSealer(), 60, False), "talker", {"db": 1})
 
 
 # About the call

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from dovetail.errors import InsufficientScope, MissingClientCapability
+from dovetail.errors import InsufficientScope, MissingClientCapability, NotSupported
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.principal import Principal
 from dovetail.server.input_requests import AnyInputRequest, Elicit, ElicitURL, InputRequests, ListRoots, Sample
@@ -285,6 +285,16 @@ class Context(Generic[State]):
     def request_state(self) -> str | None:
         """Return the `request_state` of the `InputRequired` in the previous round."""
         return self._input_requests.round_state.author_state
+
+    async def ping(self) -> None:
+        """Send a ping to the client and return when the client has answered.
+
+        Raises:
+            NotSupported: the protocol version has no ping, or the client cannot receive requests.
+        """
+        if self._exchange.ask is None:
+            raise NotSupported(f"this client cannot receive a ping (protocol version {self.protocol_version})")
+        await self._exchange.ask("ping", {})
 
     def require_capabilities(self, **capabilities: bool | Mapping[str, object]) -> None:
         """Raise MissingClientCapability unless the client declared these capabilities.

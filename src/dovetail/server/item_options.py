@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, cast
 
 from dovetail.protocol.principal import Principal
-from dovetail.wire.base import Struct
+from dovetail.wire.base import Struct, replace
 from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.tools import ToolAnnotations
 
@@ -176,8 +176,7 @@ def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations
     for name, value in hint_values.items():
         if getattr(annotations, name) not in (None, value):
             raise ValueError(f"{name.removesuffix('_hint')}={value} contradicts annotations=")
-    existing = {name: getattr(annotations, name) for name in annotations.__struct_fields__}
-    return ToolAnnotations(**existing | hint_values)
+    return replace(annotations, **hint_values)
 
 
 def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
@@ -189,11 +188,19 @@ def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
     field_by_wire_name = dict(
         zip(ToolAnnotations.__struct_encode_fields__, ToolAnnotations.__struct_fields__, strict=True)
     )
-    if unknown := [name for name in values if name not in field_by_wire_name]:
+    fields = {field_by_wire_name[name]: value for name, value in values.items() if name in field_by_wire_name}
+    extra = {name: value for name, value in values.items() if name not in field_by_wire_name}
+    if not extra:
+        return ToolAnnotations(**fields)
+    from difflib import get_close_matches  # imported only for custom annotations
+
+    if misspelled := [name for name in extra if get_close_matches(name, field_by_wire_name)]:
         from dovetail.server.parameters.argument_errors import format_names
 
-        raise TypeError(
-            f"unknown name in annotations=: {format_names(unknown, field_by_wire_name)}. Use some of "
-            f"{', '.join(field_by_wire_name)}"
-        )
-    return ToolAnnotations(**{field_by_wire_name[name]: value for name, value in values.items()})
+        raise TypeError(f"unknown name in annotations=: {format_names(misspelled, field_by_wire_name)}")
+    # A subclass keeps the custom fields in the list of tools. Clients that do not know the fields ignore them.
+    attributes = {f"extra_{index}": name for index, name in enumerate(extra)}
+    namespace = dict.fromkeys(attributes) | {"__annotations__": dict.fromkeys(attributes, Any)}
+    metaclass: Any = type(ToolAnnotations)
+    extended_type = metaclass("ToolAnnotations", (ToolAnnotations,), namespace, rename=attributes)
+    return extended_type(**fields, **{attribute: extra[name] for attribute, name in attributes.items()})
