@@ -106,7 +106,7 @@ def test_an_answer_without_a_question_is_reported(run: RunCommand, tmp_path: Pat
 
 def test_a_version_without_elicitation_is_named(run: RunCommand, tmp_path: Path) -> None:
     said = run("call", _write_server(tmp_path), "book", "-a", "value=3", "--protocol-version", R_2025_03_26)
-    assert said.code == 8
+    assert said.code == 5
     assert f"{R_2025_03_26} has no elicitation" in said.err
     assert "elicitation_handler" not in said.err
 

@@ -90,7 +90,7 @@ def _suggest_policy(match: re.Match[str]) -> str:
     return f'Run the command at a terminal, or pass --policy FILE with: rules = [{{action = "allow", {fields}}}]'
 
 
-_BRIDGE_HINT: Final = "a program between this command and the server, such as a bridge, does not pass on elicitations"
+BRIDGE_HINT: Final = "a program between this command and the server, such as a bridge, does not pass on elicitations"
 _LOGIN_HINT: Final = "run `dovetail auth login` with the same target"
 _TOKEN_HINT: Final = f"{_LOGIN_HINT}, or pass --auth TOKEN"
 _SCOPE_PATTERN: Final = re.compile(r'\bscope="([^"\\]*)"')
@@ -141,7 +141,7 @@ def translate_error(exc: MCPError) -> None:
             )
         case RemoteError() if _needs_client_capability(exc.data) and "elicitation" in exc.data["requiredCapabilities"]:
             # Every command declares elicitation, so either the version has none, or something removed it.
-            exc.hint = hint if "_handler=" not in hint else _BRIDGE_HINT
+            exc.hint = hint if "_handler=" not in hint else BRIDGE_HINT
         case RequestTimeout() if "imeout" in hint:
             exc.hint = "pass --timeout SECONDS to wait longer"
         case OutcomeUnknown() if "retry=" in hint:

@@ -179,11 +179,18 @@ _HANDLER_OPTIONS: Final = {
 }
 
 
+def find_elicitation_obstacle(revision: str | None) -> str | None:
+    """Return why a server cannot ask questions in this protocol version, or None if it can."""
+    first_version = METHODS["elicitation/create"].since
+    if revision not in REVISIONS or not is_older(revision, first_version):
+        return None
+    return f"protocol version {revision} has no elicitation. The connection needs {first_version} or newer"
+
+
 def _missing_capability_hint(revision: str | None, data: Any) -> str:
     required = data.get("requiredCapabilities") if isinstance(data, dict) else None
-    elicitation = METHODS["elicitation/create"]
-    if revision in REVISIONS and is_older(revision, elicitation.since) and "elicitation" in (required or ()):
-        return f"protocol version {revision} has no elicitation. The connection needs {elicitation.since} or newer"
+    if "elicitation" in (required or ()) and (obstacle := find_elicitation_obstacle(revision)) is not None:
+        return obstacle
     names = [
         _HANDLER_OPTIONS[f"{name}.url" if name == "elicitation" and "url" in (modes or ()) else name]
         for name, modes in (required.items() if isinstance(required, dict) else ())

@@ -10,10 +10,12 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.error_report import BRIDGE_HINT
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments, suggest_names
 from dovetail.client.result_values import extract_value
 from dovetail.errors import InvalidResult, RemoteError, ToolError
+from dovetail.protocol.client_messages import find_elicitation_obstacle
 from dovetail.terminal import output as text
 from dovetail.wire.base import UNSET
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
@@ -21,6 +23,7 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 _UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # error codes for an unknown tool
 _MASKED_ERROR_TEXT: Final = " has the details under "
+_ELICITATION_ERROR_TEXT: Final = "did not declare a required capability: elicitation"
 
 
 @click.command("call")
@@ -68,6 +71,9 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
             click.echo(f"unknown tool {name!r}.{suggest_names(name, tools)}", err=True)
         if result.is_error and command_run.is_stderr_hidden and _MASKED_ERROR_TEXT in format_result(result):
             text.print_note("run with -v to see the log of the server")
+        if result.is_error and _ELICITATION_ERROR_TEXT in format_result(result):
+            obstacle = find_elicitation_obstacle(command_run.client.protocol_version)
+            text.print_note(f"try: {obstacle or BRIDGE_HINT}")
         if output is not None and not result.is_error:
             _write_output(result, output, force)
         return error_report.EXIT_TOOL_ERROR if result.is_error else error_report.EXIT_OK
