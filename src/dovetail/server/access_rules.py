@@ -19,11 +19,11 @@ log = logging.getLogger("dovetail")
 Predicate = Callable[[Principal | None], bool]
 
 _EMPTY_SET: Final = frozenset[str]()
-_MAX_CACHED_SCOPE_SETS: Final = 64  # maximum number of scope sets with a cached list of hidden items
+_MAX_CACHED_SCOPE_SETS: Final = 64  # cache the hidden items for at most this many sets of scopes
 
 
 class AccessRule(Struct, frozen=True):
-    """The scopes and the predicate that an item requires."""
+    """What a caller needs to see and use an item: scopes, and a function that must return True."""
 
     scopes: tuple[str, ...] = ()
     predicate: Predicate | None = None
@@ -35,17 +35,17 @@ class AccessRules:
     def __init__(self, *, show_locked: bool) -> None:
         self._item_rules: dict[tuple[str, str], AccessRule] = {}
         self._tag_rules: list[tuple[frozenset[str], AccessRule]] = []
-        self._name_rules: dict[str, AccessRule] = {}  # rules for current and later items, by name
+        self._name_rules: dict[str, AccessRule] = {}  # by name, rules for current and later items
         self._name_templates: dict[str, URITemplate] = {}
-        self._template_starts: tuple[str, ...] = ()  # the fixed text at the start of each `_name_templates` key
-        # The names in `_name_rules` and the resources in `_item_rules`, by each key of their URI.
+        self._template_starts: tuple[str, ...] = ()  # the text before the first variable of each template
+        # By each normalized form of a URI, the names and resources that have a rule
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
-        self.has_unchecked_names = False  # whether `warn_unused` has not checked all names yet
-        self._show_locked = show_locked  # whether callers see items for which they lack scopes
+        self.has_unchecked_names = False  # True until `warn_unused` has checked all names
+        self._show_locked = show_locked  # True if callers also see items for which scopes are missing
 
     def add(self, kind: str, name: str, rule: AccessRule) -> None:
-        """Add a rule for a tool, resource, template or prompt. If the item has several rules, all rules apply."""
+        """Add a rule for one item. If it has several rules, all of them apply."""
         self._item_rules[kind, name] = _combine_rules(self._item_rules.get((kind, name)), rule)
         if kind == "resource":
             _add_to_index(self._resources_by_key, name)
@@ -55,14 +55,14 @@ class AccessRules:
         self._tag_rules.append((frozenset(tags), rule))
 
     def add_for_name(self, name: str, rule: AccessRule) -> None:
-        """Add a rule for all items with this name or URI, or with a URI that matches this template. The rule also
-        applies to later and mounted items.
+        """Add a rule for items with this name or URI, or with a URI that matches this template. It also applies to
+        items added or mounted later.
         """
         self._name_rules[name] = _combine_rules(self._name_rules.get(name), rule)
         self.has_unchecked_names = True
         _add_to_index(self._names_by_key, name)
         if "{" in name:
-            # Replace both attributes instead of changing them, because requests in other threads may be reading them.
+            # Replace both attributes instead of changing them, because other threads may be reading them.
             name_templates = self._name_templates | {name: URITemplate(name)}
             self._template_starts = tuple(template.start for template in name_templates.values())
             self._name_templates = name_templates
@@ -70,7 +70,7 @@ class AccessRules:
     def warn_unused(
         self, server_name: str, item_names: Collection[str], may_exist_remotely: Callable[[str], bool]
     ) -> None:
-        """Warn of rule names that match no item. Names that may exist on a remote server are skipped."""
+        """Warn about rules that match no item. A name that may exist on a remote server is skipped."""
         self.has_unchecked_names = False
         keys = frozenset(key for name in item_names for key in uri_readings(name))
         unused_names = [
@@ -80,7 +80,7 @@ class AccessRules:
             and not (self._matches_item(name, item_names) or may_exist_remotely(name))
         ]
         if unused_names:
-            from dovetail.server.parameters.argument_errors import format_names  # loaded only for the warning
+            from dovetail.server.parameters.argument_errors import format_names  # imported only for the warning
 
             log.warning(
                 "restrict(): %s has no tool, resource or prompt named %s. The rule has no effect",
@@ -89,21 +89,21 @@ class AccessRules:
             )
 
     def _matches_item(self, name: str, item_names: Collection[str]) -> bool:
-        """Return whether a name is a template that matches an item, or a URI that matches the template of an item."""
+        """Return whether a name is a template that matches an item, or a URI that matches an item's template."""
         template = self._name_templates.get(name)
         if template is not None:
             return any(template.match(item_name) is not None for item_name in item_names)
         return any(may_match_template(item_name, name) for item_name in item_names if "{" in item_name)
 
     def find_by_name(self, kind: str, name: str) -> AccessRule | None:
-        """Return the rule for this name, or for this URI in any spelling. Return None if no rule applies."""
+        """Return the rule for this name or URI, or None."""
         combined: AccessRule | None = None
         for rule_name in self.find_rule_names(kind, name):
             combined = _combine_rules(combined, self._name_rules[rule_name])
         return combined
 
     def find_rule_names(self, kind: str, name: str) -> list[str]:
-        """Return the names, URIs and templates passed to `add_for_name` that apply to this name or URI."""
+        """Return the names passed to `add_for_name` that apply to this name or URI."""
         own_names = [name] if name in self._name_rules else []
         if not self._name_rules or not kind.startswith("resource"):
             return own_names
@@ -124,9 +124,7 @@ class AccessRules:
         return own_names + sorted(other_names - {name}) if other_names else own_names
 
     def find_by_uri(self, uri: str) -> AccessRule | None:
-        """Return the rule for reading a URI. It combines the rules for the URI and for all resources that the URI may
-        refer to.
-        """
+        """Return the rule for reading a URI. It combines the rules of all resources that the URI may mean."""
         combined = self.find_by_name("resource", uri)
         if not self._resources_by_key or self._resources_by_key.keys().isdisjoint(uri_readings(uri)):
             return combined
@@ -138,13 +136,13 @@ class AccessRules:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """Return all scopes that rules require, in order."""
+        """Return all scopes that the rules require, in order."""
         rules = (*self._item_rules.values(), *(rule for _, rule in self._tag_rules), *self._name_rules.values())
         return tuple(dict.fromkeys(scope for rule in rules for scope in rule.scopes))
 
     @property
     def has_tag_rules(self) -> bool:
-        """Return whether any rule is for tags."""
+        """Return whether there is a rule for a tag."""
         return bool(self._tag_rules)
 
     def find_by_tags(self, tags: Iterable[str]) -> AccessRule | None:
@@ -165,30 +163,28 @@ class AccessRules:
         return (kind, name) in self._item_rules
 
     def check(self, kind: str, name: str, principal: Principal | None) -> bool:
-        """Return whether an item exists for this caller. Raise InsufficientScope if the caller only lacks scopes."""
+        """Return whether this caller may use an item. Raise InsufficientScope if only scopes are missing."""
         rule = self._item_rules.get((kind, name))
         return rule is None or is_accessible(rule, name, principal)
 
     def is_uri_allowed(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether the rules for a URI admit this caller. Raise InsufficientScope if the caller only lacks
-        scopes.
-        """
+        """Return whether this caller may read a URI. Raise InsufficientScope if only scopes are missing."""
         rule = self.find_by_uri(uri)
         return rule is None or is_accessible(rule, uri, principal)
 
     def take_snapshot(self, kind: str, item_names: Iterable[str]) -> "VisibilitySnapshot | None":
-        """Return a snapshot of who sees which of these items, or None if no rule applies to any item."""
+        """Return a snapshot of which callers see which items. Return None if no item has a rule."""
         rules_by_name = {name: rule for name in item_names if (rule := self._item_rules.get((kind, name))) is not None}
         return (
             VisibilitySnapshot(self, rules_by_name, filter_by_scopes=not self._show_locked) if rules_by_name else None
         )
 
     def is_listed(self, kind: str, name: str, principal: Principal | None) -> bool:
-        """Return whether an item is listed for this caller."""
+        """Return whether this caller sees an item in lists."""
         return self.is_listed_by_rule(self._item_rules.get((kind, name)), name, principal)
 
     def is_listed_by_rule(self, rule: AccessRule | None, name: str, principal: Principal | None) -> bool:
-        """Return whether an item with this rule is listed for this caller."""
+        """Return whether this caller sees an item with this rule in lists."""
         if rule is None:
             return True
         granted = principal.scopes if principal is not None else frozenset[str]()
@@ -196,14 +192,14 @@ class AccessRules:
 
 
 class VisibilitySnapshot:
-    """Which callers see which items, according to the rules at the time of the snapshot."""
+    """Says which callers see which items."""
 
     def __init__(
         self, access_rules: AccessRules, rules_by_name: Mapping[str, AccessRule], *, filter_by_scopes: bool
     ) -> None:
         self._access_rules = access_rules
         self._rules_by_name = rules_by_name
-        # Predicates depend on the principal, so the result cannot be cached by scopes.
+        # These functions depend on the principal, so the result cannot be cached by scopes.
         self._has_predicates = any(rule.predicate is not None for rule in rules_by_name.values())
         self._relevant_scopes = (
             frozenset(scope for rule in rules_by_name.values() for scope in rule.scopes)
@@ -213,7 +209,7 @@ class VisibilitySnapshot:
         self._hidden_by_scopes: dict[frozenset[str], frozenset[str]] = {}
 
     def find_hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
-        """Return a cache key that callers with the same view share, and the names hidden from this caller."""
+        """Return the names hidden from this caller, and a cache key for callers that see the same."""
         if self._has_predicates:
             hidden = self._compute_hidden(principal)
             return hidden, hidden
@@ -231,9 +227,7 @@ class VisibilitySnapshot:
 
 
 def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> bool:
-    """Return whether an item with this rule exists for this caller. Raise InsufficientScope if the caller only lacks
-    scopes.
-    """
+    """Return whether this caller may use an item with this rule. Raise InsufficientScope if only scopes are missing."""
     if not is_visible_to(rule, name, principal):
         return False
     granted = principal.scopes if principal is not None else frozenset[str]()
@@ -243,8 +237,8 @@ def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> b
 
 
 def _add_to_index(index: dict[str, frozenset[str]], uri: str) -> None:
-    """Add a URI under each of its keys. Replace the sets instead of changing them, because other threads may be reading
-    them.
+    """Add a URI under all its normalized forms. Replace the sets instead of changing them, because other threads may be
+    reading them.
     """
     for key in rule_keys(uri):
         index[key] = index.get(key, _EMPTY_SET) | {uri}
@@ -269,7 +263,7 @@ def _combine_rules(first: AccessRule | None, second: AccessRule) -> AccessRule:
 
 
 def is_visible_to(rule: AccessRule, name: str, principal: Principal | None) -> bool:
-    """Return whether this caller may see an item with this rule, regardless of scopes."""
+    """Return whether this caller may see an item with this rule. Scopes are not checked."""
     if rule.predicate is None:
         return True
     try:
@@ -280,11 +274,11 @@ def is_visible_to(rule: AccessRule, name: str, principal: Principal | None) -> b
 
 
 def build_access_rule(scopes: str | Iterable[str], visible_to: Any) -> AccessRule:
-    """Build a rule from the options of an item, after checking them."""
+    """Create a rule from the options of an item."""
     unique_scopes = (scopes,) if isinstance(scopes, str) else tuple(dict.fromkeys(scopes))
     for scope in unique_scopes:
         if not SCOPE_PATTERN.fullmatch(scope):
-            raise ValueError(f"invalid scope {scope!r}: a scope is one word without quotes or backslashes")
+            raise ValueError(f"invalid scope {scope!r}: a scope must be one word without quotes or backslashes")
     if not (visible_to is None or callable(visible_to)):
         raise TypeError(
             f"visible_to must be a function that takes the principal and returns a bool, not {visible_to!r}"

@@ -23,7 +23,7 @@ def create_endpoint(
     on_stop: Callable[[], Awaitable[None]] | None = None,
     other_apps: OtherApps | None = None,
 ) -> Endpoint:
-    """Create the HTTP endpoint of a service. It serves only callers that `auth` accepts."""
+    """Create the HTTP endpoint of a server. Only callers that `auth` accepts can use it."""
     endpoint_options: dict[str, Any] = {name: value for name, value in options.items() if name != "fallback"}
     if is_authenticator(auth):
         endpoint_options["authenticate"] = auth
@@ -41,7 +41,7 @@ def create_endpoint(
 
 
 def create_asgi_app(service: Service, endpoint: Endpoint, fallback: "ASGIApp | None" = None) -> "ASGIApp":
-    """Create the application around an endpoint. The application passes requests for other paths to the fallback."""
+    """Create the ASGI application for an endpoint. Requests for other paths go to `fallback`."""
     app: Any = endpoint
     if fallback is not None:
         from dovetail.transports.http_server.asgi import FallbackRouter

@@ -28,7 +28,7 @@ ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
 class Subscriptions:
-    """The listeners of one server."""
+    """The listeners for changes of one server."""
 
     def __init__(self) -> None:
         self._listeners_by_loop: dict[asyncio.AbstractEventLoop, dict[ChangeListener, None]] = {}
@@ -38,9 +38,7 @@ class Subscriptions:
         return sum(map(len, tuple(self._listeners_by_loop.values())))
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Add a listener, which is called on the current event loop. Call the returned function to remove the
-        listener.
-        """
+        """Add a listener, which is called in the current event loop. The returned function removes it."""
         loop = asyncio.get_running_loop()
         listeners = self._listeners_by_loop.get(loop)
         if listeners is None:
@@ -56,8 +54,8 @@ class Subscriptions:
         return stop
 
     def add_callback(self, callback: "ChangeCallback") -> Callable[[], None]:
-        """Call a function at every change, immediately and in the publisher's thread. Call the returned function to
-        remove the callback.
+        """Call a function immediately at every change, in the thread that publishes it. The returned function removes
+        it.
         """
         self._callbacks.append(callback)
 
@@ -68,12 +66,11 @@ class Subscriptions:
         return stop
 
     def has_listener_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether a listener was added on this event loop."""
+        """Return whether this event loop has a listener."""
         return bool(self._listeners_by_loop.get(loop))
 
     def publish(self, method: str, uri: str | None = None) -> None:
-        """Deliver a change to every subscribed listener. Listeners get the key of a URI, which is the same for all its
-        spellings.
+        """Send a change to all listeners that want it. A URI is normalized first.
 
         Each event loop runs one callback, which delivers the change to all listeners of that loop. The callback runs in
         an empty context, not in the publisher's.
@@ -96,12 +93,12 @@ def _deliver(listeners: dict[ChangeListener, None], method: str, key: str | None
         try:
             if listener in listeners and listener.is_subscribed(method, key):
                 listener.deliver(method, key)
-        except Exception as exc:  # the other listeners must still get the change
+        except Exception as exc:  # the other listeners must still receive the change
             log.error("could not deliver %s to a listener", method, exc_info=exc)
 
 
 class ChangeStream:
-    """The change notices of one `subscriptions/listen`. While the client does not read, each change is queued once.
+    """The notifications of one `subscriptions/listen` request. If the client is slow, each change is queued only once.
 
     If a notice can be written without waiting, it is written directly. A task for each of thousands of streams would
     cost more than the writes.
@@ -117,7 +114,7 @@ class ChangeStream:
         self._uris_by_key = topics.group_spellings(subscription_filter.resource_subscriptions or ())
         self._meta = as_raw(encode({SUBSCRIPTION_ID: exchange.id}))
         self._pending: dict[tuple[str, str | None], None] = {}
-        # None after the acknowledgement is sent.
+        # None after it was sent
         self._acknowledged_filter: SubscriptionFilter | None = subscription_filter
         self._worker = EagerWorker(self._send_pending, starter)
 
@@ -126,7 +123,7 @@ class ChangeStream:
         return uri in self._uris_by_key if method == topics.RESOURCE_UPDATED else method in self._list_methods
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Send a change, or queue it if earlier changes are not sent yet."""
+        """Send a change, or queue it behind earlier ones."""
         self._pending[method, uri] = None
         self._worker.wake()
 
@@ -135,7 +132,7 @@ class ChangeStream:
         self._worker.close()
 
     def run(self) -> Coroutine[Any, Any, None]:
-        """Acknowledge the filter, then send changes until `close`."""
+        """Send the acknowledgment, and then changes until `close`."""
         return self._worker.run()
 
     async def _send_pending(self) -> None:

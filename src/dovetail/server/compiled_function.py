@@ -21,7 +21,7 @@ _DEPENDENCIES_MODULE: Final = "dovetail.server.dependencies"
 
 
 class RunOptions(TypedDict, total=False):
-    """Options for running the function of a tool, a resource or a prompt."""
+    """How to run the function of a tool, a resource or a prompt."""
 
     timeout: float | None
     max_concurrency: int | None
@@ -39,8 +39,8 @@ def compile_function(
     run_in_thread: bool = True,
     expose_errors: Collection[type[Exception]] = (),
 ) -> "tuple[Signature | CustomSchemaSignature, Runner]":
-    """Return the signature, which binds the arguments of a call, and the runner. If `schema` is set, the function gets
-    the arguments as one dict.
+    """Return the signature of a function and the object that runs it. With `schema`, the function gets all arguments as
+    one dict.
 
     Raises:
         TypeError: the value of a parameter can come neither from JSON nor from a dependency.
@@ -74,7 +74,7 @@ def compile_function(
 
 def _build_plan(function: Callable[..., Any]) -> "DependencyPlan | None":
     if _DEPENDENCIES_MODULE not in sys.modules:
-        return None  # no function can depend on anything if Depends is not imported
+        return None  # Depends is not imported, so no function uses it
     from dovetail.server.dependencies import DependencyPlan
 
     plan = DependencyPlan(function)

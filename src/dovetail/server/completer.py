@@ -10,7 +10,7 @@ MAX_VALUES = 100  # spec: completion#completion-results
 
 
 class Completer:
-    """A function that suggests values for one argument: `(value)` or `(value, arguments)`."""
+    """A function that suggests values for an argument. It takes `(value)` or `(value, arguments)`."""
 
     __slots__ = ("runner", "takes_arguments")
 
@@ -34,7 +34,7 @@ class Completer:
 
 
 def build_completion(result: Completion | Sequence[str] | None) -> Completion:
-    """Convert the return value of a completer, limited to the allowed number of values."""
+    """Convert the return value of a completion function, and limit the number of values."""
     if isinstance(result, Completion):
         values, total, has_more = result.values, result.total, result.has_more
     else:
@@ -46,9 +46,7 @@ def build_completion(result: Completion | Sequence[str] | None) -> Completion:
 
 
 def find_matching(choices: Sequence[str], value: str) -> list[str]:
-    """Return the choices that start with the typed text. If no choice starts with it, return the choices that
-    contain it.
-    """
+    """Return the choices that start with the text. If there are none, return those that contain it."""
     folded = value.casefold()
     prefix_matches = [choice for choice in choices if choice.casefold().startswith(folded)]
     return prefix_matches or [choice for choice in choices if folded in choice.casefold()]

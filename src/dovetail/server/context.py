@@ -27,7 +27,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    # With a default, type checkers accept `Context` without a type argument.
+    # The default lets type checkers accept `Context` without a type argument.
     State = TypeVarWithDefault("State", default=Any)
 else:
     State = TypeVar("State")
@@ -39,7 +39,7 @@ class Headers(Mapping[str, str]):
     __slots__ = ("_raw",)
 
     def __init__(self, raw: Mapping[bytes, bytes]) -> None:
-        self._raw = raw  # header names in lower case, with their values
+        self._raw = raw  # values by lower-case name
 
     def __getitem__(self, name: str) -> str:
         return self._raw[name.lower().encode()].decode("latin-1")
@@ -52,7 +52,7 @@ class Headers(Mapping[str, str]):
 
 
 class Context(Generic[State]):
-    """The current call and its caller. In `Context[State]`, `State` is the type that the lifespan yields."""
+    """The current call and its caller. In `Context[State]`, `State` is the type of the value from the lifespan."""
 
     __slots__ = ("_exchange", "_input_requests", "_last_progress", "_logger", "lifespan")
 
@@ -60,19 +60,19 @@ class Context(Generic[State]):
         self, _exchange: IncomingExchange, _input_requests: InputRequests, _logger: str, _lifespan: State, /
     ) -> None:
         self._exchange = _exchange
-        self.lifespan: State = _lifespan  # the value that the server's lifespan yielded
+        self.lifespan: State = _lifespan  # the value that the lifespan yielded
         self._input_requests = _input_requests
         self._logger = _logger
         self._last_progress: float | None = None
 
     @property
     def request_id(self) -> RequestId:
-        """Return the JSON-RPC id of the request."""
+        """Return the JSON-RPC ID of the request."""
         return self._exchange.id
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Return the values that middleware set for this request, by name."""
+        """Return values that middleware has set for this request, by name."""
         return self._exchange.extra
 
     @property
@@ -82,12 +82,14 @@ class Context(Generic[State]):
 
     @property
     def principal(self) -> Principal | None:
-        """Return the authenticated caller with its scopes and claims, or None if the server does not authenticate."""
+        """Return the authenticated caller with its scopes and claims. None if the server does not
+        authenticate callers.
+        """
         return self._exchange.caller.principal
 
     @property
     def client_info(self) -> Implementation | None:
-        """Return the name and version that the client sent. They are not verified."""
+        """Return the name and version of the client, which are not verified."""
         return self._exchange.caller.client_info
 
     @property
@@ -102,11 +104,11 @@ class Context(Generic[State]):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Return the HTTP headers of the request. Names are case-insensitive. Other transports have no headers."""
+        """Return the HTTP headers of the request. Case does not matter. It is empty for other transports."""
         return Headers(self._exchange.headers or {})
 
     def wait(self, awaited: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine from a plain function and return its result: `ctx.wait(ctx.progress(1))`.
+        """Run a coroutine from a function that is not async: `ctx.wait(ctx.progress(1))`.
 
         Plain functions run in a thread and cannot use `await`.
 
@@ -121,10 +123,10 @@ class Context(Generic[State]):
                 self._wait_within_call(awaited), self._exchange.task.get_loop()
             ).result()
         awaited.close()
-        raise RuntimeError("Context.wait() must be called from a plain function in a thread. Use `await` here")
+        raise RuntimeError("Context.wait() is only for functions that are not async. Use `await` here")
 
     async def _wait_within_call(self, awaited: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine, but cancel it when the call ends."""
+        """Await a coroutine, and cancel it if the call ends."""
         if self._exchange.task.done():
             awaited.close()
             raise asyncio.CancelledError
@@ -140,7 +142,7 @@ class Context(Generic[State]):
             self._exchange.task.remove_done_callback(cancel_waiting)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress, if the caller asked for it. A value that does not increase is not sent.
+        """Report progress, if the caller wants it. A value that is not larger than the last one is not sent.
 
         Args:
             total: The value of `progress` when the work is done, if you know it.
@@ -159,7 +161,7 @@ class Context(Generic[State]):
         await self._exchange.notify("notifications/progress", params)
 
     async def log(self, level: LoggingLevel, data: object, logger: str | None = None) -> None:
-        """Send a log message, if the caller wants messages of this level.
+        """Send a log message, if the caller wants this level.
 
         Args:
             logger: The name of the logger in the message. Defaults to the name of the server.
@@ -192,7 +194,7 @@ class Context(Generic[State]):
     @overload
     async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any: ...
     async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any:
-        """Ask the user to fill in a form, and return its value.
+        """Ask the user to fill in a form, and return the answer.
 
         Args:
             key: Identifies the question when the function runs again. Pass one if the order of questions can change.
@@ -205,8 +207,7 @@ class Context(Generic[State]):
         return await self._request_input(Elicit(message, form), key)
 
     async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> None:
-        """Ask the user to open a page, and return when the user agrees. The user may not have finished on that page
-        yet.
+        """Ask the user to open a web page. Returns when the user agrees, which may be before the user is done there.
 
         Args:
             key: Identifies the question when the function runs again. Pass one if the order of questions can change.
@@ -227,7 +228,7 @@ class Context(Generic[State]):
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> CreateMessageResult:
-        """Ask the client's model to complete a message, and return its result.
+        """Ask the client's model to complete a message, and return the result.
 
         Args:
             key: Identifies the question when the function runs again. Pass one if the order of questions can change.
@@ -246,7 +247,7 @@ class Context(Generic[State]):
         return await self._request_input(request, key)
 
     async def list_roots(self, *, key: str | None = None) -> list[Root]:
-        """Return the directories and files in which the client lets the server work.
+        """Return the directories and files that the client lets the server use.
 
         Args:
             key: Identifies the question when the function runs again. Pass one if the order of questions can change.
@@ -254,7 +255,7 @@ class Context(Generic[State]):
         return await self._request_input(ListRoots(), key)
 
     async def request_inputs(self, **requests: AnyInputRequest) -> dict[str, Any]:
-        """Send several input requests in one round, and return the answers by the same names."""
+        """Ask several questions at once, and return the answers by the same names."""
         return await self._input_requests.ask(requests)
 
     async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:
@@ -266,7 +267,7 @@ class Context(Generic[State]):
     @overload
     async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any: ...
     async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any:
-        """Run a step with side effects once, even if the tool runs again for more input.
+        """Run a step only once, even if the function runs again to get more input.
 
         The value must be JSON. The client keeps the value, encrypted, until the call is complete. In later rounds this
         method returns the stored value as plain JSON, or as `into` if you pass a type.
@@ -278,12 +279,12 @@ class Context(Generic[State]):
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        """Return the client's raw responses to the requests of an `InputRequired`, by key."""
+        """Return the client's responses to an `InputRequired`, by key."""
         return self._input_requests.round_state.input_responses
 
     @property
     def request_state(self) -> str | None:
-        """Return the `request_state` of the `InputRequired` in the previous round."""
+        """Return the `request_state` of the last `InputRequired`."""
         return self._input_requests.round_state.author_state
 
     async def ping(self) -> None:
@@ -320,7 +321,7 @@ class Context(Generic[State]):
             raise InsufficientScope(scopes)
 
     async def close_sse_stream(self, retry_ms: int = 1000) -> None:
-        """Close the HTTP connection during the call. The client gets the remaining messages when it reconnects.
+        """Close the HTTP connection during a call. The client receives the remaining messages when it reconnects.
 
         If the client cannot resume the stream, this method does nothing.
 

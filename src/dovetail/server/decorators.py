@@ -17,7 +17,7 @@ _REGISTRATIONS_ATTRIBUTE: Final = "__dovetail__"
 
 
 class Registration(NamedTuple):
-    """The kind and the options with which a function is registered. Only a resource has a URI."""
+    """How a function is registered: as a tool, resource or prompt, and with which options."""
 
     kind: str
     uri: str
@@ -29,7 +29,7 @@ def tool(function: F, /) -> F: ...
 @overload
 def tool(called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function or method as a tool for `Server.include`. Options are those of `Server.tool`.
+    """Mark a function or method as a tool for `Server.include`. The options are those of `Server.tool`.
 
     Args:
         function: The function, or a name for the tool. Defaults to the name of the function.
@@ -42,7 +42,7 @@ def prompt(function: F, /) -> F: ...
 @overload
 def prompt(called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
 def prompt(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function or method as a prompt for `Server.include`. Options are those of `Server.prompt`.
+    """Mark a function or method as a prompt for `Server.include`. The options are those of `Server.prompt`.
 
     Args:
         function: The function, or a name for the prompt. Defaults to the name of the function.
@@ -51,14 +51,14 @@ def prompt(function: Any = None, /, **options: Any) -> Any:
 
 
 def resource(uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-    """Mark a function or method as a resource or a template for `Server.include`. Options are those of
+    """Mark a function or method as a resource or template for `Server.include`. The options are those of
     `Server.resource`.
 
     Args:
         uri: The URI, or a template such as `city://{name}`.
     """
-    if callable(uri):  # the decorator was used without a URI
-        raise TypeError('@resource needs a URI. Write @resource("city://list")')
+    if callable(uri):  # used as @resource without parentheses
+        raise TypeError('@resource requires a URI. Write @resource("city://list")')
 
     def decorate(function: F) -> F:
         return _register(function, Registration("resource", uri, dict(options)))
@@ -103,7 +103,7 @@ def _list_functions(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _list_methods(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield methods in the order of their definition, inherited methods first. Properties are not evaluated."""
+    """Yield methods in the order of their definition. Inherited methods come first. Properties are not evaluated."""
     classes = [
         class_type
         for class_type in (source if isinstance(source, type) else type(source)).__mro__
@@ -132,6 +132,6 @@ def _make_decorator(kind: str, function: Any, options: dict[str, Any]) -> Any:
 
 def _register(function: F, registration: Registration) -> F:
     check_options(registration.kind, registration.options)
-    target: Any = getattr(function, "__func__", function)  # unwrap a staticmethod or classmethod
+    target: Any = getattr(function, "__func__", function)  # unwraps a staticmethod or classmethod
     setattr(target, _REGISTRATIONS_ATTRIBUTE, (*getattr(target, _REGISTRATIONS_ATTRIBUTE, ()), registration))
     return function

@@ -21,7 +21,7 @@ from dovetail.server.thread_pool import ThreadPool
 
 
 class Depends:
-    """Provides the value of a parameter from a function: `Annotated[T, Depends(function)]`.
+    """Gets the value of a parameter from a function: `Annotated[T, Depends(function)]`.
 
     The function can be plain or async. It can also be a generator, whose code after `yield` runs when the call ends.
     Its parameters can be the Context, parameters of the tool with the same name, and other dependencies. It runs once
@@ -71,7 +71,7 @@ def override(dependency: object, replacement: Callable[..., object]) -> Generato
 
 
 def _get_overridden_function(target: Any) -> Callable[..., Any]:
-    """Return the function to replace."""
+    """Return the function that is replaced."""
     annotation = target.__value__ if type(target).__name__ == "TypeAliasType" else target
     notes: tuple[Any, ...] = annotation.__metadata__ if typing.get_origin(annotation) is Annotated else (annotation,)
     for note in notes:
@@ -82,12 +82,12 @@ def _get_overridden_function(target: Any) -> Callable[..., Any]:
 
 
 def _check_callable(value: Any, message: str) -> None:
-    if not callable(value) or typing.get_origin(value) is not None:  # a type alias is callable, but not a function
+    if not callable(value) or typing.get_origin(value) is not None:  # a type alias is callable but not a function
         raise TypeError(message)
 
 
 class _Step(NamedTuple):
-    """One function to run, and the sources of its parameters."""
+    """One function to run, and where its arguments come from."""
 
     key: object
     call: Callable[..., Any]
@@ -97,7 +97,7 @@ class _Step(NamedTuple):
 
 
 class DependencyPlan:
-    """The dependencies of a function in the order in which they run, and the parameters that they fill."""
+    """The dependencies of a function in the order they run, and the parameters they provide."""
 
     def __init__(self, function: Callable[..., Any], overrides: Overrides | None = None) -> None:
         self._function = function
@@ -113,7 +113,7 @@ class DependencyPlan:
         self._signature = inspect.signature(function) if self._used_arguments else None
 
     def check(self, parameter_names: Collection[str]) -> None:
-        """Raise TypeError if a dependency has a parameter without a source."""
+        """Raise TypeError if a parameter of a dependency gets no value."""
         self._parameter_names = parameter_names
         for step in self._steps.values():
             for name in step.arguments:
@@ -125,7 +125,7 @@ class DependencyPlan:
                     )
 
     def apply_overrides(self) -> "DependencyPlan":
-        """Return this plan, or a new plan with the current overrides."""
+        """Return this plan with the current overrides."""
         if not _OVERRIDES:
             return self
         plan = DependencyPlan(self._function, _OVERRIDES)
@@ -170,7 +170,7 @@ class DependencyPlan:
         thread_pool: ThreadPool,
         origin: str | None,
     ) -> dict[str, Any]:
-        """Run the dependencies and return the values of the parameters. Generators stay open on the stack."""
+        """Run the dependencies and return their values by parameter. Generators stay open until the call ends."""
         arguments = get_arguments() if self._used_arguments else {}
         values: dict[object, Any] = {}
         for key, step in self._steps.items():
@@ -225,12 +225,14 @@ def _find_dependencies(function: Callable[..., Any], where: str) -> dict[str, De
         if depends_notes:
             dependencies[parameter.name] = depends_notes[0]
         elif Depends in notes:
-            raise TypeError(f"{where}: parameter `{parameter.name}`: Depends needs a function. Write Depends(function)")
+            raise TypeError(
+                f"{where}: parameter `{parameter.name}`: Depends requires a function. Write Depends(function)"
+            )
     return dependencies
 
 
 def _resolve_hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    # Calling a class takes the parameters of its __init__.
+    # Calling a class needs the parameters of its __init__.
     return resolve_hints(function.__init__ if isinstance(function, type) else function, Context, where)
 
 
@@ -263,9 +265,7 @@ async def _resolve_value(
 
 
 class _ThreadedManager:
-    """Runs a generator in threads. If the call ends before the generator has yielded, the starting thread also closes
-    the generator.
-    """
+    """Runs a generator in threads. If the call ends before the `yield`, the same thread also closes the generator."""
 
     def __init__(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         self._manager = manager
@@ -284,7 +284,7 @@ class _ThreadedManager:
         return value
 
     def leave(self, *exc: Any) -> None:
-        """Run the code after `yield`. If `enter` is still running, it runs that code when it is done."""
+        """Run the code after `yield`. If `enter` is still running, it does this at its end."""
         with self._lock:
             self._exit_args = exc
             is_entered = self._is_entered
@@ -292,7 +292,7 @@ class _ThreadedManager:
             self._manager.__exit__(*exc)
 
 
-# A generator cannot suppress an exception of the call, because the call would then have no result.
+# A generator cannot suppress the exception of a call, because there would be no result.
 
 
 def _make_exit_callback(leave: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[bool]]:
@@ -310,7 +310,7 @@ def _make_threaded_exit_callback(
         try:
             await thread_pool.run(leave, exc, {}, origin)
         except ServerBusy:
-            leave(*exc)  # no thread is free, so the event loop runs the cleanup
+            leave(*exc)  # no thread is free, so run the cleanup in the event loop
         return False
 
     return on_exit

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from dovetail.server.mounts.mounted_servers import MountedServers
     from dovetail.server.mounts.name_map import NameMap
 
-RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"  # names the recording file of all servers and clients
+RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"  # name of the recording file for all servers and clients
 
-_SWEEP_INTERVAL_S: Final = 0.5  # seconds between two checks for overdue calls
-_LARGE_MESSAGE_BYTES: Final = 64 * 1024  # messages larger than this count toward `max_inflight_bytes`
+_SWEEP_INTERVAL_S: Final = 0.5  # how often to check for calls that take too long
+_LARGE_MESSAGE_BYTES: Final = 64 * 1024  # larger messages count toward `max_inflight_bytes`
 _ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
     "tools/call": ("tool", "name"),
     "resources/read": ("resource", "uri"),
@@ -66,9 +66,7 @@ _ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
 
 
 class Dispatcher:
-    """Handles the requests of one server: handlers, middleware, running calls, limits, and the state of each event
-    loop.
-    """
+    """Handles the requests of one server, with its middleware, limits and running calls."""
 
     def __init__(
         self,
@@ -90,7 +88,7 @@ class Dispatcher:
         self.instructions = instructions
         self.protocol_versions = protocol_versions
         self.limits = limits
-        self.mounts: MountedServers | None = None  # None until the first call of `mount`
+        self.mounts: MountedServers | None = None  # None until a server is mounted
         self._max_calls = limits.max_calls
         self._max_calls_per_principal = limits.max_calls_per_principal
         self._call_timeout = limits.call_timeout
@@ -100,7 +98,7 @@ class Dispatcher:
         self._has_secret_keys = bool(secret_keys)
         self._thread_pool = ThreadPool(limits)
         self._state_by_loop: dict[asyncio.AbstractEventLoop, LoopState] = {}
-        self._last_state: LoopState | None = None  # the most recently used value of `_state_by_loop`
+        self._last_state: LoopState | None = None  # the last value taken from `_state_by_loop`
         self._lifespan = lifespan
         self._items = items = ItemHandlers(
             registry,
@@ -113,7 +111,7 @@ class Dispatcher:
             debug=debug,
         )
         self._middleware: list[Middleware] = []
-        # True if middleware or the result store needs decoded results.
+        # True if middleware or the result store reads results.
         self.inspects_results = registry.result_store is not None
         self._handlers: dict[str, Handler] = {
             "server/discover": self._discover,
@@ -136,7 +134,7 @@ class Dispatcher:
 
     @property
     def recorder(self) -> "Recorder | None":
-        """Return the function that records all messages, if `recording=` or DOVETAIL_RECORDING names a file."""
+        """Return the function that records all messages, if `recording=` or DOVETAIL_RECORDING is set."""
         path = self._recording or os.environ.get(RECORDING_VARIABLE)
         if path and self._open_recorder is None:
             from dovetail.recording.trace import RecordingWriter
@@ -146,12 +144,12 @@ class Dispatcher:
 
     @property
     def stores_large_results(self) -> bool:
-        """Return whether this server, or a mounted server of this process, stores large results."""
+        """Return whether this server, or a server mounted in this process, stores large results."""
         mounted_servers = self.mounts.list_local_servers() if self.mounts is not None else ()
         return self.registry.result_store is not None or any(server.stores_large_results for server in mounted_servers)
 
     def add_middleware(self, function: Middleware) -> None:
-        """Wrap all requests in a function. Middleware that was added earlier wraps this function."""
+        """Wrap all requests in a function. Earlier middleware is the outermost."""
         self._middleware.append(validate_middleware(function))
         self.inspects_results = self.inspects_results or reads_results(function)
         if callable(getattr(function, "on_change", None)):
@@ -166,7 +164,7 @@ class Dispatcher:
     def mount(
         self, target: "Mountable", name_map: "NameMap", access_rule: "AccessRule | None" = None
     ) -> Callable[[], None]:
-        """Offer the items of another server. Call the returned function to remove the mount."""
+        """Add the tools, resources and prompts of another server. The returned function removes them."""
         from dovetail.server.mounts.local_server import LocalServer, contains_server
         from dovetail.server.mounts.mounted_servers import MountedServers
 
@@ -177,24 +175,24 @@ class Dispatcher:
             self._handlers = self.mounts.handlers
             self._wrap_handlers()
         if isinstance(target, LocalServer):
-            # With the same keys, all workers of this server can open the request state.
+            # With the same keys, all workers of this server can decrypt the request state.
             target.server.use_sealer(self._items.sealer)
         if access_rule is not None:
             self.registry.ensure_access_rules()
         return self.mounts.add(target, name_map, access_rule)
 
     def use_sealer(self, sealer: RequestStateSealer) -> None:
-        """Seal request state with the keys of another server, unless this server has secret keys."""
+        """Encrypt request state with the keys of another server, unless this server has its own keys."""
         if not self._has_secret_keys:
             self._items.sealer = sealer
 
     def list_used_scopes(self) -> tuple[str, ...]:
-        """Return all scopes that items require, including those of mounted servers of this process."""
+        """Return all scopes that items require. Servers mounted in this process are included."""
         own_scopes = self.registry.access_rules.scopes if self.registry.access_rules is not None else ()
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes:
-        """Return the result of an exchange that was forwarded by the server on which this server is mounted."""
+        """Handle a request that the mounting server forwarded."""
         if not self._middleware:
             return await self._wrapped_handlers[exchange.method](exchange)
         previous_check, exchange.check = exchange.check, self._check_exchange
@@ -208,7 +206,7 @@ class Dispatcher:
         await self.check_access(kind, exchange.params[field], exchange)
 
     async def check_access(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:
-        """Raise the error that a request for this item would raise. Do nothing if the caller may use the item."""
+        """Raise the error that a request for this item would raise. Return if the caller may use it."""
         principal = exchange.caller.principal
         if self.mounts is not None and not self.visibility.has_item(kind, name, principal):
             await self.mounts.resolver.check_access(kind, name, exchange)
@@ -228,7 +226,7 @@ class Dispatcher:
     # Methods that start and stop the server
 
     async def start(self, user: object = None) -> None:
-        """Open the lifespan in the running event loop. Without `user`, the server itself counts as the user."""
+        """Open the lifespan in the running event loop. `user` keeps the server running until it calls `stop`."""
         state = self._get_state()
         while state.is_closing:
             await state.closed_event.wait()
@@ -245,7 +243,7 @@ class Dispatcher:
             raise
 
     def _get_lifespan_run(self, state: LoopState, lifespan: Lifespan) -> LifespanRun:
-        """Return the lifespan run of this event loop. Start a new run if none is open or starting."""
+        """Return the lifespan of this event loop. Start it if it is not open."""
         run = state.lifespan_run
         if run is None or not (run.is_open or run.is_starting):
             run = state.lifespan_run = LifespanRun(lifespan, self.name)
@@ -256,7 +254,7 @@ class Dispatcher:
         return None if run is None else run.value
 
     async def _open_lifespan_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
-        """Open the lifespan for a request to a server that was not started. The lifespan stays open until `stop`."""
+        """Open the lifespan for the first request, if the server was not started. It stays open until `stop`."""
         run = self._get_lifespan_run(state, lifespan)
         try:
             await run.wait_until_ready()
@@ -267,9 +265,7 @@ class Dispatcher:
         state.users.add(self)
 
     async def stop(self, user: object = None) -> None:
-        """Stop the server in this event loop. If `user` is passed, stop the server only if it has no other user or
-        caller.
-        """
+        """Stop the server in this event loop. With `user`, stop it only if no other user or caller needs it."""
         if user is None:
             await self._close_state(self._get_state())
         elif (state := self._state_by_loop.get(asyncio.get_running_loop())) is not None:
@@ -284,7 +280,7 @@ class Dispatcher:
         if any(
             exchange.verdict is None for exchange in state.running_exchanges
         ) or self.registry.subscriptions.has_listener_on(state.loop):
-            # Other callers still use the server, and no event reports when the last caller leaves.
+            # Other callers still use the server, and nothing reports when the last one leaves.
             state.users.add(self)
         else:
             await self._close_state(state)
@@ -314,9 +310,7 @@ class Dispatcher:
             state.closed_event.set()
 
     def stats(self, endpoints: "Iterable[EndpointStats]") -> "ServerStats":
-        """Return counts of running calls, open questions, subscriptions and threads, and of the sessions and streams of
-        the HTTP endpoints.
-        """
+        """Return how many calls, questions, subscriptions, threads, sessions and streams are open."""
         from dovetail.protocol.stats import ServerStats
 
         states = tuple(self._state_by_loop.values())
@@ -353,7 +347,7 @@ class Dispatcher:
     # Methods that handle exchanges
 
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
-        """Return the result of one exchange. Raise only ProtocolError."""
+        """Handle one request and return the result. Raise only ProtocolError."""
         handler = self._wrapped_handlers.get(exchange.method)
         if handler is None:
             raise MethodNotFound(exchange.method)
@@ -364,9 +358,9 @@ class Dispatcher:
         if state.is_closing:
             raise ServerBusy("The server is shutting down")
         if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
-            # A mounted server is started by its first request.
+            # The first request starts a mounted server.
             await self._open_lifespan_for_request(state, self._lifespan)
-            # If `stop` was called during the `await` above, `stop` does not wait for this request.
+            # If `stop` was called while this request waited, it does not wait for this request.
             if state.is_closing:
                 raise ServerBusy("The server is shutting down")
         if exchange.method == "subscriptions/listen":
@@ -407,15 +401,13 @@ class Dispatcher:
             raise self._mask_exception(exchange, exc, exchange.method) from None
         finally:
             running_exchanges.discard(exchange)
-            # Tasks that run longer than the call cannot send messages. spec: progress#implementation-notes
+            # Tasks that outlive the call cannot send messages. spec: progress#implementation-notes
             exchange.emit = None
             if origin is not None:
                 _release_share(state.calls_by_origin, origin)
 
     async def _handle_subscription(self, exchange: IncomingExchange, handler: Handler, state: LoopState) -> Result:
-        """Handle a subscription. It is not a running call, because it lasts as long as its stream. Subscriptions have a
-        separate limit.
-        """
+        """Handle a subscription. It stays open as long as its stream, so it has a separate limit."""
         if exchange.origin is not None:
             if state.subscriptions_by_origin[exchange.origin] >= self.limits.max_subscriptions_per_principal:
                 raise _make_share_error(self.limits.max_subscriptions_per_principal)
@@ -431,13 +423,13 @@ class Dispatcher:
                 _release_share(state.subscriptions_by_origin, exchange.origin)
 
     def _is_full(self, running_exchanges: set[IncomingExchange]) -> bool:
-        """Return whether too many calls are running. Up to `max_calls` calls that wait for a user are not counted."""
+        """Return whether too many calls are running. Up to `max_calls` calls that wait for users do not count."""
         waiting_count = sum(1 for exchange in running_exchanges if exchange.questions)
         return len(running_exchanges) - min(waiting_count, self.limits.max_calls) >= self.limits.max_calls
 
     def _check_share(self, origin: str, state: LoopState) -> None:
         """Raise CallerBusy if too many calls of this caller are running. Up to `max_calls_per_principal` calls that
-        wait for a user are not counted.
+        wait for users do not count.
         """
         limit = self.limits.max_calls_per_principal
         waiting_count = sum(
@@ -447,7 +439,7 @@ class Dispatcher:
             raise _make_share_error(limit)
 
     def _is_overloaded(self, exchange: IncomingExchange, running_exchanges: set[IncomingExchange]) -> bool:
-        """Return whether the large messages of all running calls, this one included, exceed `max_inflight_bytes`."""
+        """Return whether the large messages of all running calls exceed `max_inflight_bytes`."""
         large_bytes = sum(
             running_exchange.size
             for running_exchange in running_exchanges
@@ -468,8 +460,8 @@ class Dispatcher:
         )
 
     def can_subscribe(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether a handshake session may subscribe to a resource. Raise InsufficientScope if the caller only
-        lacks scopes.
+        """Return whether a handshake client may subscribe to a resource. Raise InsufficientScope if only scopes are
+        missing.
         """
         is_allowed = self.can_receive_updates(uri, principal)
         if not is_allowed:
@@ -481,7 +473,7 @@ class Dispatcher:
         return None if self.mounts is None else self.mounts.watch_resource(uri, principal, origin)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Deliver change notices to a listener. Call the returned function to remove the listener."""
+        """Send changes to a listener. The returned function removes it."""
         return self.registry.subscriptions.subscribe(listener)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
@@ -518,7 +510,7 @@ class Dispatcher:
         return ListenResult(meta={SUBSCRIPTION_ID: exchange.id})
 
     def _grant_filter(self, exchange: IncomingExchange) -> SubscriptionFilter:
-        """Return the part of the requested filter that this server can offer to this caller."""
+        """Return the part of a subscription filter that this caller may use."""
         requested_filter = convert_params(exchange, ListenParams).notifications
         if any(len(uri) > self.limits.max_uri_bytes for uri in requested_filter.resource_subscriptions or ()):
             raise InvalidParams(f"Invalid params: uri is longer than {self.limits.max_uri_bytes} characters")
@@ -544,7 +536,7 @@ class Dispatcher:
         return min(_SWEEP_INTERVAL_S, self.limits.call_timeout / 4)
 
     def _sweep_overdue(self, state: LoopState) -> None:
-        """Stop overdue calls. One periodic check of all calls is cheaper than a timer for each call."""
+        """Stop calls that take too long. One check for all calls is cheaper than a timer for each."""
         loop, running_exchanges = state.loop, state.running_exchanges
         now = loop.time()
         for exchange in tuple(running_exchanges):
@@ -572,7 +564,7 @@ async def _wait_for_calls(state: LoopState, timeout: float) -> None:
 
 
 def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -> asyncio.TimerHandle | None:
-    """Schedule a callback for the time when the caller's credentials expire."""
+    """Call a function when the caller's credentials expire."""
     remaining_seconds = get_remaining_seconds(principal, time.time())
     return None if remaining_seconds is None else asyncio.get_running_loop().call_later(remaining_seconds, callback)
 

@@ -30,12 +30,12 @@ _ERROR_BY_END_REASON: Final[dict[str, Callable[[IncomingExchange], ProtocolError
 def mask_exception(
     exchange: IncomingExchange, exc: BaseException, operation: str, *, server: str, debug: bool
 ) -> ProtocolError:
-    """Return the error to send for an exception. If the task was cancelled, raise the exception again. Other exceptions
-    are logged and masked.
+    """Return the error to send for an exception. Most exceptions are logged, and the caller sees no details. A
+    cancellation is raised again.
     """
     task = _get_current_task()
     if isinstance(exc, GeneratorExit) and task is not exchange.task:
-        raise exc  # the event loop has ended, so no client waits
+        raise exc  # the event loop has ended, so no client is waiting
     if isinstance(exc, asyncio.CancelledError):
         if task is not None and exchange.verdict in _ERROR_BY_END_REASON:
             task.uncancel()
@@ -52,7 +52,7 @@ def mask_exception(
 
 
 def unwrap_group(exc: BaseException) -> BaseException:
-    """Return the only exception of a group, or `exc` itself if it is not a group with one exception."""
+    """If an exception group contains one exception, return that. Otherwise return `exc`."""
     while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     return exc
@@ -66,10 +66,10 @@ def _get_current_task() -> asyncio.Task[Any] | None:
 
 
 def format_traceback(exc: BaseException) -> str:
-    """Format a traceback for the log: limited in length, without control characters, and indented so that no line looks
-    like a separate log record.
+    """Format a traceback for the log. It is shortened and indented, so that text from a caller cannot look like another
+    log record.
     """
-    # Each part is a frame or the message of an exception. A message may contain text from the caller.
+    # A part is a frame or an exception message, which may contain text from the caller.
     parts = [
         part if len(part) <= _MAX_PART_CHARS else part[:_MAX_PART_CHARS] + "…\n"
         for part in traceback.format_exception(exc, limit=30)

@@ -44,13 +44,13 @@ INPUT_REQUIRED = "input_required"
 
 
 class InputRoundEnded(BaseException):
-    """Raised to end a round in which a question has no answer yet. It is not an Exception, so that authors do not
-    catch it by accident.
+    """Ends a round, because a question has no answer yet. It is not an Exception, so that `except Exception` does not
+    catch it.
     """
 
 
 class Elicit:
-    """A form for the user: a type with flat fields, a single primitive type, or a JSON Schema.
+    """A form for the user, from a class with simple fields, a primitive type, or a JSON Schema.
 
     Args:
         message: The question, as the user reads it.
@@ -58,7 +58,7 @@ class Elicit:
     """
 
     def __init__(self, message: str, form: Any) -> None:
-        # Imported only by servers that ask questions.
+        # Only servers that ask questions import this.
         from dovetail.server.parameters.elicitation_form import compile_form
 
         self.message = message
@@ -66,7 +66,7 @@ class Elicit:
 
 
 class ElicitURL:
-    """A page that the user should open, for data that must not pass through the client.
+    """A web page that the user should open, for data that the client must not see.
 
     Args:
         message: Why the user should open the page.
@@ -118,14 +118,14 @@ class Sample:
 
 
 class ListRoots:
-    """A request for the directories and files in which the client lets the server work."""
+    """A request for the directories and files that the server may use."""
 
 
 AnyInputRequest: TypeAlias = Elicit | ElicitURL | Sample | ListRoots
 
 
 def build_input_request(request: AnyInputRequest) -> InputRequest:
-    """Convert an input request to the form that is sent."""
+    """Convert a question to the message that is sent."""
     match request:
         case Elicit():
             params = {"mode": "form", "message": request.message, "requestedSchema": request.form.schema}
@@ -141,7 +141,7 @@ def build_input_request(request: AnyInputRequest) -> InputRequest:
 
 
 def find_missing_capabilities(request: AnyInputRequest, declared: ClientCapabilities) -> dict[str, Any]:
-    """Return the capabilities that an input request needs and the client did not declare."""
+    """Return the capabilities that a question needs and the client does not have."""
     match request:
         case Elicit():
             # An empty elicitation capability means that the client supports forms. spec: elicitation#capabilities
@@ -160,7 +160,7 @@ def find_missing_capabilities(request: AnyInputRequest, declared: ClientCapabili
 
 
 def read_input_response(request: AnyInputRequest, response: Any) -> Any:
-    """Convert a response of the client to the value for the author's function.
+    """Convert the client's response to the value that the function receives.
 
     Raises:
         ElicitationDeclined: the user declined.
@@ -186,7 +186,7 @@ def read_input_response(request: AnyInputRequest, response: Any) -> Any:
 
 
 class InputRequired:
-    """The input that a function needs from the client. Return it from a function that manages its rounds itself.
+    """The input that a function needs from the client. Return it to control the rounds yourself.
 
     Args:
         requests: Input requests by key. `ctx.input_responses` has the responses in the next round.
@@ -195,13 +195,13 @@ class InputRequired:
 
     def __init__(self, requests: Mapping[str, AnyInputRequest] | None = None, request_state: str | None = None) -> None:
         if not requests and request_state is None:
-            raise ValueError("InputRequired needs requests, request_state, or both")
+            raise ValueError("InputRequired requires requests, request_state, or both")
         self.requests = dict(requests or {})
         self.request_state = request_state
 
 
 class InputRequests:
-    """The questions and answers of one exchange."""
+    """The questions and answers of one request."""
 
     def __init__(
         self, exchange: IncomingExchange, server_name: str, sealer: RequestStateSealer, state_ttl: float, debug: bool
@@ -214,7 +214,7 @@ class InputRequests:
         self._state_binding: bytes | None = None
         self._request_count = 0
         self._reached_keys: set[str] = set()
-        self._used_keys: set[str] = set()  # keys that were used in the current round
+        self._used_keys: set[str] = set()  # keys used in this round
         self._unanswered: dict[str, AnyInputRequest] = {}
         self.is_ended = False  # whether the call has ended
         self.round_state = self._restore_state()
@@ -246,23 +246,23 @@ class InputRequests:
         return self._state_binding
 
     def begin_round(self) -> None:
-        """Reset the keys, because the function now runs from the top."""
+        """Forget the used keys, because the function runs again from the top."""
         self._request_count = 0
         self._used_keys.clear()
 
     def next_key(self) -> str:
-        """Return the key of a question without a key. The key depends on the order of the questions."""
+        """Return a key for a question without one. It depends on the order of the questions."""
         self._request_count += 1
         return f"q{self._request_count}"
 
     async def ask(self, requests: Mapping[str, AnyInputRequest]) -> dict[str, Any]:
-        """Ask all questions at once and return the answers. End the round if an answer is missing and the server cannot
-        send requests to the client.
+        """Ask all questions at once and return the answers. If one is missing and the client cannot be asked directly,
+        end the round.
         """
         for key in requests:
             if key in self._used_keys:
                 raise RuntimeError(
-                    f"duplicate key {key!r}: each question of a call needs a different key. Pass another key= or none"
+                    f"duplicate key {key!r}: questions in a call must have different keys. Pass another key= or none"
                 )
             self._used_keys.add(key)
         self._check_capabilities(requests.values())
@@ -297,7 +297,7 @@ class InputRequests:
                     f"question {key!r} differs from the question in an earlier round. The function runs again from "
                     "the top in each round and must ask the same questions in the same order"
                 )
-            self.round_state.input_responses.pop(key, None)  # the stored response belongs to a different question
+            self.round_state.input_responses.pop(key, None)  # the stored answer belongs to a different question
         self.round_state.request_digests[key] = request_digest
         return key in self.round_state.input_responses
 
@@ -311,7 +311,7 @@ class InputRequests:
             raise MissingClientCapability(required)
 
     async def _ask_directly(self, requests: Mapping[str, AnyInputRequest], ask: Ask) -> dict[str, Any]:
-        """Return the raw response to each question. If one request fails, cancel the others."""
+        """Ask the client directly and return the responses. If one request fails, cancel the others."""
         revision = self._exchange.caller.protocol_version
         input_requests = [build_input_request(request) for request in requests.values()]
         outgoing = [
@@ -320,7 +320,7 @@ class InputRequests:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._exchange.pause(asked_at)
-        slot = current_slot.get()  # set only for a plain function, which waits in a thread
+        slot = current_slot.get()  # set only for a function that runs in a thread
         is_lent = slot is not None and slot.lend()
         tasks = [loop.create_task(ask(method, params)) for method, params in outgoing]
         try:
@@ -328,16 +328,14 @@ class InputRequests:
         finally:
             for task in tasks:
                 task.cancel()
-            # Wait until the cancellations are sent, so that no other message precedes them.
+            # Send the cancellations before any other message.
             await asyncio.wait(tasks)
             if slot is not None and is_lent:
                 slot.take_back()
             self._exchange.resume(asked_at, loop.time())
 
     async def once(self, key: str, function: Callable[[], Any], into: Any) -> Any:
-        """Return the value of a function. The function runs in the first round that reaches this step. Later rounds use
-        the stored value.
-        """
+        """Run a function once and store its value. Later rounds use the stored value."""
         stored_values = self.round_state.once_values
         if key not in stored_values:
             value = function()
@@ -347,11 +345,11 @@ class InputRequests:
         return stored_values[key] if into is None else convert(stored_values[key], into, label=f"value of step {key}")
 
     def build_required_result(self) -> InputRequiredResult:
-        """Build the result that ends a round. It has the unanswered questions and the sealed state."""
+        """Build the result that ends a round, with the open questions and the encrypted state."""
         return self._build_result(self._unanswered)
 
     def build_explicit_result(self, input_required: InputRequired) -> InputRequiredResult:
-        """Build the result for an `InputRequired` that the author's function returned."""
+        """Build the result for an `InputRequired` that the function returned."""
         self._check_capabilities(input_required.requests.values())
         self.round_state.author_state = input_required.request_state
         return self._build_result(input_required.requests)
@@ -366,8 +364,8 @@ class InputRequests:
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
-        """Send the requests of an `InputRequired` to a handshake client, so that the function can run again with the
-        responses.
+        """Send the questions of an `InputRequired` to a handshake client. Then the function runs again with the
+        answers.
         """
         self._check_capabilities(input_required.requests.values())
         self.round_state.author_state = input_required.request_state
@@ -378,18 +376,16 @@ class InputRequests:
 
     @property
     def has_unanswered(self) -> bool:
-        """Return whether a question has no answer. After the function has returned, True means that it caught
-        InputRoundEnded.
-        """
+        """Return whether a question has no answer. If the function has returned, it has caught InputRoundEnded."""
         return bool(self._unanswered)
 
     def list_unreached_keys(self) -> list[str]:
-        """Return the keys of earlier questions that the function did not ask in the last round."""
+        """Return the keys of earlier questions that the function did not ask again."""
         return [key for key in self.round_state.request_digests if key not in self._reached_keys]
 
 
 def _make_unreachable_error(requests: Iterable[AnyInputRequest]) -> MissingClientCapability:
-    """Create the error for a handshake client without a session or an event stream, which cannot receive questions."""
+    """Return the error for a handshake client that cannot be asked, because it has no session or event stream."""
     required: dict[str, Any] = {build_input_request(request).method.partition("/")[0]: {} for request in requests}
     return MissingClientCapability(
         required, "This client cannot receive questions, because it has no session or no event stream"

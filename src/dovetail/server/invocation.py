@@ -27,7 +27,7 @@ class Runner:
 
     __slots__ = ("function", "is_async", "run_in_thread", "timeout")
 
-    takes_context = False  # whether the runner needs the context as its first argument
+    takes_context = False  # True if the first argument is the context
 
     def __init__(
         self, function: Callable[..., Any], *, timeout: float | None = None, run_in_thread: bool = True
@@ -42,8 +42,8 @@ class Runner:
     def __call__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
-        """Return an awaitable for the value. This method is not a coroutine function, because an extra coroutine would
-        slow down each call.
+        """Call the function and return an awaitable. This is not a coroutine, because that would slow
+        down each call.
         """
         if self.is_async:
             return self.function(*args, **kwargs)
@@ -56,7 +56,7 @@ class Runner:
 
 
 class AwaitingRunner(Runner):
-    """Runs a plain function that wraps a coroutine function, as decorators do, and awaits its result."""
+    """Runs a function that is not async but returns an awaitable, such as a decorated coroutine function."""
 
     __slots__ = ()
 
@@ -71,9 +71,7 @@ class AwaitingRunner(Runner):
 
 
 class LimitedRunner(Runner):
-    """Limits how many calls of a function run at once. Further calls wait, and the waiting time counts toward their
-    timeout.
-    """
+    """Limits how many calls of a function run at once. Other calls wait, which counts toward their timeout."""
 
     __slots__ = ("_inner", "_max_concurrency", "_semaphores", "takes_context")
 
@@ -100,7 +98,7 @@ class LimitedRunner(Runner):
 
 
 class ErrorExposingRunner(Runner):
-    """Runs a function. The text of certain exceptions is sent to the caller instead of being masked."""
+    """Runs a function and sends the text of certain exceptions to the caller."""
 
     __slots__ = ("_exposed_types", "_inner", "takes_context")
 
@@ -123,7 +121,7 @@ class ErrorExposingRunner(Runner):
         try:
             return await self._inner(args, kwargs, thread_pool, origin)
         except MCPError:
-            raise  # an MCPError already has a message for the caller
+            raise  # the message of an MCPError is meant for the caller
         except self._exposed_types as exc:
             raise ToolError(str(exc) or type(exc).__name__) from exc
 
@@ -136,21 +134,19 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def may_return_coroutine(function: Callable[..., Any]) -> bool:
-    """Return whether a plain function wraps a coroutine function."""
+    """Return whether a function that is not async wraps a coroutine function."""
     return not _is_async(function) and _is_async(inspect.unwrap(_unwrap_partial(function)))
 
 
 def get_description(function: Callable[..., Any]) -> str | None:
-    """Return the description in the docstring, without the part about parameters."""
+    """Return the description from the docstring, without the parameters."""
     return docstrings.parse(inspect.getdoc(_unwrap_partial(function))).text or None
 
 
 def get_function_name(function: Callable[..., Any], default: str | None = None) -> str:
-    """Return the name of a function, or the default if the function has no name. Raise TypeError if both are
-    missing.
-    """
+    """Return the name of a function, or the default. Raise TypeError if both are missing."""
     name: str | None = getattr(function, "__name__", None)
-    if name is None or not name.isidentifier():  # a lambda, for example, has no usable name
+    if name is None or not name.isidentifier():  # a lambda has no usable name
         name = default
     if name is None:
         raise TypeError(f"cannot derive a name from this {type(function).__name__}. Pass name=")
@@ -167,7 +163,7 @@ _EXHAUSTED: Final = object()
 
 
 class Progress:
-    """A progress report that a tool yields.
+    """A progress report that a tool can yield.
 
     Args:
         progress: How much is done. It must increase with each report.
@@ -184,7 +180,7 @@ class Progress:
 
 
 class StreamingRunner(Runner):
-    """Runs a generator function. Its value is the list of yielded parts. The first argument is the context."""
+    """Runs a generator function, and collects what it yields in a list. The first argument is the context."""
 
     __slots__ = ()
 
@@ -222,9 +218,7 @@ class StreamingRunner(Runner):
 async def _iterate_in_threads(
     source: Generator[Any], thread_pool: ThreadPool, origin: str | None
 ) -> AsyncGenerator[Any]:
-    """Iterate over a plain generator. Each step runs in a thread. If the iteration ends early, a thread closes the
-    generator.
-    """
+    """Iterate over a generator in threads. If the iteration ends early, a thread closes the generator."""
     steps = _GeneratorSteps(source)
     try:
         while (part := await thread_pool.run(steps.next, (), {}, origin)) is not _EXHAUSTED:
@@ -238,13 +232,11 @@ async def _close_in_thread(source: Generator[Any], thread_pool: ThreadPool, orig
     try:
         await thread_pool.run(source.close, (), {}, origin)
     except ServerBusy:
-        source.close()  # no thread is free, so the event loop runs the cleanup
+        source.close()  # no thread is free, so run the cleanup in the event loop
 
 
 class _GeneratorSteps:
-    """The steps of a generator. If the iteration is abandoned during a step, the thread of that step closes the
-    generator.
-    """
+    """Runs the steps of a generator. If the call ends during a step, the same thread closes the generator."""
 
     def __init__(self, source: Generator[Any]) -> None:
         self._source = source
@@ -268,14 +260,14 @@ class _GeneratorSteps:
                 self._source.close()
 
     def abandon(self) -> bool:
-        """Prevent further steps. Return True if no step is running, so that the caller can close the generator."""
+        """Prevent further steps. Return True if no step is running, so that the caller must close the generator."""
         with self._lock:
             self._is_abandoned = True
             return not self._running
 
 
 def get_collected_type(annotation: Any) -> Any:
-    """Return the type of a generator's collected value: a list of its parts, without Progress."""
+    """Return the type of the list of yielded values, without Progress."""
     arguments = typing.get_args(annotation)
     part = arguments[0] if arguments else Any
     members = typing.get_args(part) if typing.get_origin(part) in UNION_ORIGINS else (part,)
@@ -283,7 +275,7 @@ def get_collected_type(annotation: Any) -> Any:
     if not part_types or Any in part_types:
         return list[Any]
     if part_types == [str]:
-        return list[str | TextContent]  # strings are parts of a text, not a list of values
+        return list[str | TextContent]  # yielded strings form one text
     union = part_types[0]
     for part_type in part_types[1:]:
         union = union | part_type

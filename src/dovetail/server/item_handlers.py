@@ -43,12 +43,12 @@ from dovetail.wire.resources import ReadResourceResult
 if TYPE_CHECKING:
     from dovetail.server.large_results import ResultStore
 
-# Item timeouts up to this value get a timer. The periodic sweep checks longer timeouts.
+# A shorter timeout gets a timer. Longer ones are checked from time to time.
 _MAX_TIMER_TIMEOUT_S: Final = 2.0
 
 
 class ItemHandlers:
-    """Handles the requests for single items of a server."""
+    """Handles requests for one tool, resource or prompt."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ItemHandlers:
         self._debug = debug
 
     async def call_tool(self, exchange: IncomingExchange) -> Result:
-        """Call a tool. If its function fails, return an error result for the model."""
+        """Call a tool. If it fails, return an error result for the model."""
         params = exchange.params
         name, arguments = params.get("name"), params.get("arguments")
         registry = self._registry
@@ -105,7 +105,7 @@ class ItemHandlers:
             return build_error_result(masked_error.message)
 
     async def call_and_store(self, exchange: IncomingExchange) -> Result:
-        """Call a tool and store the parts of its result that are too large to send."""
+        """Call a tool, and store parts of the result that are too large to send."""
         result = await self.call_tool(exchange)
         tool = self._registry.tools.get(exchange.params["name"])
         has_output_schema = tool is None or tool.output.schema is not None
@@ -113,7 +113,7 @@ class ItemHandlers:
         return store.store_large_parts(result, exchange.caller.principal, has_output_schema=has_output_schema)
 
     async def read_resource(self, exchange: IncomingExchange) -> Result:
-        """Read a resource, or a URI that matches a template."""
+        """Read a resource by its URI, which may match a template."""
         self._visibility.check_supported(exchange, "resources", self._registry.resources or self._registry.templates)
         uri = exchange.params.get("uri")
         if type(uri) is not str:
@@ -124,7 +124,7 @@ class ItemHandlers:
         try:
             value = await self._run_function(exchange, resource.runner, resource.signature, variables)
         except InvalidArguments:
-            # A URI whose variables have the wrong type does not identify a resource.
+            # If a variable has the wrong type, the URI is not that of a resource.
             raise ResourceNotFound(uri) from None
         if isinstance(value, Result):
             result = check_read_result(value) if isinstance(value, ReadResourceResult) else value
@@ -136,7 +136,7 @@ class ItemHandlers:
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             cache_hint = resource.cache_hint or self._visibility.get_cache_hint("resources/read")
             if self._registry.access_rules is not None and self._visibility.is_restricted(resource, uri, variables):
-                # The default scope is "private", because shared caches must not store restricted contents.
+                # Shared caches must not store this resource, because not all callers may read it.
                 cache_hint = CacheHint(cache_hint.ttl_ms)
             result = replace(result, ttl_ms=cache_hint.ttl_ms, cache_scope=cache_hint.scope)
         return result
@@ -176,7 +176,7 @@ class ItemHandlers:
             raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}")
         argument, value = params.argument.name, params.argument.value
         if argument not in item.signature.parameters:
-            raise InvalidParams(f"Invalid params: {clip(ref_name)} has no argument {clip(argument)}")
+            raise InvalidParams(f"Invalid params: {kind} {clip(ref_name)} has no argument {clip(argument)}")
         completer = self._registry.completers.get((ref_name, argument))
         if completer is None:
             values: Any = find_matching(item.signature.choices.get(argument, ()), value)
@@ -191,9 +191,7 @@ class ItemHandlers:
     def _run_function(
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
     ) -> Awaitable[Any]:
-        """Bind the arguments and call the function. If the function cannot ask questions, return its coroutine
-        directly.
-        """
+        """Bind the arguments and call the function. If it cannot ask questions, return its coroutine directly."""
         params = exchange.params
         if signature.context is not None or "requestState" in params or "inputResponses" in params:
             return self._run_with_context(exchange, runner, signature, arguments)
@@ -207,7 +205,9 @@ class ItemHandlers:
     async def _run_with_context(
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
     ) -> Any:
-        """Bind the arguments and call the function. If an answer is missing, return a result that asks the client."""
+        """Bind the arguments and call the function. If it asks a question without an answer, return a result that asks
+        the client.
+        """
         input_requests = InputRequests(
             exchange, self._server_name, self.sealer, self._limits.request_state_ttl, self._debug
         )
@@ -259,7 +259,7 @@ def _now() -> float:
 
 
 async def _run_until_deadline(exchange: IncomingExchange, awaitable: Awaitable[Any]) -> Any:
-    """Await the call, and stop it at its deadline instead of at the next sweep."""
+    """Wait for the call, and stop it exactly at its deadline."""
     deadline = exchange.deadline
     assert deadline is not None
     timer = asyncio.get_running_loop().call_at(deadline, _expire_exchange, exchange, deadline)
@@ -270,5 +270,5 @@ async def _run_until_deadline(exchange: IncomingExchange, awaitable: Awaitable[A
 
 
 def _expire_exchange(exchange: IncomingExchange, deadline: float) -> None:
-    if exchange.deadline == deadline and not exchange.questions:  # in other cases, the sweep stops the call
+    if exchange.deadline == deadline and not exchange.questions:  # otherwise the periodic check stops the call
         exchange.end("timeout")

@@ -12,64 +12,64 @@ from dovetail.wire.tools import ToolAnnotations
 
 log = logging.getLogger("dovetail")
 
-_MAX_TOOL_NAME_CHARS: Final = 128  # the specification's maximum for the name of a tool
+_MAX_TOOL_NAME_CHARS: Final = 128  # maximum in the specification
 TAGS_META_KEY: Final = "dovetail/tags"
 VERSION_META_KEY: Final = "dovetail/version"
 
 
 class CacheHint(Struct, frozen=True):
-    """How long a client may cache a result, and whether different users may share it. spec: caching#cacheable-model"""
+    """How long clients may cache a result, and whether users may share it. spec: caching#cacheable-model"""
 
-    ttl_ms: int = 0  # milliseconds that the result stays fresh. 0 disables caching
-    # "private" allows only the same user to reuse the result. "public" allows any user.
+    ttl_ms: int = 0  # how long the result is fresh, in milliseconds. 0 means no caching
+    # "private" lets only the same user reuse the result. "public" lets any user reuse it.
     scope: Literal["public", "private"] = "private"
 
     def __post_init__(self) -> None:
         if self.ttl_ms < 0:
-            raise ValueError("ttl_ms must not be negative")
+            raise ValueError("ttl_ms of a CacheHint must not be negative")
         if self.scope not in ("public", "private"):
-            raise ValueError("scope must be 'public' or 'private'")
+            raise ValueError("scope of a CacheHint must be 'public' or 'private'")
 
 
 class PromptOptions(TypedDict, total=False):
     """The options of `Server.prompt`."""
 
-    name: str | None  # the name. Defaults to the name of the function
+    name: str | None  # defaults to the name of the function
     title: str | None  # a display name
-    description: str | None  # the purpose of the item. Defaults to the docstring
+    description: str | None  # what the item does. Defaults to the docstring
     icons: list[Icon] | None  # icons that hosts may show
-    tags: Collection[str]  # tags for `enable`, `disable`, `restrict` and `mount`
-    version: str | None  # the version, listed in `_meta`
+    tags: Collection[str]  # tags to select items in `enable`, `disable`, `restrict` and `mount`
+    version: str | None  # version of the item, shown in `_meta`
     meta: dict[str, Any] | None  # more values for `_meta`
-    timeout: float | timedelta | None  # maximum duration of a call in seconds. Defaults to `ServerLimits.call_timeout`
-    max_concurrency: int | None  # maximum number of calls that run at the same time. None means no limit
-    run_in_thread: bool  # True by default. False runs a plain function in the event loop
-    # Exceptions whose text is sent to the caller. The text of other exceptions is masked.
+    timeout: float | timedelta | None  # maximum seconds for a call. Defaults to `ServerLimits.call_timeout`
+    max_concurrency: int | None  # maximum calls at the same time. None means no limit
+    run_in_thread: bool  # True by default. False runs a sync function in the event loop
+    # Exceptions whose message the caller sees. Messages of other exceptions are hidden.
     expose_errors: type[Exception] | Collection[type[Exception]]
-    scopes: Collection[str]  # scopes that a caller needs. All scopes are required
-    # A function that takes the principal and returns whether the principal may see and use the item.
+    scopes: Collection[str]  # scopes that a caller must have
+    # A function that takes the principal and returns whether it may see and use the item.
     visible_to: Callable[[Principal | None], bool] | None
-    enabled: bool  # True by default. False hides the item until `enable`
+    enabled: bool  # True by default. False hides the item until `enable` is called
 
 
 class ToolOptions(PromptOptions, total=False):
     """The options of `Server.tool`."""
 
-    annotations: ToolAnnotations | Mapping[str, Any] | None  # all behaviour hints of the tool in one object
-    read_only: bool | None  # whether the tool changes nothing
-    destructive: bool | None  # whether the tool may delete or overwrite something
-    idempotent: bool | None  # whether a second call with the same arguments has no further effect
-    open_world: bool | None  # whether the tool uses external systems, such as the web
-    input_schema: dict[str, Any] | None  # JSON Schema of the arguments. Built from the signature by default
-    output_schema: dict[str, Any] | None  # JSON Schema of the result. None omits the schema
+    annotations: ToolAnnotations | Mapping[str, Any] | None  # all hints about the tool in one object
+    read_only: bool | None  # True if the tool changes nothing
+    destructive: bool | None  # True if the tool may delete or overwrite something
+    idempotent: bool | None  # True if a second call with the same arguments changes nothing
+    open_world: bool | None  # True if the tool uses external systems, such as the web
+    input_schema: dict[str, Any] | None  # JSON Schema of the arguments. Defaults to a schema from the signature
+    output_schema: dict[str, Any] | None  # JSON Schema of the result. None means no schema
 
 
 class ResourceOptions(PromptOptions, total=False):
-    """The options of `Server.resource`. A template has no size."""
+    """The options of `Server.resource`. Templates have no size."""
 
     mime_type: str | None  # the MIME type of the contents
-    size: int | None  # the size of the contents in bytes, or None if unknown
-    annotations: Annotations | None  # annotations such as audience and priority
+    size: int | None  # size in bytes, or None if unknown
+    annotations: Annotations | None  # metadata such as audience and priority
     cache_hint: CacheHint | None  # how long clients may cache the contents
 
 
@@ -107,14 +107,14 @@ _EXPECTED_TYPES: Final[dict[str, tuple[Any, str]]] = {
 
 
 def check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the options of a tool, a resource or a prompt, and return them with normalized values.
+    """Check the options of a tool, resource or prompt, and return them in a normalized form.
 
     Raises:
         TypeError: an option is unknown or has the wrong type. The message suggests a similar option.
     """
     allowed = _OPTIONS_BY_KIND[kind].__annotations__
     if unknown := [name for name in options if name not in allowed]:
-        from dovetail.server.parameters.argument_errors import format_names  # imported only for the error
+        from dovetail.server.parameters.argument_errors import format_names  # only needed for the error
 
         hint = _HINT_BY_OPTION.get((kind, unknown[0]), "")
         raise TypeError(f"a {kind} has no option {format_names(unknown, allowed)}{hint}")
@@ -138,7 +138,7 @@ def check_icons(icons: Any) -> None:
 
 
 def warn_tool_name(name: str) -> None:
-    """Warn if clients may reject the name of a tool. spec: tools#tool-names"""
+    """Warn if some clients would reject the name of a tool. spec: tools#tool-names"""
     folded = name.translate({ord(char): "a" for char in "_-."})
     if len(name) > _MAX_TOOL_NAME_CHARS or not (folded.isascii() and folded.isalnum()):
         log.warning(
@@ -155,17 +155,17 @@ def check_type(option: str, value: Any, type_: type | tuple[type, ...], expected
 
 
 def build_meta(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:
-    """Build the `_meta` of a declaration from the author's values, the tags and the version."""
+    """Build the `_meta` of an item from the author's values, the tags and the version."""
     if isinstance(tags, str):
-        raise TypeError(f"tags must be a list: use tags=[{tags!r}]")
+        raise TypeError(f"tags must be a list. Write tags=[{tags!r}]")
     item_meta = {TAGS_META_KEY: sorted(tags)} if tags else {}
     item_meta |= {VERSION_META_KEY: version} if version is not None else {}
     return item_meta | dict(meta or {}) or None
 
 
 def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations | None:
-    """Build the annotations of a tool from a ToolAnnotations and the keyword flags. Raise ValueError if a flag
-    contradicts the ToolAnnotations.
+    """Build the annotations of a tool from ToolAnnotations and the options such as `read_only`. Raise ValueError if
+    they contradict each other.
 
     A mapping uses the names of the specification: `{"readOnlyHint": True}`.
     """

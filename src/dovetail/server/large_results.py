@@ -28,13 +28,13 @@ RESULT_URI_TEMPLATE: Final = "results://{key}"
 
 
 class LargeResultSettings(Struct, frozen=True, kw_only=True):
-    """Which parts of a tool's result stay on the server, and for how long clients can read them."""
+    """When large results are stored on the server instead of sent, and for how long."""
 
-    max_text_chars: int = 50_000  # longer texts stay on the server
-    max_base64_chars: int = 1_000_000  # larger images, audio and files stay on the server
-    preview_chars: int = 1_000  # characters of a stored text that are sent with the link
-    ttl: float = 900.0  # seconds until a stored part expires
-    max_stored_chars: int = 64_000_000  # maximum size of all stored parts. The oldest parts are removed first
+    max_text_chars: int = 50_000  # longer texts are stored on the server
+    max_base64_chars: int = 1_000_000  # larger images, audio and files are stored on the server
+    preview_chars: int = 1_000  # how much of a stored text is sent with the link
+    ttl: float = 900.0  # seconds until a stored result is deleted
+    max_stored_chars: int = 64_000_000  # maximum size of all stored results. The oldest are deleted first
 
 
 class StoredResult(Struct, frozen=True):
@@ -47,7 +47,7 @@ class StoredResult(Struct, frozen=True):
 
 
 class ResultStore:
-    """The stored blocks of one server."""
+    """Stores large results of one server."""
 
     def __init__(self, settings: LargeResultSettings) -> None:
         self._settings = settings
@@ -55,7 +55,7 @@ class ResultStore:
         self._total_chars = 0
 
     def store_large_parts(self, result: Result, owner: Principal | None, *, has_output_schema: bool) -> Result:
-        """Return the result with its large blocks replaced by links. Only the owner can read the blocks.
+        """Store the large blocks of a result, and put links in their place. Only the owner can read them.
 
         If the tool has an output schema, the structured content is still sent in full, and only the text becomes a
         link.
@@ -70,9 +70,7 @@ class ResultStore:
         )
 
     def fetch(self, key: str, ctx: Context) -> ResourceContents:
-        """Return the stored block of a key. Raise ResourceNotFound if the block has expired or belongs to another
-        caller.
-        """
+        """Return a stored block. Raise ResourceNotFound if it has expired or belongs to another caller."""
         self._evict()
         entry = self._entries.get(key)
         if entry is None or entry.owner != ctx.principal:

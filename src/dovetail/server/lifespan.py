@@ -32,13 +32,13 @@ Lifespan = Callable[..., AbstractAsyncContextManager[object]]
 _START_FAILURE_ATTRIBUTE: Final = "_dovetail_start_failure"
 _MASKED_MESSAGE: Final = "The server could not start. See its log for the reason"
 _YIELD_PROBLEMS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
-# contextlib decorators return functions that share one code object, so the code object identifies the decorator.
+# All functions decorated with contextmanager share this code object.
 _CONTEXTMANAGER_CODE: Final = cast("Any", contextmanager)(lambda: iter(())).__code__
 _ASYNCCONTEXTMANAGER_CODE: Final = cast("Any", asynccontextmanager)(lambda: iter(())).__code__
 
 
 def _is_sync_manager(function: Any) -> bool:
-    """Return whether a function creates a synchronous context manager."""
+    """Return whether a function creates a context manager that is not async."""
     return inspect.isgeneratorfunction(function) or getattr(function, "__code__", None) is _CONTEXTMANAGER_CODE
 
 
@@ -46,8 +46,7 @@ _UNSUPPORTED_CHECKS: Final = (inspect.isasyncgenfunction, inspect.iscoroutinefun
 
 
 def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
-    """Convert the `lifespan=` option to a function without parameters. A lifespan function with one parameter gets the
-    server.
+    """Convert `lifespan=` to a function without parameters. If the user's function has a parameter, it gets the server.
 
     Raises:
         TypeError: the value is not a valid lifespan.
@@ -62,7 +61,7 @@ def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
     if getattr(lifespan, "__code__", None) is _ASYNCCONTEXTMANAGER_CODE and inspect.iscoroutinefunction(
         inspect.unwrap(lifespan)
     ):
-        raise TypeError(f"the lifespan {_describe_lifespan(lifespan)} must yield exactly once, but it has no yield")
+        raise TypeError(f"the lifespan {_describe_lifespan(lifespan)} must yield exactly once, but does not yield")
     try:
         signature = inspect.signature(lifespan)
     except ValueError:  # some built-in functions have no signature
@@ -73,16 +72,16 @@ def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
         except TypeError:
             continue
         return cast("Lifespan", functools.partial(lifespan, *arguments) if arguments else lifespan)
-    raise TypeError("a lifespan must take no argument, or one for the server")
+    raise TypeError("the lifespan function must take no argument, or one argument for the server")
 
 
 class LifespanRun:
-    """One run of a lifespan, from its start to its end."""
+    """One run of a lifespan, from start to end."""
 
     def __init__(self, lifespan: Lifespan, name: str) -> None:
         self.value: Any = None
         self.is_open = False
-        self.failure: BaseException | None = None  # the exception that the startup raised, or None
+        self.failure: BaseException | None = None  # the exception during startup, or None
         self._name = name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
@@ -102,7 +101,7 @@ class LifespanRun:
                 self._ready.set_result(None)
                 await self._exit_event.wait()
         except asyncio.CancelledError as exc:
-            # The event loop ends, or the server stops before the lifespan has started.
+            # The server stops before the lifespan has started.
             if not self._ready.done():
                 self.failure = exc
             raise
@@ -120,11 +119,11 @@ class LifespanRun:
 
     @property
     def is_starting(self) -> bool:
-        """Return whether the lifespan has not started yet."""
+        """Return whether the lifespan is still starting."""
         return not self._ready.done()
 
     async def wait_until_ready(self) -> None:
-        """Wait until the lifespan has started. If the startup failed, raise the exception of the author's function."""
+        """Wait until the lifespan has started. If that failed, raise the exception of the user's function."""
         await asyncio.shield(self._ready)
         if isinstance(self.failure, asyncio.CancelledError):
             raise ServerBusy("The server is shutting down")
@@ -132,7 +131,7 @@ class LifespanRun:
             raise _trim_traceback(self.failure)
 
     def end(self) -> None:
-        """Signal the lifespan to end, without waiting."""
+        """Tell the lifespan to end, without waiting."""
         self._exit_event.set()
         if not self._ready.done():
             self._task.cancel()
@@ -144,7 +143,7 @@ class LifespanRun:
 
 
 class _StartFailure:
-    """Marks an exception that a lifespan raised during startup."""
+    """Marks an exception that was raised while a lifespan started."""
 
     __slots__ = ("is_logged", "traceback")
 
@@ -154,9 +153,7 @@ class _StartFailure:
 
 
 def log_start_failure(name: str, exc: BaseException) -> InternalError:
-    """Log the exception of a lifespan that could not start. Log each exception once. Return an error without the
-    reason, for callers.
-    """
+    """Log why a lifespan could not start, once per exception. Return an error without details for callers."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     if failure is None or not failure.is_logged:
         log.error("the lifespan of %s failed during startup\n%s", name, format_traceback(_trim_traceback(exc)))
@@ -166,22 +163,22 @@ def log_start_failure(name: str, exc: BaseException) -> InternalError:
 
 
 def print_failure(exc: BaseException) -> bool:
-    """Print the author's part of the traceback and return True if a lifespan raised the exception during startup."""
+    """If a lifespan failed to start, print its traceback and return True. Frames of dovetail are left out."""
     if not hasattr(exc, _START_FAILURE_ATTRIBUTE):
         return False
-    # Use a single write, because several failing workers may share a terminal.
+    # Write everything at once, because several workers may share a terminal.
     sys.stderr.write("".join(traceback.format_exception(_trim_traceback(exc))))
     return True
 
 
 def _trim_traceback(exc: BaseException) -> BaseException:
-    """Return the exception. If a lifespan raised it during startup, keep only the author's part of its traceback."""
+    """Remove dovetail's frames from the traceback, if the lifespan failed to start."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     return exc if failure is None else exc.with_traceback(failure.traceback)
 
 
 def _get_author_traceback(exc: BaseException) -> TracebackType | None:
-    """Return the traceback without the leading frames of this module and contextlib."""
+    """Return the traceback without the first frames, which belong to dovetail and contextlib."""
     frame = exc.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
         frame = frame.tb_next
@@ -189,7 +186,7 @@ def _get_author_traceback(exc: BaseException) -> TracebackType | None:
 
 
 def _explain_yield_error(exc: BaseException, lifespan: Lifespan) -> BaseException:
-    """Return the exception, or a clearer exception if the lifespan function does not yield exactly once."""
+    """Return a clearer exception if the lifespan does not yield exactly once. Otherwise return the exception."""
     problem = _YIELD_PROBLEMS.get(str(exc)) if isinstance(exc, RuntimeError) else None
     if problem is None:
         return exc
@@ -205,7 +202,7 @@ def _describe_lifespan(lifespan: Any) -> str:
 
 
 class LoopState:
-    """The state of a server in one event loop, from the first use of the server in that loop until it stops."""
+    """The state of a server in one event loop, from its first use until it stops."""
 
     __slots__ = (
         "calls_by_origin",
@@ -224,12 +221,12 @@ class LoopState:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.running_exchanges: set[IncomingExchange] = set()
-        self.calls_by_origin: Counter[str] = Counter()  # number of running calls by caller
+        self.calls_by_origin: Counter[str] = Counter()  # by caller, the number of running calls
         self.subscriptions_by_origin: Counter[str] = Counter()
         self.change_streams: set[ChangeStream] = set()
-        self.starter = EagerTaskStarter()  # starts the tasks that send change notices
+        self.starter = EagerTaskStarter()  # starts tasks that send change notifications
         self.is_sweeping = False
-        self.users: set[object] = set()  # users that have started the server and not stopped it
+        self.users: set[object] = set()  # everything that started the server and has not stopped it
         self.lifespan_run: LifespanRun | None = None
         self.is_closing = False
         self.closed_event = asyncio.Event()

@@ -18,22 +18,22 @@ from dovetail.wire.codec import encode
 
 log = logging.getLogger("dovetail")
 
-# Estimated for English and JSON. Each model provider counts tokens differently.
+# An estimate for English text and JSON. Each model counts tokens differently.
 _BYTES_PER_TOKEN: Final = 4
 
 
 class LintIssue(Struct, frozen=True):
     """A problem with a tool."""
 
-    rule: str  # a schema profile, "protocol" or "description"
-    message: str  # a description of the problem
+    rule: str  # the name of a schema profile, "protocol" or "description"
+    message: str  # what is wrong with the tool
 
 
 class LintReport(Struct, frozen=True):
     """The problems of one tool."""
 
     name: str  # the name of the tool
-    tokens: int  # an estimate of the tokens in the definition
+    tokens: int  # estimated tokens of the definition
     issues: list[LintIssue]  # all problems of the tool
 
 
@@ -43,7 +43,7 @@ def is_length_issue(issue: LintIssue) -> bool:
 
 
 def log_issues(tool: Tool) -> None:
-    """Log the problems of a tool at registration."""
+    """Log the problems of a tool when it is registered."""
     tool_report = lint_tool(tool)
     if tool_report.issues:
         texts = "; ".join(f"{issue.rule}: {issue.message}" for issue in tool_report.issues)
@@ -51,15 +51,15 @@ def log_issues(tool: Tool) -> None:
 
 
 def lint_tool(tool: Tool, profiles: Sequence[str] = ()) -> LintReport:
-    """Check a tool against some profiles. The default profiles are those of hosts that pass schemas on unchanged."""
+    """Check a tool against schema profiles. By default, use those of hosts that send schemas without changes."""
     tool_report = lint_declaration(tool.declaration, profiles or UNMODIFIED_RULE_SETS)
     return LintReport(tool_report.name, tool_report.tokens, [*tool_report.issues, *_check_docstring(tool)])
 
 
 def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintReport:
-    """Check the published definition of a tool against some profiles. The tool may belong to any server."""
+    """Check the definition of any tool against schema profiles."""
     if unknown := [profile for profile in profiles if profile not in PROVIDER_RULES]:
-        raise ValueError(f"unknown profile {', '.join(unknown)}. Choose from {', '.join(PROVIDER_RULES)}")
+        raise ValueError(f"unknown schema profile {', '.join(unknown)}. Choose from {', '.join(PROVIDER_RULES)}")
     published = {
         "name": declaration.name,
         "description": declaration.description or "",

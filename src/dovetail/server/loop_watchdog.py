@@ -49,12 +49,12 @@ class LoopWatchdog:
 
     @property
     def last_turn(self) -> float:
-        """Return when the loop last made progress, as a value of `time.monotonic`."""
+        """Return when the event loop last ran, as a `time.monotonic` value."""
         return self._last_tick_at
 
     def start(self, input_fd: int | None = None) -> None:
-        """Watch the running loop. If `input_fd` hangs up while the loop is blocked, end the process, because the
-        client is gone.
+        """Watch the running event loop. If `input_fd` is closed while the loop is blocked, the client is gone, so end
+        the process.
         """
         self._loop = asyncio.get_running_loop()
         self._input_fd = input_fd
@@ -67,7 +67,7 @@ class LoopWatchdog:
         self._stopped.set()
 
     def exit_within(self, seconds: float, exit_code: int) -> None:
-        """End the process within this time, even if the loop is blocked. Safe to call from a signal handler."""
+        """End the process within this time, even if the event loop is blocked. Signal handlers may call this."""
         exit_at = time.monotonic() + seconds
         if self._exit_at is None or exit_at < self._exit_at:
             self._exit_at, self._exit_code = exit_at, exit_code
@@ -97,7 +97,7 @@ class LoopWatchdog:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Return whether the other end of a pipe or terminal is gone, or the descriptor is closed."""
+    """Return whether the other end of a pipe or terminal is gone, or the file descriptor is closed."""
     if not hasattr(select, "poll"):
         return False
     poll = select.poll()

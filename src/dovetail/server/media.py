@@ -47,7 +47,7 @@ _TEXT_MIME_TYPES: Final = (
 
 
 class Image:
-    """An image, from bytes or from a file. Its type is detected from the file name or the first bytes.
+    """An image, from bytes or a file. Its type is detected from the file name or the first bytes.
 
     Args:
         source: The bytes, or the path of a file.
@@ -71,7 +71,7 @@ class Image:
 
 
 class Audio:
-    """Audio, from bytes or from a file. Its type is detected from the file name or the first bytes.
+    """Audio, from bytes or a file. Its type is detected from the file name or the first bytes.
 
     Args:
         source: The bytes, or the path of a file.
@@ -95,7 +95,7 @@ class Audio:
 
 
 class File:
-    """A file with its full contents, from bytes or from a path. Clients see its name, but not its directory.
+    """A file with its contents, from bytes or a path. Clients see its name, but not its directory.
 
     Args:
         source: The bytes, or the path of a file.
@@ -125,7 +125,7 @@ class File:
 
 
 def build_block(media: "Image | Audio | File") -> ContentBlock:
-    """Convert an image, audio or a file to a content block."""
+    """Convert an image, audio or file to a content block."""
     if isinstance(media, File):
         contents = build_file_contents(media, media.uri)
         return EmbeddedResource(resource=contents, annotations=media.annotations, meta=media.meta)
@@ -136,7 +136,7 @@ def build_block(media: "Image | Audio | File") -> ContentBlock:
 
 
 def build_file_contents(file: File, uri: str, mime_type: str | None = None) -> ResourceContents:
-    """Convert a file to resource contents. The contents are text if the MIME type is textual."""
+    """Convert a file to resource contents. A file with a text MIME type becomes text."""
     content_type = mime_type or file.mime_type
     text = _decode_text(file.data, content_type)
     if text is not None:
@@ -148,7 +148,7 @@ MEDIA_TYPES: Final = (Image, Audio, File)
 
 
 def is_media_type(type_: Any) -> bool:
-    """Return whether values of a type can be converted to media content."""
+    """Return whether values of this type can become images, audio or files."""
     if not isinstance(type_, type):
         return False
     return (
@@ -161,7 +161,7 @@ def is_media_type(type_: Any) -> bool:
 
 
 def to_media(value: Any) -> Image | Audio | File | None:
-    """Convert a path, bytes, or an image or plot of a known library. Return None for other values."""
+    """Convert a path, bytes, or an image or plot of a known library to media. Return None for other values."""
     if isinstance(value, MEDIA_TYPES):
         return value
     if isinstance(value, BYTES_TYPES):
@@ -180,7 +180,7 @@ def to_media(value: Any) -> Image | Audio | File | None:
 
 
 def _file_uri(name: str) -> str:
-    # These imports are slow, and few servers need them.
+    # Import these here, because they are slow to import and few servers need them.
     from pathlib import PurePath
     from urllib.parse import quote
 
@@ -217,7 +217,7 @@ def _guess_mime_type(data: bytes, name: str) -> str | None:
     if data.startswith(b"RIFF"):
         mime_type = _RIFF_MIME_TYPES.get(data[8:12])
     if mime_type is None and name:
-        import mimetypes  # imported only for files with a name
+        import mimetypes  # only needed for files with a name
 
         mime_type = mimetypes.guess_type(name)[0]
     return mime_type

@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 ResultFactory = Callable[..., Result]
 
-# Total size of the cached pages. The oldest pages are removed first.
+# Total size of the cached pages. The oldest are removed first.
 _MAX_CACHE_BYTES = 16 * 2**20
-_KEY_OVERHEAD_BYTES = 1024  # estimated memory for the cache key of one page
+_KEY_OVERHEAD_BYTES = 1024  # estimated memory for a cache key
 
 
 class CachedPages:
-    """The pages and snapshots of one state of the registry and its rules."""
+    """The cached pages until the next change of the registry or its rules."""
 
     def __init__(self) -> None:
-        self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}  # which callers see which items, by kind
+        self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}  # by kind, which callers see which items
         self.pages: dict[Hashable, bytes] = {}
         self._total_bytes = 0
         self._lock = Lock()
 
     def put(self, key: Hashable, page: bytes) -> None:
-        """Cache a page. If the cache is too large, remove the oldest pages, but never the last one."""
+        """Cache a page. If the cache is too large, remove the oldest pages."""
         with self._lock:
             if key not in self.pages:
                 self.pages[key] = page
@@ -46,18 +46,18 @@ class CachedPages:
 
 
 class PageCache:
-    """The encoded pages of one server's lists."""
+    """Caches the encoded pages of a server's lists."""
 
     def __init__(self, page_size: int | None, max_cursor_bytes: int) -> None:
         if page_size is not None and page_size < 1:
             raise ValueError("page_size must be at least 1")
         self._page_size = page_size
         self._max_cursor_bytes = max_cursor_bytes
-        # Read `current` before the registry, so that a page with old items is never cached after a change.
+        # Read `current` before the registry, so that outdated items are never cached after a change.
         self.current = CachedPages()
 
     def clear(self) -> None:
-        """Drop all pages, because a list has changed."""
+        """Remove all pages, because a list has changed."""
         self.current = CachedPages()
 
     def get_page(
@@ -71,7 +71,7 @@ class PageCache:
         variant: Hashable = None,
         hidden: Collection[str] = (),
     ) -> bytes:
-        """Return the requested page, encoded for the client's protocol version. Callers with the same `variant` see the
+        """Return a page of a list, encoded for the client's protocol version. Callers with the same `variant` see the
         same items.
         """
         cursor = convert(exchange.params, PaginatedParams).cursor
@@ -94,7 +94,7 @@ class PageCache:
         result_type: ResultFactory,
         cache_hint: CacheHint,
     ) -> Result:
-        """Return the requested page of a list that was built for one exchange."""
+        """Return a page of a list that is different for each caller."""
         cursor = convert(exchange.params, PaginatedParams).cursor
         return self._build_page(exchange.method, cursor, items, field, result_type, cache_hint)
 
@@ -117,7 +117,7 @@ class PageCache:
         )
 
     def _find_start(self, method: str, cursor: str | None, names: list[str]) -> int:
-        """Return the index after the item that the cursor identifies. spec: pagination#error-handling"""
+        """Return the index after the item in the cursor. spec: pagination#error-handling"""
         if cursor is None:
             return 0
         if len(cursor) <= self._max_cursor_bytes:
@@ -125,7 +125,7 @@ class PageCache:
                 raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
             except (binascii.Error, ValueError):
                 raw = b""
-            if base64.urlsafe_b64encode(raw).decode("ascii") == cursor:  # accept only the canonical encoding
+            if base64.urlsafe_b64encode(raw).decode("ascii") == cursor:  # accept only one spelling of each cursor
                 for index, name in enumerate(names):
                     if encode([method, name]) == raw:
                         return index + 1

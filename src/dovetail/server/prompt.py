@@ -30,7 +30,7 @@ class Prompt:
         enabled: bool = True,
         **run_options: Unpack[RunOptions],
     ) -> None:
-        # Prompt arguments are strings on the wire. `lax` converts them to the annotated types.
+        # Prompt arguments are sent as strings. `lax` converts them to the annotated types.
         self.signature, self.runner = compile_function(function, lax=True, **run_options)
         self.declaration = wire.Prompt(
             name=name or get_function_name(function),
@@ -58,7 +58,7 @@ class Prompt:
 
 
 def _describe_argument(schema: dict[str, Any]) -> str | None:
-    """Return the description of an argument. A list or object gets a note about its JSON format."""
+    """Return the description of an argument. Lists and objects get a note about JSON."""
     description: str | None = schema.get("description")
     type_names = {alternative.get("type") for alternative in schema.get("anyOf", [schema])}
     if type_names.isdisjoint(("array", "object")) or "string" in type_names:

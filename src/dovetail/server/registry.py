@@ -28,7 +28,7 @@ from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import is_reserved, is_valid_key
 
-if TYPE_CHECKING:  # for type checkers only, because few servers need these modules
+if TYPE_CHECKING:  # Only type checkers import these, because few servers need them.
     from dovetail.protocol.mountable import ItemKind
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
@@ -45,18 +45,18 @@ class MountedNames(Protocol):
     """The names of the items mounted on a server."""
 
     def list_names(self) -> list[str] | None:
-        """Return the names and URIs of all mounted items, or None if some are on a remote server."""
+        """Return the names and URIs of all mounted items. Return None if a mounted server is remote."""
         ...
 
     def may_have_item(self, name: str) -> bool:
-        """Return whether a mounted server may have a name or URI. A remote server may have any name that begins with
-        its prefix.
+        """Return whether a mounted server may have a name or URI. A remote server may have every name
+        with its prefix.
         """
         ...
 
 
 class Registry:
-    """The tools, resources, templates, prompts and completers of one server."""
+    """The tools, resources, templates, prompts and completion functions of one server."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class Registry:
         lint: bool,
         show_locked: bool,
     ) -> None:
-        self.subscriptions = Subscriptions()  # the receivers of change notifications
-        self.mounted_names: MountedNames | None = None  # None until the first mount
+        self.subscriptions = Subscriptions()  # who receives change notifications
+        self.mounted_names: MountedNames | None = None  # None until a server is mounted
         self._server_name = name
-        self._lock = RLock()  # protects changes of the items. Reading needs no lock
+        self._lock = RLock()  # protects changes. Reading needs no lock
         self._page_cache = page_cache
         self.declared_capabilities = _check_capabilities(capabilities)
         # The enabled items. A change replaces the dict, so that running requests keep the old one.
@@ -81,16 +81,16 @@ class Registry:
         self.templates: dict[str, ResourceTemplate] = {}
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
         self.prompts: dict[str, Prompt] = {}
-        # All items in the order of registration, including disabled items.
+        # All items in the order of registration, also disabled ones.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_BY_KIND}
-        # Mounted items with one of these tags are not listed and cannot be called.
+        # Mounted items with one of these tags cannot be listed or called.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
         self.completers: dict[tuple[str, str], Completer] = {}
         self._profile: SchemaProfile | None = _check_profile(schema_profile)
         self._is_lint_enabled = lint
         self._show_locked = show_locked
-        self.access_rules: AccessRules | None = None  # None while all items are open to all callers
+        self.access_rules: AccessRules | None = None  # None if all callers may use all items
         self.result_store = None if large_results is None else self._make_result_store(large_results)
 
     # Methods that add and remove items
@@ -141,7 +141,7 @@ class Registry:
         items = self._registered["prompt"] | self._registered["resource template"]
         if ref not in items:
             raise ValueError(
-                f"unknown prompt or template {format_names([ref], items)}. Register it before its completions"
+                f"unknown prompt or template {format_names([ref], items)}. Register it before its completion function"
             )
         names = items[ref].signature.parameters
         if argument not in names:
@@ -155,9 +155,7 @@ class Registry:
         scopes: Collection[str],
         visible_to: "Predicate | None",
     ) -> None:
-        """Add an access rule for items by name, URI or tag. The rule also applies to items that are registered or
-        mounted later.
-        """
+        """Add an access rule for items by name, URI or tag. It also applies to items added or mounted later."""
         from dovetail.server.access_rules import build_access_rule
 
         if not (names or tags) or not (scopes or visible_to):
@@ -180,9 +178,7 @@ class Registry:
         self.notify_all_lists_changed()
 
     def warn_unused_rules(self) -> None:
-        """Warn once of access rules that match no item. If a remote server is mounted, the check runs after that
-        server's first list.
-        """
+        """Warn about access rules that match no item. With a remote server, this happens after its first list."""
         if self.access_rules is None or not self.access_rules.has_unchecked_names:
             return
         mounted_names = [] if self.mounted_names is None else self.mounted_names.list_names()
@@ -218,15 +214,15 @@ class Registry:
             self.notify_all_lists_changed()
 
     def list_names(self) -> list[str]:
-        """Return the names and URIs of all items, including disabled items."""
+        """Return the names and URIs of all items, also disabled ones."""
         return [name for items in self._registered.values() for name in items]
 
     def list_registered(self, kind: "ItemKind") -> dict[str, Any]:
-        """Return the declarations of all items of a kind by name or URI, including disabled and hidden items."""
+        """Return the definitions of all items of a kind by name or URI, also disabled and hidden ones."""
         return {name: item.declaration for name, item in self._registered[kind].copy().items()}
 
     def _select_items(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
-        """Yield the kind, the name or URI, and the item for each item with one of these names or tags."""
+        """Yield the kind, name and item for each item with one of these names or tags."""
         _check_tags(tags)
         for kind, items in self._registered.items():
             for name, item in items.items():
@@ -264,7 +260,7 @@ class Registry:
         self.notify_list_changed(_LIST_BY_KIND[kind])
 
     def ensure_access_rules(self) -> "AccessRules":
-        """Return the access rules. Create them if necessary. Requests check the access rules from then on."""
+        """Return the access rules, and create them if needed. From then on, requests are checked."""
         from dovetail.server.access_rules import AccessRules
 
         if self.access_rules is None:
@@ -281,7 +277,7 @@ class Registry:
             del self._registered[kind][name]
             self._refresh_enabled(kind)
             if self.access_rules is not None:
-                # Remove the rule last, so that no item is available without its rule.
+                # Remove the rule last, so that the item is never available without it.
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(_LIST_BY_KIND[kind])
 
@@ -315,26 +311,26 @@ class Registry:
     # Methods that send change notifications. Any task or thread may call them.
 
     def notify_list_changed(self, list_name: str) -> None:
-        """Publish that the list of "tools", "resources" or "prompts" has changed."""
+        """Tell listeners that the list of "tools", "resources" or "prompts" has changed."""
         self._page_cache.clear()
         self.subscriptions.publish(subscription_filter.LIST_CHANGED_METHODS[list_name])
 
     def notify_all_lists_changed(self) -> None:
-        """Publish that all lists have changed."""
+        """Tell listeners that all lists have changed."""
         for list_name in _LIST_NAMES:
             self.notify_list_changed(list_name)
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Publish that the contents of a resource have changed."""
+        """Tell listeners that the contents of a resource have changed."""
         self.subscriptions.publish(subscription_filter.RESOURCE_UPDATED, uri)
 
     def on_mounted_change(self, method: str, uri: str | None) -> None:
-        """Publish a change of a mounted server."""
+        """Tell listeners about a change of a mounted server."""
         self._page_cache.clear()
         self.subscriptions.publish(method, uri)
 
     def lint(self, *profiles: str) -> "list[LintReport]":
-        """Return a report for each enabled tool."""
+        """Return the problems of each enabled tool."""
         from dovetail.server.lint import lint_tool
 
         return [lint_tool(tool, profiles) for tool in self.tools.values()]
@@ -342,7 +338,7 @@ class Registry:
     # Methods that return capabilities
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of the items and of `capabilities=`, without mounted servers."""
+        """Return the capabilities of this server, without mounted servers."""
         declared = self.declared_capabilities
         return replace(
             declared,
@@ -361,7 +357,7 @@ class Registry:
 
 
 def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[AccessRule | None, dict[str, Any]]":
-    """Return the access rule in the options, or None, and the other options."""
+    """Split options into the access rule, or None, and all others."""
     item_options = check_options(kind, options)
     for key in _check_meta_keys(item_options.get("meta")) or ():
         if is_reserved(key):
@@ -376,15 +372,15 @@ def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[Acces
 
 def _check_tags(tags: Collection[str]) -> None:
     if isinstance(tags, str):
-        raise TypeError(f"tags must be a list: use tags=[{tags!r}]")
+        raise TypeError(f"tags must be a list. Write tags=[{tags!r}]")
 
 
 def _check_declaration(declaration: WireStruct) -> None:
-    """Raise TypeError for a malformed declaration, because clients would reject the whole list."""
+    """Raise TypeError for an invalid definition, because clients would reject the whole list."""
     try:
         convert(to_plain(declaration), type(declaration), label="declaration")
     except (InvalidParams, TypeError) as exc:
-        raise TypeError(f"invalid declaration of {getattr(declaration, 'name', 'an item')!r}: {exc}") from None
+        raise TypeError(f"invalid definition of {getattr(declaration, 'name', 'an item')!r}: {exc}") from None
 
 
 def _check_profile(profile: "SchemaProfile | None") -> "SchemaProfile | None":
@@ -409,5 +405,5 @@ def _check_capabilities(capabilities: ServerCapabilities | None) -> ServerCapabi
 def _check_meta_keys(meta: dict[str, Any] | None) -> dict[str, Any] | None:
     for key in meta or {}:
         if not is_valid_key(key):
-            raise ValueError(f"invalid _meta key {key!r}: use [prefix/]name")
+            raise ValueError(f"invalid _meta key {key!r}: a key must be 'name' or 'prefix/name'")
     return meta

@@ -40,19 +40,19 @@ _SOURCE_SUFFIXES: Final = (".py", ".js", ".mjs", ".ts", ".json", ".toml", ".yaml
 _LISTEN_METHOD: Final = "subscriptions/listen"
 _ACKNOWLEDGED_METHOD: Final = "notifications/subscriptions/acknowledged"
 _LIST_KINDS: Final = ("tools", "resources", "prompts")
-_REQUEST_TIMEOUT_S: Final = 0.5  # seconds to read a request while no child runs
+_REQUEST_TIMEOUT_S: Final = 0.5  # how long to read a request while no child is running
 _STOPPED_MESSAGE: Final = "The server stopped. See stderr for the error. The server starts again when a file changes."
 
 
 def is_child() -> bool:
-    """Return whether this process is the child that serves."""
+    """Return whether this is the child process that serves."""
     return CHILD_ENV_VAR in os.environ
 
 
 def _get_own_command() -> list[str]:
     argv = sys.orig_argv
     if not hasattr(sys.modules["__main__"], "__file__"):
-        raise ValueError("reload=True requires a program in a file. It cannot restart an interactive session")
+        raise ValueError("reload=True requires a program in a file. An interactive session cannot be restarted")
     return [sys.executable, *argv[1:]]
 
 
@@ -84,7 +84,7 @@ class SourceFiles:
                     yield file, os.stat(file).st_mtime
 
     def find_changed(self) -> list[str]:
-        """Return the files that changed since the last call, and remove their bytecode."""
+        """Return the files that changed since the last call, and delete their bytecode."""
         mtimes = dict(self._scan())
         old_mtimes, self._mtimes = self._mtimes, mtimes
         changed_files = sorted(
@@ -96,23 +96,21 @@ class SourceFiles:
 
 
 def _remove_bytecode(file: str) -> None:
-    """Remove the bytecode of a file. Python compares only the size and the time in full seconds, so it may use outdated
-    bytecode.
-    """
+    """Delete the bytecode of a file. Python only compares size and seconds, so it could use outdated bytecode."""
     if file.endswith(".py"):
         with contextlib.suppress(OSError, NotImplementedError):
             os.unlink(importlib.util.cache_from_source(file))
 
 
 def _build_child_env() -> dict[str, str]:
-    """Return the environment of a child. Children write no bytecode, because the next child could use it after a quick
+    """Return the environment for a child process. It writes no bytecode, because that could be outdated after a quick
     change.
     """
     return os.environ | {CHILD_ENV_VAR: "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _scan_path(root: str) -> Iterator[tuple[str, float]]:
-    """Yield the source files of a folder with their modification times. If `root` is a file, yield only that file."""
+    """Yield the source files in a folder with their modification times. `root` may also be one file."""
     if not os.path.isdir(root):
         with contextlib.suppress(OSError):
             yield root, os.stat(root).st_mtime
@@ -144,7 +142,7 @@ def _format_names(files: list[str]) -> str:
 def supervise(
     listener: Any = None, command: Sequence[str] | None = None, files: SourceFiles | None = None, **options: Any
 ) -> None:
-    """Run a command, or this program, as a child until a signal arrives. Each child inherits the listener.
+    """Run a command, or this program, as a child process until a signal arrives. Restarted children inherit the socket.
 
     Args:
         options: `env` with additional variables for the child, and `cwd`.
@@ -174,7 +172,7 @@ def supervise(
 
 
 def _reject_connections(listener: socket.socket) -> None:
-    """Accept connections while no child runs and respond with an error, so that clients do not wait forever."""
+    """Answer connections with an error while no child is running, so that clients do not wait forever."""
     deadline = time.monotonic() + _POLL_INTERVAL_S
     while (remaining := deadline - time.monotonic()) > 0 and select.select([listener], [], [], remaining)[0]:
         with contextlib.suppress(OSError):
@@ -184,7 +182,7 @@ def _reject_connections(listener: socket.socket) -> None:
                 connection.recv(65536)
                 connection.sendall(_build_unavailable_response())
                 connection.shutdown(socket.SHUT_WR)
-                # Read until the client closes. If data is unread at the close, the client may lose the response.
+                # Read until the client closes. Otherwise the client may lose the response.
                 while connection.recv(65536):
                     pass
 
@@ -208,7 +206,7 @@ def _stop_child(child: subprocess.Popen[bytes]) -> None:
 
 
 class _ChildOutput(asyncio.StreamReaderProtocol):
-    """The output of a child, and whether its input accepts more data."""
+    """The stdout of a child, and whether its stdin accepts more data."""
 
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
@@ -224,7 +222,7 @@ class _ChildOutput(asyncio.StreamReaderProtocol):
 
 
 def _isolate_recorder(recorder: Recorder) -> Recorder:
-    """Wrap a recorder so that its failures do not affect the messages. Print only the first failure."""
+    """Wrap a recorder so that its errors do not affect messages. Only the first error is printed."""
     failures: list[str] = []
 
     def record(to: Receiver, data: bytes, headers: Headers = ()) -> None:
@@ -239,7 +237,7 @@ def _isolate_recorder(recorder: Recorder) -> Recorder:
 
 
 class ReloadRelay:
-    """Relays messages between a client on standard streams and the current child."""
+    """Passes messages between a client on stdio and the current child process."""
 
     def __init__(
         self,
@@ -256,19 +254,20 @@ class ReloadRelay:
         self._options: dict[str, Any] = {"env": _build_child_env() | dict(env or {}), "inherit": "all", "cwd": cwd}
         self._recorder = _isolate_recorder(recorder) if recorder is not None else None
         self._write_line = write_line  # sends a line to the client
-        # Requests of the client that are sent again to each child.
+        # Requests that are sent again to each new child
         self._listen_requests: dict[str | int, dict[str, Any]] = {}
-        self._acknowledged_ids: set[str | int] = set()  # ids of listen requests that the client knows are acknowledged
+        # IDs of the listen requests that the client knows are acknowledged
+        self._acknowledged_ids: set[str | int] = set()
         self._child: ChildProcess | None = None
         self._output = _ChildOutput()
         self._is_ready = asyncio.Event()
         self._pending: dict[str | int, None] = {}
         self._initialize_request: dict[str, Any] | None = None
         self._is_initialized = False
-        # Capabilities that the first child sent to the client.
+        # The capabilities that the client got from the first child
         self._declared_capabilities: Mapping[str, Any] | None = None
-        self._settings: dict[str, dict[str, Any]] = {}  # log level and subscriptions of a handshake session
-        # Ids of requests that were sent again. The client does not get their responses.
+        self._settings: dict[str, dict[str, Any]] = {}  # log level and subscriptions of the session
+        # IDs of requests that were sent again. The client does not get their responses.
         self._replay_ids: set[str] = set()
         self._replay_count = 0
         self._read_task: asyncio.Task[None] | None = None
@@ -300,14 +299,14 @@ class ReloadRelay:
                 self._send_message({"jsonrpc": "2.0"} | notice)
 
     def _replay(self, message: dict[str, Any]) -> None:
-        """Send a request of the client again to the new child."""
+        """Send a request of the client again to a new child."""
         self._replay_count += 1
         id = f"dovetail-reload-{self._replay_count}"
         self._replay_ids.add(id)
         self._send_to_child(message | {"id": id})
 
     async def restart(self) -> None:
-        """Replace the child. If the new child does not start, requests get an error."""
+        """Replace the child. If the new one does not start, requests get an error."""
         await self.stop()
         try:
             await self.start()
@@ -348,7 +347,7 @@ class ReloadRelay:
             self._refuse(id)
 
     def _record_capabilities(self, id: str | int, message: dict[str, Any]) -> None:
-        """Store the capabilities in the response to `initialize`."""
+        """Store the capabilities from the response to `initialize`."""
         result = message.get("result")
         if (
             self._initialize_request is not None
@@ -359,7 +358,7 @@ class ReloadRelay:
             self._declared_capabilities = cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {}
 
     def _is_repeated(self, message: dict[str, Any]) -> bool:
-        """Return whether the client already got this acknowledgement from a previous child."""
+        """Return whether the client already got this acknowledgment from an earlier child."""
         id = ((message.get("params") or {}).get("_meta") or {}).get(SUBSCRIPTION_ID)
         if id in self._acknowledged_ids:
             self._acknowledged_ids.discard(id)
@@ -371,7 +370,7 @@ class ReloadRelay:
         self._send_message({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": _STOPPED_MESSAGE}})
 
     async def handle_line(self, line: bytes) -> None:
-        """Pass a line from the client to the child. Wait until a child runs."""
+        """Pass a line from the client to the child. Wait until a child is running."""
         await self._is_ready.wait()
         message = _parse_message(line)
         id = message.get("id")
@@ -390,7 +389,7 @@ class ReloadRelay:
         if self._recorder is not None:
             self._recorder("server", line, ())
         child, output, read_task = self._child, self._output, self._read_task
-        if child is None or read_task is None or read_task.done():  # no child can respond to the message
+        if child is None or read_task is None or read_task.done():  # no child can answer the message
             if request_id in self._pending:
                 self._refuse(request_id)
             return
@@ -398,7 +397,7 @@ class ReloadRelay:
         await output.writable.wait()
 
     def _record_settings(self, message: dict[str, Any]) -> None:
-        """Store the current log level and subscriptions of a handshake session."""
+        """Store the log level and subscriptions of a session."""
         uri: Any = (message.get("params") or {}).get("uri")
         match message.get("method"):
             case "logging/setLevel":
@@ -411,7 +410,7 @@ class ReloadRelay:
                 pass
 
     async def stop(self) -> None:
-        """Let the child finish its requests, then stop the child and its subprocesses."""
+        """Wait until the child has finished its requests, and stop it with its subprocesses."""
         self._is_ready.clear()
         child, read_task = self._child, self._read_task
         if child is None or read_task is None:
@@ -421,7 +420,7 @@ class ReloadRelay:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await child.wait_exited()
-        # `stop` closes the child's output, even if another process still has it open.
+        # this closes the child's output, even if another process has it open
         await child.stop()
         await asyncio.wait([read_task])
         self._child = self._read_task = None
@@ -429,7 +428,7 @@ class ReloadRelay:
 
 
 def _get_wanted_lists(message: dict[str, Any]) -> list[str]:
-    """Return the lists for which a listen request wants changes."""
+    """Return the lists whose changes a listen request wants."""
     wanted = (message.get("params") or {}).get("notifications") or {}
     return [kind for kind in _LIST_KINDS if wanted.get(f"{kind}ListChanged")]
 
@@ -450,16 +449,16 @@ async def relay_stdio(
     recorder: Recorder | None = None,
     **options: Any,
 ) -> None:
-    """Serve standard streams, with one child at a time, until the client disconnects."""
+    """Serve stdio with one child at a time, until the client disconnects."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
     pipe = await read_into(reader, source)
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        loop.add_signal_handler(signal.SIGTERM, pipe.close)  # SIGTERM has the same effect as a disconnected client
+        loop.add_signal_handler(signal.SIGTERM, pipe.close)  # SIGTERM has the same effect as a disconnect
     reload_relay = ReloadRelay(functools.partial(_write_all, sink), command, recorder, **options)
     try:
         await reload_relay.start()
-        async with asyncio.TaskGroup() as tasks:  # a failure of one task cancels the other
+        async with asyncio.TaskGroup() as tasks:  # if one task fails, the other is cancelled
             watch_task = tasks.create_task(_watch_files(reload_relay, files or SourceFiles()))
             while line := await reader.readline():
                 await reload_relay.handle_line(line)

@@ -18,7 +18,7 @@ _SCHEME_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
 
 
 class Resource:
-    """One resource with a fixed URI."""
+    """A resource with a fixed URI."""
 
     __slots__ = ("cache_hint", "declaration", "enabled", "key", "runner", "signature", "tags", "version")
 
@@ -67,7 +67,7 @@ class Resource:
 
 
 class ResourceTemplate:
-    """A template of URIs. Its variables are the function's parameters."""
+    """A group of resources with a URI template. The function has a parameter for each variable."""
 
     __slots__ = ("cache_hint", "declaration", "enabled", "runner", "signature", "tags", "template", "version")
 
@@ -89,7 +89,7 @@ class ResourceTemplate:
         enabled: bool = True,
         **run_options: Unpack[RunOptions],
     ) -> None:
-        from dovetail.server.uri_template import URITemplate  # imported only by servers with templates
+        from dovetail.server.uri_template import URITemplate  # only needed for templates
 
         _check_uri(uri)
         self.template = URITemplate(uri)
@@ -119,9 +119,7 @@ class ResourceTemplate:
 
 
 def _warn_list_variables(uri: str, list_variables: Collection[str], properties: Mapping[str, Any]) -> None:
-    """Warn if a variable is a list but its parameter is a string. The author probably wants a path with several
-    segments.
-    """
+    """Warn if a variable is a list but its parameter is a string. The author probably wants a path."""
     for name in list_variables:
         if properties.get(name, {}).get("type") == "string":
             log.warning(
@@ -132,4 +130,4 @@ def _warn_list_variables(uri: str, list_variables: Collection[str], properties: 
 
 def _check_uri(uri: str) -> None:
     if not _SCHEME_PATTERN.match(uri):
-        raise ValueError(f"invalid URI {uri!r}: it has no scheme (for example, `notes://today`)")
+        raise ValueError(f"invalid URI {uri!r}: the scheme is missing (for example, `notes://today`)")

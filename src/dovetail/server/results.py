@@ -67,19 +67,19 @@ _TYPES_WITHOUT_SCHEMA: Final = (Any, str, NoneType, list, list[Any], tuple, tupl
 
 
 class Output(Struct, frozen=True):
-    """The output schema of a tool, or None, and the function that converts return values to results."""
+    """The output schema of a tool, or None, and a function that converts return values to results."""
 
     schema: dict[str, Any] | None
     to_result: Callable[[Any], ToolResult]
 
 
 def compile_output(annotation: Any, *, where: str = "") -> Output:
-    """Build the output of a tool from its return annotation.
+    """Create the output of a tool from its return annotation.
 
     Raises:
         TypeError: the annotation has no JSON form. The message starts with `where`.
     """
-    # If a union contains complete results, the schema covers only its other members.
+    # A union may contain complete results. The schema only covers the other members.
     members = list_alternatives(annotation)
     value_types = [member for member in members if member not in _RESULT_TYPES and member is not InputRequired]
     if value_types == [str]:
@@ -108,7 +108,7 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
 
 
 def build_output(schema: dict[str, Any], validator: Any) -> Output:
-    """Build the output of a tool with a custom schema. The validator checks the results."""
+    """Create the output of a tool with a custom schema. Results are checked against it."""
 
     def to_result(value: Any) -> ToolResult:
         result = _check_result(value) if isinstance(value, _RESULT_TYPES) else _build_structured_result(*to_json(value))
@@ -117,7 +117,7 @@ def build_output(schema: dict[str, Any], validator: Any) -> Output:
                 raise ValueError("the result has no structured content, but the tool has an output schema")
             # spec: tools#output-schema
             for error in validator.iter_errors(to_json(result.structured_content)[0]):
-                # This import is free, because the module that built the validator is already loaded.
+                # This module is already loaded, because it created the validator.
                 from dovetail.server.parameters.custom_schema import format_error
 
                 raise ValueError(f"the result does not match the output schema: {format_error(error)}")
@@ -127,7 +127,7 @@ def build_output(schema: dict[str, Any], validator: Any) -> Output:
 
 
 def to_resource_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
-    """Convert the return value of a resource: text, bytes, contents, a list of these, or any value with a JSON form."""
+    """Convert the return value of a resource: text, bytes, contents, a list of these, or a value that can be JSON."""
     items = typing.cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) and value else [value]
     contents = [_to_contents(item, uri, mime_type) for item in items]
     if all(content is not None for content in contents):
@@ -149,7 +149,7 @@ def to_prompt_messages(value: Any) -> list[PromptMessage] | GetPromptResult:
 
 
 def build_failure_result(exc: MCPError) -> CallToolResult:
-    """Build an error result for the model, with a text or content blocks."""
+    """Create an error result for the model from a text or content blocks."""
     message: Any = exc.args[0] if exc.args else ""
     if isinstance(message, _BLOCK_TYPES):
         message = [message]
@@ -158,14 +158,14 @@ def build_failure_result(exc: MCPError) -> CallToolResult:
 
 
 def check_read_result(value: ReadResourceResult) -> ReadResourceResult:
-    """Return the result of a resource. Raise TypeError if the result cannot be sent."""
+    """Return the result of a resource. Raise TypeError if it cannot be sent."""
     for contents in value.contents:
         _check_block(contents)
     return value
 
 
 def _is_block_list(annotation: Any) -> bool:
-    """Return whether an annotation is a list or tuple with at least one type of content block, besides text."""
+    """Return whether an annotation is a list or tuple of content blocks, possibly with text."""
     if typing.get_origin(annotation) not in (list, tuple):
         return False
     members = [
@@ -186,25 +186,25 @@ def _is_block_type(annotation: Any) -> bool:
 
 
 def _may_be_value(annotation: Any) -> bool:
-    """Return whether a list of this type contains values, such as file names, and not content, such as files."""
+    """Return whether a list of this type contains values such as file names, and not content such as files."""
     return annotation in (str, *BYTES_TYPES) or is_path_type(annotation)
 
 
 def _convert_text(value: Any) -> ToolResult:
     if type(value) is str:
         return CallToolResult(content=[TextContent(text=value if value.isascii() else _to_encodable_text(value))])
-    if value is None:  # the author probably forgot a `return`
+    if value is None:  # the function probably has no `return`
         raise ValueError("the result does not match its annotation: expected `str`, got `null`")
     return _convert_value(value)
 
 
 def _convert_blocks(value: Any) -> ToolResult:
-    # For this return annotation, an empty list is a result without content.
+    # With this annotation, an empty list means no content.
     return CallToolResult(content=[]) if isinstance(value, (list, tuple)) and not value else _convert_value(value)
 
 
 def _convert_value(value: Any) -> ToolResult:
-    """Convert a value without a schema, by its type."""
+    """Convert a value by its type, without a schema."""
     if value is None:
         return CallToolResult(content=[])
     if isinstance(value, _RESULT_TYPES):
@@ -283,10 +283,10 @@ def _check_leniently(annotation: Any, data: Any) -> None:
 
 
 def _add_location(annotation: Any, data: Any, reason: str) -> str:
-    """Return the reason together with the path of the wrong value, which msgspec omits."""
+    """Return the reason with the path of the wrong value, which msgspec leaves out."""
     if "[...]" not in reason:
         return reason
-    from dovetail.server.parameters.argument_errors import find_mismatches  # imported only for invalid results
+    from dovetail.server.parameters.argument_errors import find_mismatches  # only needed for invalid results
 
     schema = build_schema(annotation, output=True)
     message = next(find_mismatches(schema, data, schema.get("$defs", {}), ""), reason)
@@ -320,7 +320,7 @@ def _build_structured_result(data: Any, text: bytes) -> CallToolResult:
 
 
 def _to_block_or_none(value: Any) -> ContentBlock | None:
-    """Convert a value to a content block. Return None if the value must become JSON."""
+    """Convert a value to a content block. Return None if it should become JSON."""
     if isinstance(value, str):
         return TextContent(text=_to_encodable_text(value))
     if isinstance(value, ResourceContents):
@@ -332,14 +332,12 @@ def _to_block_or_none(value: Any) -> ContentBlock | None:
 
 
 def _check_result(result: ToolResult) -> ToolResult:
-    """Check a result that the author built, and convert its texts to blocks. Raise TypeError if the result cannot
-    be sent.
-    """
+    """Check a result that the author created, and convert strings to blocks. Raise TypeError if it cannot be sent."""
     if not isinstance(result, CallToolResult):
         return result
     content: Any = result.content
     if not isinstance(content, (list, tuple)):
-        raise TypeError(f"content of a CallToolResult must be a list of blocks, not `{type(content).__qualname__}`")
+        raise TypeError(f"the content of a CallToolResult must be a list of blocks, not `{type(content).__qualname__}`")
     if type(result.is_error) is not bool:
         raise TypeError(f"is_error of a CallToolResult must be True or False, not {result.is_error!r}")
     blocks = [_to_block(part) for part in typing.cast("Sequence[Any]", content)]
@@ -348,7 +346,7 @@ def _check_result(result: ToolResult) -> ToolResult:
 
 
 def _to_block(value: Any) -> ContentBlock:
-    """Convert a value to a content block. Raise TypeError if the value is not text, media or a block."""
+    """Convert a value to a content block. Raise TypeError if it is not text, media or a block."""
     if isinstance(value, dict) and "type" in value:
         try:
             return convert(value, typing.cast("type[Any]", ContentBlock), label="block")
@@ -356,12 +354,12 @@ def _to_block(value: Any) -> ContentBlock:
             raise TypeError(f"invalid content block: {exc.message}") from None
     block = _to_block_or_none(value)
     if block is None:
-        raise TypeError(f"content must be a text or a content block, not `{type(value).__qualname__}`")
+        raise TypeError(f"content must be a string or a content block, not `{type(value).__qualname__}`")
     return block
 
 
 def _check_block(block: Any) -> Any:
-    """Return a block that the author built. Raise TypeError if its fields are invalid."""
+    """Return a block that the author created. Raise TypeError if its fields are invalid."""
     if type(block) is TextContent and type(block.text) is str and block.annotations is None and block.meta is None:
         return block
     try:
@@ -376,14 +374,12 @@ def _to_json_block(value: Any) -> ContentBlock:
 
 
 def _to_encodable_text(text: str) -> str:
-    """Return the text as a plain str. Raise ValueError if the text contains half a surrogate pair, because such a text
-    cannot be sent.
-    """
+    """Return a plain string. Raise ValueError if it contains half a surrogate pair, because that cannot be sent."""
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError("the result is not valid JSON: a text contains half a surrogate pair") from None
+            raise ValueError("the result is not valid JSON: a string contains half a surrogate pair") from None
     return text if type(text) is str else str.__str__(text)
 
 
@@ -415,7 +411,7 @@ def _to_message(value: Any) -> PromptMessage:
     else:
         return _to_user_message(value)
     if role not in _ROLES:
-        raise ValueError(f"role of a message must be 'user' or 'assistant', not {role!r}")
+        raise ValueError(f"the role of a message must be 'user' or 'assistant', not {role!r}")
     return PromptMessage(role=role, content=_to_block(content))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dovetail.server.loop_watchdog import LoopWatchdog
 
-_EOF_GRACE_S: Final = 1.0  # seconds for running calls after the client closed its input
+_EOF_GRACE_S: Final = 1.0  # how long calls may continue after the client closed stdin
 _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
@@ -38,7 +38,7 @@ _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"
 
 
 class RunnableServer(Protocol):
-    """The public methods of a server that the runners call."""
+    """The public methods of a server that this module calls."""
 
     @property
     def name(self) -> str: ...
@@ -52,25 +52,25 @@ class RunnableService(Service, Protocol):
 
     @property
     def stores_large_results(self) -> bool:
-        """Return whether large results are stored in this process."""
+        """Return whether this process stores large results."""
         ...
 
 
 class Runnable(NamedTuple):
-    """A server with the parts that the runners need."""
+    """A server, and what this module needs to run it."""
 
     server: RunnableServer
     service: RunnableService
-    auth: Any  # the value of `auth=` of the server
+    auth: Any  # value of `auth=` of the server
 
 
 class HTTPListener(NamedTuple):
-    """A socket to serve HTTP on. Only `open_http_listener` creates listeners, after all checks."""
+    """A socket to serve HTTP on. Use `open_http_listener` to create one, because it checks all options."""
 
     socket: "socket.socket"
     tls: dict[str, Any]
     options: ASGIOptions
-    announce: Callable[[], None]  # prints the URL of the server
+    announce: Callable[[], None]  # prints the URL
 
 
 # Entry points of this module
@@ -110,11 +110,11 @@ async def serve(runnable: Runnable, transport: Transport, options: dict[str, Any
         await _SERVE_SOCKET[transport](runnable, **options)
 
 
-# Each transport has one function. A watchdog ends the process if stopping takes too long. `serve` passes no watchdog.
+# One function per transport. With a watchdog, the process ends even if stopping takes too long.
 
 
 async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "LoopWatchdog | None" = None) -> None:
-    """Serve the standard streams of this process until the client closes them or a signal arrives."""
+    """Serve on stdin and stdout until the client closes them or a signal arrives."""
     from dovetail.transports.line_protocol import LineProtocol, serve_connection
     from dovetail.transports.stdio_server import attach_streams
 
@@ -127,12 +127,12 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
     try:
         await runnable.server.start()
         lines = LineProtocol(runnable.service)
-        # Handle signals before the first message is read. The client may stop the process after the first response.
+        # Handle signals before the first message, because the client may stop the process after its first response.
         with _SignalHandlers(on_stop, lines.end):
             lines.done.add_done_callback(on_stop)
             await attach_streams(lines, source, sink)
             await serve_connection(lines, _EOF_GRACE_S)
-            # The client is gone, so the process must exit soon, even if closing the event loop takes longer.
+            # The client is gone, so exit soon, even if closing the event loop takes longer.
             _exit_within(watchdog, _EXIT_GRACE_S, 0)
             await runnable.server.stop()
     finally:
@@ -157,8 +157,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
             create_uvicorn_config(app, limits, **listener.tls),
             on_stop,
             app.close,
-            # Start the server here, because uvicorn would end the process if the start failed in the application's
-            # lifespan.
+            # Start the server here. If the start failed inside uvicorn, uvicorn would end the process.
             on_start=server.start,
             on_ready=listener.announce,
         )
@@ -178,7 +177,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
 async def serve_unix(
     runnable: Runnable, *, path: "str | Path", allow_anonymous: bool = False, watchdog: "LoopWatchdog | None" = None
 ) -> None:
-    """Serve newline-delimited messages on a Unix socket until a signal arrives, without authentication."""
+    """Serve on a Unix socket until a signal arrives. Messages are separated by newlines. There is no authentication."""
     _check_unauthenticated(runnable, allow_anonymous)
     await _serve_socket(runnable, watchdog, path=str(path))
 
@@ -191,7 +190,7 @@ async def serve_tcp(
     allow_anonymous: bool = False,
     watchdog: "LoopWatchdog | None" = None,
 ) -> None:
-    """Serve newline-delimited messages on TCP until a signal arrives, without authentication."""
+    """Serve on TCP until a signal arrives. Messages are separated by newlines. There is no authentication."""
     _check_unauthenticated(runnable, allow_anonymous)
     _check_exposure(host, allow_anonymous)
     await _serve_socket(runnable, watchdog, host=host, port=port)
@@ -219,7 +218,7 @@ async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **a
             with _SignalHandlers(on_signal, stop.set):
                 sys.stderr.write(f"{server.name} is at {display_name}\n")
                 await stop.wait()
-            # Stop the server here, while clients that wait for a response are still connected.
+            # Stop the server while clients that wait for a response are still connected.
             await server.stop()
     finally:
         await server.stop()
@@ -246,7 +245,7 @@ def open_http_listener(
     from dovetail.transports.http_server.uvicorn_server import bind_socket
 
     _check_exposure(host, allow_anonymous or runnable.auth is not None)
-    # Check the options before the URL is printed.
+    # Check the options before printing the URL.
     runnable.server.asgi(**options)
     for tls_file in (ssl_certfile, ssl_keyfile):
         if tls_file is not None and not os.path.isfile(tls_file):
@@ -291,7 +290,7 @@ def _run_http(runnable: Runnable, *, workers: int | Literal["auto"] = 1, **optio
 
 
 def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: Mapping[str, Any]) -> int:
-    """Return the number of worker processes. Raise ValueError if this server cannot run in several processes."""
+    """Return the number of worker processes. Raise ValueError if this server must run in one process."""
     if workers == "auto":
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     check_type("workers=", workers, int, "'auto' or an integer")
@@ -306,7 +305,7 @@ def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: 
         )
     if runnable.service.stores_large_results:
         raise ValueError(
-            "several workers cannot share large results, because a link may reach another worker. "
+            "several workers cannot share large results, because the request for a link may reach another worker. "
             "Pass workers=1, or remove large_results="
         )
     _check_shared_storage(runnable.auth, options.get("fallback"))
@@ -314,7 +313,7 @@ def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: 
 
 
 def _get_inherited_socket() -> "socket.socket | None":
-    """Return the listening socket of the reloader, or None if no reloader started this process."""
+    """Return the socket from the reloader, or None if this process was not started by the reloader."""
     file_descriptor = os.environ.get("_DOVETAIL_LISTENER")
     if not file_descriptor:
         return None
@@ -355,9 +354,7 @@ def _check_unauthenticated(runnable: Runnable, allow_anonymous: bool) -> None:
 
 
 def _check_shared_storage(auth: Any, fallback: Any) -> None:
-    """Raise ValueError for an authorization server that keeps keys and clients in memory, because workers cannot
-    share it.
-    """
+    """Raise ValueError if workers would need an authorization server that keeps its data in memory."""
     from dovetail.auth.authorization_server_app import is_local_authorization_server
     from dovetail.oauth.guard.guard import get_credential_checker
 
@@ -402,7 +399,7 @@ def _collect_garbage_less_often() -> Generator[None]:
 
 
 def _run_reloader(transport: Transport, options: Mapping[str, Any]) -> bool:
-    """Start the reloader, which runs this program as a child. Return False in the child, which must serve."""
+    """Start the reloader, which runs this program as a child. Return False in the child."""
     from dovetail.server import reloader
 
     if reloader.is_child():
@@ -442,7 +439,7 @@ class _SignalHandlers:
 
     def __enter__(self) -> None:
         for signum in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ValueError):  # only the main thread can set signal handlers
+            with contextlib.suppress(ValueError):  # only the main thread can handle signals
                 self._previous_handlers[signum] = signal.signal(signum, self._handle_signal)
 
     def _handle_signal(self, *_: Any) -> None:

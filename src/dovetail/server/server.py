@@ -39,7 +39,7 @@ from dovetail.wire.content import Icon
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
 from dovetail.wire.revisions import PROTOCOL_VERSIONS, REVISIONS
 
-if TYPE_CHECKING:  # for type checkers only, because few servers need these modules
+if TYPE_CHECKING:  # Only type checkers import these, because few servers need them.
     from pathlib import Path
 
     from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
@@ -62,7 +62,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Server:
-    """An MCP server. Register tools, resources and prompts on it, then `run` it or mount its `asgi` application.
+    """An MCP server. Register tools, resources and prompts, then call `run`, or mount `asgi()` in a web application.
 
     Args:
         name: The name of the server. Clients see it.
@@ -135,9 +135,9 @@ class Server:
             lint=debug,
             show_locked=_lists_restricted(auth),
         )
-        self._auth = _check_auth(auth)  # identifies callers over HTTP, and is not used by other transports
-        self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # endpoints that `asgi` created
-        # Creates the applications for other paths of `asgi`.
+        self._auth = _check_auth(auth)  # used for HTTP only
+        self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # endpoints created by `asgi`
+        # Creates applications for other paths, if there are any.
         self._create_other_apps: Callable[[ASGIOptions], OtherApps] | None = None
         self._dispatcher = Dispatcher(
             self._registry,
@@ -173,7 +173,7 @@ class Server:
 
     @property
     def instructions(self) -> str | None:
-        """Return the instructions for models on how to use the server. You can assign new instructions."""
+        """The instructions for models. You can assign new ones."""
         return self._dispatcher.instructions
 
     @instructions.setter
@@ -187,7 +187,7 @@ class Server:
     @overload
     def tool(self, called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
+        """Register a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
 
         Options: see `ToolOptions`.
 
@@ -197,7 +197,7 @@ class Server:
         return _make_decorator(function, options, self.add_tool)
 
     def add_tool(self, function: Callable[..., object], **options: Unpack[ToolOptions]) -> None:
-        """Register a tool. Options are those of `tool`."""
+        """Register a tool. The options are those of `tool`."""
         self._registry.add_tool(function, **options)
 
     def remove_tool(self, name: str) -> None:
@@ -205,13 +205,13 @@ class Server:
         self._registry.remove("tool", name)
 
     def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-        """Offer the value of a function under a URI, or under all URIs of a template such as `city://{name}/profile`.
+        """Register a function as a resource with a URI, or as a template such as `city://{name}/profile`.
 
         Options: see `ResourceOptions`.
         """
 
-        if callable(uri):  # the decorator was used without a URI
-            raise TypeError('@app.resource needs a URI. Write @app.resource("city://list")')
+        if callable(uri):  # used as @app.resource without parentheses
+            raise TypeError('@app.resource requires a URI. Write @app.resource("city://list")')
 
         def register(function: F) -> F:
             self.add_resource(function, uri, **options)
@@ -220,11 +220,11 @@ class Server:
         return register
 
     def add_resource(self, function: Callable[..., object], uri: str, **options: Unpack[ResourceOptions]) -> None:
-        """Register a resource or a template. Options are those of `resource`."""
+        """Register a resource or a template. The options are those of `resource`."""
         self._registry.add_resource(function, uri, **options)
 
     def remove_resource(self, uri: str) -> None:
-        """Stop offering a resource or a template."""
+        """Remove a resource or a template."""
         self._registry.remove("resource template" if "{" in uri else "resource", uri)
 
     @overload
@@ -232,7 +232,7 @@ class Server:
     @overload
     def prompt(self, called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a prompt: `@app.prompt`, `@app.prompt()` or `@app.prompt("name", title=...)`.
+        """Register a function as a prompt: `@app.prompt`, `@app.prompt()` or `@app.prompt("name", title=...)`.
 
         Options: see `PromptOptions`.
 
@@ -242,7 +242,7 @@ class Server:
         return _make_decorator(function, options, self.add_prompt)
 
     def add_prompt(self, function: Callable[..., object], **options: Unpack[PromptOptions]) -> None:
-        """Register a prompt. Options are those of `prompt`."""
+        """Register a prompt. The options are those of `prompt`."""
         self._registry.add_prompt(function, **options)
 
     def remove_prompt(self, name: str) -> None:
@@ -250,8 +250,8 @@ class Server:
         self._registry.remove("prompt", name)
 
     def completion(self, ref: str, argument: str) -> Callable[[F], F]:
-        """Suggest values for an argument of a prompt (by name) or of a template (by URI). Register the prompt or
-        template first.
+        """Register a function that suggests values for an argument of a prompt (by name) or template (by URI). Register
+        that prompt or template first.
         """
         self._registry.check_completable(ref, argument)
 
@@ -262,7 +262,7 @@ class Server:
         return register
 
     def include(self, source: object, *, prefix: str = "") -> None:
-        """Offer the functions of a module or object that are marked with `tool`, `resource` or `prompt`.
+        """Register the functions of a module or object that are marked with `tool`, `resource` or `prompt`.
 
         If no function is marked, every public function becomes a tool.
 
@@ -284,7 +284,7 @@ class Server:
     # Methods that control access
 
     def enable(self, *names: str, tags: Collection[str] = ()) -> None:
-        """Offer disabled items again: tools and prompts by name, resources by URI, or all items with a tag.
+        """Enable tools and prompts by name, resources by URI, or all items with a tag.
 
         Use the names that mounted items have on this server. An unknown tag changes nothing.
 
@@ -294,7 +294,7 @@ class Server:
         self._registry.set_enabled(names, tags, enabled=True)
 
     def disable(self, *names: str, tags: Collection[str] = ()) -> None:
-        """Stop offering items until `enable`, by name, URI or tag.
+        """Hide items by name, URI or tag until `enable` is called.
 
         Args:
             tags: Disables all items that have one of these tags.
@@ -308,8 +308,7 @@ class Server:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> None:
-        """Limit who may see and use items, by name, URI or tag. The rule also applies to items that are registered or
-        mounted later.
+        """Limit who may see and use items, by name, URI or tag. This also applies to items added or mounted later.
 
         If several rules match an item, all rules apply.
 
@@ -323,7 +322,7 @@ class Server:
     # Methods that add middleware and other servers
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Wrap every request in an async function: `async def middleware(exchange, call_next)`.
+        """Add middleware: an `async def middleware(exchange, call_next)` that wraps every request.
 
         The function returns `await call_next(exchange)`, or another result. Handshake sessions answer some requests
         without middleware: initialize, ping, log levels and subscriptions. If the function is an object with a method
@@ -342,7 +341,7 @@ class Server:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> Callable[[], None]:
-        """Offer all current and later items of another server. Return a function that removes the mount.
+        """Add all items of another server, including items it adds later. The returned function removes them.
 
         Args:
             server: A `Server` in this process, or a `Client` of any server.
@@ -356,7 +355,7 @@ class Server:
         from dovetail.server.mounts.name_map import NameMap
 
         if not isinstance(server, Server) and not hasattr(server, "__mountable__"):
-            raise TypeError(f"mount() needs a Server or a Client, not {server!r}")
+            raise TypeError(f"mount() requires a Server or a Client, not {server!r}")
         access_rule = None
         if scopes or visible_to is not None:
             from dovetail.server.access_rules import build_access_rule
@@ -381,7 +380,7 @@ class Server:
         max_response_bytes: int = 4 * 1024 * 1024,
         **options: Unpack[ServerOptions],
     ) -> Self:
-        """Create a server whose tools are the operations of a web service.
+        """Create a server with a tool for each operation of a web service.
 
         Args:
             document: An OpenAPI 3 document, as a dict or as JSON.
@@ -430,7 +429,7 @@ class Server:
         max_response_bytes: int = 4 * 1024 * 1024,
         **options: Unpack[ServerOptions],
     ) -> Self:
-        """Create a server whose tools are the operations of an ASGI application in this process.
+        """Create a server with a tool for each operation of an ASGI application in this process.
 
         The other options are those of `from_openapi`. The server runs the lifespan of the application unless you pass
         `lifespan`.
@@ -458,23 +457,21 @@ class Server:
     # Methods that send change notices. Any task or thread may call them.
 
     def notify_tools_changed(self) -> None:
-        """Notify clients that the list of tools has changed. Registering and removing tools also notifies clients."""
+        """Tell clients that the list of tools has changed. Adding and removing tools does this automatically."""
         self._registry.notify_list_changed("tools")
 
     def notify_resources_changed(self) -> None:
-        """Notify clients that the list of resources or templates has changed. Registering and removing resources also
-        notifies clients.
+        """Tell clients that the list of resources or templates has changed. Adding and removing resources does this
+        automatically.
         """
         self._registry.notify_list_changed("resources")
 
     def notify_prompts_changed(self) -> None:
-        """Notify clients that the list of prompts has changed. Registering and removing prompts also notifies
-        clients.
-        """
+        """Tell clients that the list of prompts has changed. Adding and removing prompts does this automatically."""
         self._registry.notify_list_changed("prompts")
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Notify clients that subscribed to a resource that its contents have changed."""
+        """Tell subscribed clients that the contents of a resource have changed."""
         self._registry.notify_resource_updated(uri)
 
     # Methods that serve
@@ -500,7 +497,7 @@ class Server:
         reload: bool = False,
     ) -> None: ...
     def run(self, transport: Transport = "stdio", *, reload: bool = False, **options: Any) -> None:
-        """Serve until a signal stops the process. With "stdio", also stop when the client closes the connection.
+        """Serve until a signal stops the process. With "stdio", also stop when the client disconnects.
 
         "http" takes the options of `HTTPServerOptions`, "unix" takes `path`, "tcp" takes `host` and `port`.
 
@@ -524,7 +521,7 @@ class Server:
         self, transport: Literal["tcp"], *, host: str = "127.0.0.1", port: int, allow_anonymous: bool = False
     ) -> None: ...
     async def serve(self, transport: Transport = "stdio", **options: Any) -> None:
-        """Serve in the running event loop. Options are those of `run`, except `workers` and `reload`.
+        """Serve in the running event loop. The options are those of `run`, except `workers` and `reload`.
 
         This method returns when the process gets a signal, or with "stdio" when the client closes the connection.
         Cancel it to stop serving.
@@ -538,9 +535,7 @@ class Server:
         await runners.serve(self._make_runnable(), transport, options)
 
     def asgi(self, **options: Unpack[ASGIOptions]) -> "ASGIApp":
-        """Return the server as an ASGI application. Mount the application in another one, or run it with any ASGI
-        server.
-        """
+        """Return the server as an ASGI application. Mount it in another application, or run it with any ASGI server."""
         from dovetail.server.asgi_app import create_asgi_app, create_endpoint
 
         check_option_names("asgi()", options, ASGIOptions.__annotations__)
@@ -565,7 +560,7 @@ class Server:
         principal: str | None = None,
         on_shutdown: Callable[[], None] | None = None,
     ) -> "DuplexServer":
-        """Open a connection over a custom transport. Pass each incoming message to the connection's `receive`, and call
+        """Open a connection for a custom transport. Pass each message from the client to its `receive`, and call
         `close` at the end.
 
         Args:
@@ -579,8 +574,7 @@ class Server:
         return DuplexServer(self._dispatcher, send, drain=drain, principal=principal, on_shutdown=on_shutdown)
 
     async def start(self, user: object = None) -> None:
-        """Open the lifespan in the running event loop, unless it is already open. `run`, `serve` and `asgi` open the
-        lifespan for you.
+        """Start the lifespan in the running event loop. `run`, `serve` and `asgi` do this for you.
 
         Each event loop has a separate lifespan, which stays open until `stop` or until the event loop ends.
 
@@ -590,8 +584,8 @@ class Server:
         await self._dispatcher.start(user)
 
     async def stop(self, user: object = None) -> None:
-        """Stop the server in this event loop: end subscriptions, wait for running calls, cancel the remaining calls,
-        and close the lifespan.
+        """Stop the server in this event loop. Subscriptions end, running calls may finish within a time limit, and the
+        lifespan ends.
 
         Args:
             user: The object that was passed to `start`. The server then stops only if it has no other user or caller.
@@ -606,7 +600,7 @@ class Server:
     # Methods that report on the server
 
     def lint(self, *profiles: str) -> "list[LintReport]":
-        """Return the problems that hosts and models may have with each tool, and an estimate of its size in tokens.
+        """Return problems that hosts and models may have with each tool, and its estimated size in tokens.
 
         The default profiles check the rules of OpenAI, Gemini and Anthropic. Pass names of profiles to check other
         rules.
@@ -614,9 +608,7 @@ class Server:
         return self._registry.lint(*profiles)
 
     def stats(self) -> "ServerStats":
-        """Return counts of running calls, sessions, streams and other open resources. Any thread may call this
-        method.
-        """
+        """Return how many calls, sessions, streams and other resources are open. Any thread may call this method."""
         return self._dispatcher.stats(endpoint.stats() for endpoint in tuple(self._endpoints))
 
 
@@ -624,7 +616,7 @@ class Server:
 
 
 def set_other_apps(server: Server, create_other_apps: "Callable[[ASGIOptions], OtherApps]") -> None:
-    """Serve other applications next to a server, on other paths. They are created with the options of `Server.asgi`."""
+    """Serve other ASGI applications next to a server, at other paths. They get the options of `Server.asgi`."""
     server._create_other_apps = create_other_apps  # pyright: ignore[reportPrivateUsage]
 
 
@@ -666,7 +658,7 @@ def _check_registrable(value: Any) -> None:
 
 
 def _lists_restricted(auth: Any) -> bool:
-    """Return whether a caller also sees the items that need scopes the caller does not have."""
+    """Return whether a caller also sees items for which its scopes are not enough."""
     if auth is None:
         return False
     from dovetail.oauth.guard.guard import Guard, get_credential_checker
@@ -687,6 +679,6 @@ def _check_protocol_versions(revisions: Sequence[str]) -> tuple[str, ...]:
     unknown = [revision for revision in revisions if revision not in REVISIONS]
     if unknown or not revisions:
         raise ValueError(
-            f"protocol_versions must be among {', '.join(PROTOCOL_VERSIONS)}, not {', '.join(unknown) or 'empty'}"
+            f"protocol_versions must be some of {', '.join(PROTOCOL_VERSIONS)}, not {', '.join(unknown) or 'empty'}"
         )
     return tuple(revision for revision in REVISIONS if revision in revisions)

@@ -25,7 +25,7 @@ ServerAuth: TypeAlias = "Guard | TokenVerifier | Sequence[TokenVerifier] | Authe
 
 
 class ServerOptions(TypedDict, total=False):
-    """Options of `Server`. `Server.from_openapi` and `Server.from_asgi` accept them, too."""
+    """The options of `Server`, `Server.from_openapi` and `Server.from_asgi`."""
 
     version: str
     title: str | None
@@ -51,13 +51,13 @@ class ServerOptions(TypedDict, total=False):
 class ASGIOptions(TypedDict, total=False):
     """Options of `Server.asgi`."""
 
-    path: str  # URL path of the endpoint, "/mcp" by default
+    path: str  # URL path, "/mcp" by default
     public_url: str | None  # URL that clients use, if the server is behind a proxy
-    # Host names that clients may use. Defaults to this machine and the host of `public_url`.
+    # Host names that requests may have. Defaults to this machine and the host of `public_url`.
     allowed_hosts: Collection[str]
-    # Web origins that may send requests. The origin of the server is always allowed.
+    # Web origins that may send requests. The server's own origin is always allowed.
     allowed_origins: Collection[str]
-    cors_origins: Collection[str]  # web origins whose scripts may read responses
+    cors_origins: Collection[str]  # web origins whose scripts may read the responses
     response_mode: Literal["auto", "json", "sse"]  # "auto" by default
     sessions: bool  # True by default. False serves handshake clients without sessions
     health: bool  # False by default. True also serves /live and /ready
@@ -73,7 +73,7 @@ class HTTPServerOptions(ASGIOptions, total=False):
     workers: int | Literal["auto"]  # 1 by default. "auto" starts one process per core
     ssl_certfile: "str | Path | None"  # PEM file of the certificate, for HTTPS
     ssl_keyfile: "str | Path | None"  # PEM file of the private key
-    allow_anonymous: bool  # False by default. If True, callers without authentication are allowed on every address
+    allow_anonymous: bool  # False by default. True lets callers connect without authentication
 
 
 _OPTIONS_BY_TRANSPORT: Final[dict[str, Collection[str]]] = {
@@ -91,9 +91,7 @@ def is_authenticator(auth: Any) -> bool:
 
 
 def check_run_options(method: Literal["run", "serve"], transport: str, options: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown transport. Raise TypeError for an option that belongs to another transport, and
-    suggest that transport.
-    """
+    """Raise ValueError for an unknown transport, and TypeError for an option of another transport."""
     if transport not in _OPTIONS_BY_TRANSPORT:
         is_http = "http" in str(transport) or transport == "sse"
         hint = '. "http" serves Streamable HTTP and HTTP+SSE' if is_http else ""
@@ -105,19 +103,21 @@ def check_run_options(method: Literal["run", "serve"], transport: str, options: 
         other = next((key for key in ("http", "tcp", "unix") if name in _OPTIONS_BY_TRANSPORT[key]), None)
         if name not in allowed and other is not None:
             raise TypeError(
-                f'{transport} has no option `{name}`. This option belongs to app.{method}("{other}", {name}=...)'
+                f'the transport {transport!r} has no option `{name}`. Use it with app.{method}("{other}", {name}=...)'
             )
     check_option_names(transport, options, allowed)
     required, example = _REQUIRED_OPTIONS.get(transport, ("", ""))
     if required and required not in options:
-        raise TypeError(f'{transport} needs `{required}`: app.{method}("{transport}", {required}={example})')
+        raise TypeError(
+            f'the transport "{transport}" requires `{required}`: app.{method}("{transport}", {required}={example})'
+        )
     port = options.get("port", 0)
     if not isinstance(port, int) or not 0 <= port < 65536:
         raise ValueError(f"port must be an integer from 0 to 65535, not {port!r}")
 
 
 def check_option_names(owner: str, options: Iterable[str], allowed: Collection[str]) -> None:
-    """Raise TypeError for an unknown option. The message suggests a similar name."""
+    """Raise TypeError for an unknown option, and suggest a similar one."""
     for name in options:
         if name not in allowed:
             raise TypeError(f"{owner} has no option `{name}`{_suggest_option(name, allowed)}")

@@ -18,13 +18,13 @@ from typing import Any
 from dovetail.errors import ServerBusy
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 
-_IDLE_TIMEOUT_S = 10.0  # seconds until an unused thread ends
-# Lent slots are limited, because a waiting thread still takes memory.
+_IDLE_TIMEOUT_S = 10.0  # end a thread that was unused for this long
+# Limit the slots that are lent, because a waiting thread still needs memory.
 _MAX_LENT_PER_THREAD = 4
 
 
 class ThreadSlot:
-    """The slot of one running function in the pool."""
+    """The place of one running function in the pool."""
 
     __slots__ = ("_is_released", "_lend_count", "_origin", "_thread_pool")
 
@@ -35,7 +35,7 @@ class ThreadSlot:
         self._is_released = False
 
     def lend(self) -> bool:
-        """Lend the slot to another call. Return False if too many slots are lent already."""
+        """Let another call use the slot while this one waits. Return False if too many slots are lent."""
         with self._thread_pool.lock:
             if self._is_released or (self._lend_count == 0 and not self._thread_pool.lend_thread(self._origin)):
                 return False
@@ -43,20 +43,20 @@ class ThreadSlot:
             return True
 
     def take_back(self) -> None:
-        """Take the slot back immediately. For a short time, more functions than slots may run."""
+        """Take the slot back. For a short time, more functions than slots may run."""
         with self._thread_pool.lock:
             self._lend_count -= 1
             if self._lend_count == 0:
                 self._thread_pool.take_back_thread(self._origin)
 
     def release(self) -> None:
-        """Release the slot when the function has ended."""
+        """Free the slot, because the function has ended."""
         self._is_released = True
         if self._origin is not None:
             self._thread_pool.release(self._origin)
 
 
-# The slot of the synchronous function that runs now, or that the current code runs for.
+# The slot of the function that is running in this thread
 current_slot: contextvars.ContextVar[ThreadSlot | None] = contextvars.ContextVar("current_slot", default=None)
 
 
@@ -82,7 +82,7 @@ class _Job:
             return None, exc
 
     def deliver(self, value: Any, exc: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError, and no caller waits on it
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, so no caller is waiting
             self.loop.call_soon_threadsafe(self._set_outcome, value, exc)
 
     def _set_outcome(self, value: Any, exc: BaseException | None) -> None:
@@ -95,7 +95,7 @@ class _Job:
 
 
 def _wrap_for_future(exc: BaseException) -> BaseException:
-    # An asyncio future rejects StopIteration, and SystemExit in a future ends the event loop.
+    # A future does not accept StopIteration, and SystemExit in a future would end the event loop.
     if not isinstance(exc, (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)):
         return exc
     wrapper = RuntimeError(f"{type(exc).__name__} raised in a thread")
@@ -107,7 +107,7 @@ _pools: "weakref.WeakSet[ThreadPool]" = weakref.WeakSet()
 
 
 def _reset_after_fork() -> None:
-    """Reset all pools, because a forked process has no threads of the parent."""
+    """Reset all pools, because threads are not copied to a forked process."""
     for pool in _pools:
         pool._reset()  # pyright: ignore[reportPrivateUsage]
 
@@ -117,7 +117,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class ThreadPool:
-    """The threads of one server, shared by all its synchronous functions."""
+    """The threads for all sync functions of a server."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
@@ -135,22 +135,22 @@ class ThreadPool:
 
     @property
     def busy(self) -> int:
-        """Return the number of threads that run a function. Threads that wait for a user's answer count, too."""
+        """Return how many threads run a function, including those that wait for a user."""
         with self.lock:
             return self._thread_count - self._idle_count + self._lent_by_origin.total()
 
     async def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origin: str | None
     ) -> Any:
-        """Call the function in a thread. Raise ServerBusy if no thread becomes free in time."""
+        """Call a function in a thread. Raise ServerBusy if no thread is free in time."""
         job = _Job(function, args, kwargs, ThreadSlot(self, origin))
         with self.lock:
             if len(self._jobs) >= self._limits.max_thread_queue:
                 raise ServerBusy("Too many calls are waiting for a thread")
             if origin is not None and self._jobs_by_origin[origin] >= max(1, self._limits.max_threads // 2):
-                raise CallerBusy("Too many calls of one caller are running")
+                raise CallerBusy("You have too many running calls")
             if origin is not None:
-                # Waiting jobs count as well, so that one caller cannot take all threads.
+                # Waiting calls also count, so that one caller cannot use all threads.
                 self._jobs_by_origin[origin] += 1
             self._jobs.append(job)
             self._ensure_thread()
@@ -168,7 +168,7 @@ class ThreadPool:
             try:
                 threading.Thread(target=self._run_jobs, name="dovetail-sync", daemon=True).start()
             except RuntimeError:
-                # The system allows no more threads, so the job waits for a running thread.
+                # The system allows no more threads, so wait for a running one.
                 self._thread_count -= 1
 
     def _expire_job(self, job: _Job) -> None:
@@ -183,13 +183,13 @@ class ThreadPool:
     def _run_jobs(self) -> None:
         while (job := self._take_job()) is not None:
             outcome = (None, None) if job.future.cancelled() else job.run()
-            # Release the slot first, because the caller may call again as soon as it has the result.
+            # Free the slot first, because the caller may call again as soon as it has the result.
             job.slot.release()
             job.deliver(*outcome)
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            # The pool has too many threads if lent slots were taken back.
+            # There are too many threads if lent slots were taken back.
             if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None
@@ -206,7 +206,7 @@ class ThreadPool:
     # Methods that ThreadSlot calls
 
     def release(self, origin: str) -> None:
-        """Decrease the number of running calls of this caller."""
+        """Count one running call less for this caller."""
         with self.lock:
             self._adjust_count(self._jobs_by_origin, origin, -1)
 
@@ -227,7 +227,7 @@ class ThreadPool:
         return True
 
     def take_back_thread(self, origin: str | None) -> None:
-        """Count a thread as running again. The lock must be held."""
+        """Count a thread as running again. The caller must hold the lock."""
         self._adjust_count(self._lent_by_origin, origin, -1)
         self._thread_count += 1
         if origin is not None:

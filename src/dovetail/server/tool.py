@@ -81,5 +81,5 @@ class Tool:
 
 
 def build_error_result(text: str) -> CallToolResult:
-    """Return an error result with a text for the model."""
+    """Create an error result with a text for the model."""
     return CallToolResult(content=[TextContent(text=text)], is_error=True)

@@ -17,7 +17,7 @@ from dovetail.protocol.uri_key import MAX_URI_CHARS, UNRESERVED, fold_site, uri_
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
 MAX_TEMPLATE_CHARS: Final = 2048
-# Longer templates are not cached, because templates of other servers could fill the memory.
+# Longer templates are not cached, because other servers could fill the memory.
 _MAX_CACHED_CHARS: Final = 512
 
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
@@ -28,8 +28,9 @@ _NON_ASCII_PATTERN: Final = re.compile(r"[^\x00-\x7f]+")
 _ESCAPES_PATTERN: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 _UNSAFE_PATTERN: Final = re.compile(r"[\\\x00]")
 _DRIVE_PATTERN: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
-# Each escaped byte of a URI is represented by one private-use character. A private-use character in the URI itself is
-# converted to its bytes first. An escaped unreserved character is the same as the character (RFC 3986, section 2.3).
+# Each escaped byte becomes one private-use character, so that no search splits an escape.
+# Private-use characters in the URI are converted to bytes first.
+# An escaped unreserved character equals the character itself (RFC 3986, section 2.3).
 _ATOM_BY_BYTE: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
 _BYTE_BY_ATOM: Final = {atom: byte for byte, atom in _ATOM_BY_BYTE.items()}
 
@@ -70,9 +71,7 @@ class _Expression(NamedTuple):
 
 
 class _Slot(NamedTuple):
-    """The position of one variable in the text: its forbidden characters, its separator, and the function that reads
-    each piece.
-    """
+    """The place of a variable in the text: which characters it cannot contain, its separator, and how to read it."""
 
     name: str
     forbidden: str
@@ -92,7 +91,9 @@ class _Slot(NamedTuple):
 
 
 def may_match_template(template: str, uri: str) -> bool:
-    """Return whether a template matches any reading of a URI. Rules that deny or hide use this check."""
+    """Return whether a template matches a URI in any way that a program may read it. Used by rules that
+    deny or hide.
+    """
     compiled = (_compile if len(template) <= _MAX_CACHED_CHARS else _compile.__wrapped__)(template)
     return compiled is not None and any(map(compiled.may_match, uri_readings(uri)))
 
@@ -106,12 +107,12 @@ def _compile(template: str) -> "URITemplate | None":
 
 
 def may_match_start(uri: str, starts: str | tuple[str, ...]) -> bool:
-    """Return whether a URI may match a template with one of these starts. This check is much cheaper than a match."""
+    """Return whether a URI may match a template with one of these starts. This is much faster than matching."""
     return uri.lower().startswith(starts) or "%" in uri or not uri.isascii()
 
 
 def expand(text: str, values: Mapping[str, Value]) -> str:
-    """Expand any RFC 6570 template, including one that cannot be matched. Undefined variables are left out.
+    """Expand an RFC 6570 template. Undefined variables are left out.
 
     Raises:
         ValueError: the text is not a template, or a list or mapping has a prefix.
@@ -120,7 +121,7 @@ def expand(text: str, values: Mapping[str, Value]) -> str:
 
 
 class URITemplate:
-    """A template that can be matched.
+    """A URI template that can be matched.
 
     Variables outside the query and fragment are required and must not be empty. If a value may contain a separator, the
     values on the left are as short as possible. No value can leave its location: values have no segment "." or "..", no
@@ -174,7 +175,7 @@ class URITemplate:
         return _expand(self._parts, values)
 
     def match(self, uri: str) -> dict[str, str | list[str]] | None:
-        """Return the values in this URI, percent-decoded once, or None if the URI does not match."""
+        """Return the decoded values of the variables in a URI. Return None if the URI does not match."""
         if len(uri) > MAX_URI_CHARS or not (uri.startswith(self._left_literals[0]) or may_match_start(uri, self.start)):
             return None
         try:
@@ -195,8 +196,8 @@ class URITemplate:
         return None if None in values.values() else cast("dict[str, str | list[str]]", values)
 
     def may_match(self, uri: str) -> bool:
-        """Return whether a rule for this template applies to a URI. The rule applies to every URI that is too long to
-        match.
+        """Return whether a rule for this template applies to a URI. It applies to every URI that is too
+        long to check.
         """
         return len(uri) > MAX_URI_CHARS or self.match(uri) is not None
 
@@ -222,18 +223,18 @@ class URITemplate:
         return {name: self._read_parameter(name, raws) for name, raws in raws_by_name.items()}
 
     def _read_parameter(self, name: str, raws: list[str]) -> str | list[str] | None:
-        # Reject unknown names and repeated single values, because servers could read them in different ways.
+        # Reject unknown names and repeated values, because servers may read them differently.
         if name not in self._query_names or (len(raws) > 1 and name not in self.lists):
             return None
         values = _read_all(_read_parameter, raws)
         return values if values is None or name in self.lists else values[0]
 
     def _find_gaps(self, text: str) -> list[tuple[int, int]] | None:
-        """Return where the text of each slot starts and ends, or None if the URI does not match."""
+        """Return the start and end of each variable in the URI. Return None if the URI does not match."""
         folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left_literals[0] else None
-        # A literal after a slot that may contain slashes cannot be part of the host, so the literal is case-sensitive.
+        # After a variable that may contain slashes, the host is complete, so case matters.
         ends_in_span = self._slots[len(self._left_literals) - 1].can_span_segments
         left = _find_literals(self._left_literals, folded)
         right = _find_literals(self._right_literals, (text if ends_in_span else folded)[::-1])
@@ -244,7 +245,7 @@ class URITemplate:
 
 
 def _find_literals(literals: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """Return the first position of each literal after the previous literal, with at least one character between them.
+    """Return the position of each literal. Between two literals there must be at least one character.
 
     The first position is always enough. Either the next slot can contain the characters of later positions, or the
     literal has only one position. Therefore no backtracking is necessary.
@@ -306,14 +307,14 @@ def _parse_variable(text: str, specification: str) -> _Variable:
 
 
 def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_Variable]:
-    """Return all variables. Raise ValueError if a variable is repeated or cannot be matched."""
+    """Return all variables. Raise ValueError if one is repeated or cannot be matched."""
     variables: dict[str, _Variable] = {}
     for part in parts:
         for variable in part.variables if isinstance(part, _Expression) else ():
             if variable.name in variables:
                 raise _make_error(text, f"the variable '{variable.name}' is used twice")
             if "%" in variable.name:
-                raise _make_error(text, f"the escaped name '{variable.name}' cannot be the name of a parameter")
+                raise _make_error(text, f"the name '{variable.name}' cannot be the name of a parameter")
             if variable.prefix is not None:
                 raise _make_error(
                     text,
@@ -326,14 +327,16 @@ def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_V
 def _split_regions(
     text: str, parts: Sequence[str | _Expression]
 ) -> tuple[list[str | _Expression], list[_Variable], _Variable | None]:
-    """Return the parts before the query expressions, the variables of the query, and the variable of the fragment."""
+    """Split the template into the parts before the query, the variables of the query, and the variable of
+    the fragment.
+    """
     main: list[str | _Expression] = []
     query: list[_Variable] = []
     fragment: _Variable | None = None
     for part in parts:
         symbol = part.symbol if isinstance(part, _Expression) else ""
         if fragment is not None:
-            raise _make_error(text, "nothing may follow the fragment")
+            raise _make_error(text, "the fragment must be at the end of the template")
         if isinstance(part, _Expression) and symbol == "#":
             fragment = _require_single_variable(text, part)
         elif isinstance(part, _Expression) and symbol in ("?", "&"):
@@ -363,8 +366,8 @@ def _require_single_variable(text: str, expression: _Expression) -> _Variable:
 
 
 def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], list[_Slot]]:
-    """Return the literals and the slots between them, with a literal at both ends. The characters of an operator are
-    part of the literals.
+    """Return the literals and the variables between them. The first and the last are literals, which include the
+    operators.
     """
     literals, slots = [""], list[_Slot]()
     forbidden = "/?#"
@@ -400,8 +403,8 @@ def _make_slot(symbol: str, variable: _Variable, forbidden: str) -> _Slot:
 
 
 def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) -> tuple[list[str], list[str]]:
-    """Return the literals before the slot that takes the remaining text, and the literals after that slot. The second
-    list and its texts are reversed.
+    """Return the literals before and after the variable that takes the remaining text. The second list and its texts
+    are reversed.
     """
     spanning = [index for index, slot in enumerate(slots) if slot.can_span_segments]
     if len(spanning) > 1:
@@ -414,8 +417,8 @@ def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) 
 
 
 def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], middle: int) -> None:
-    """Raise ValueError if the text next to a list starts with the separator of the list, because the end of the list
-    would be ambiguous.
+    """Raise ValueError if the text after a list starts with its separator, because the end of the list would be
+    unclear.
     """
     for index, slot in enumerate(slots):
         if slot.separator is None or index == middle:
@@ -423,7 +426,7 @@ def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], mid
         on_left = index < middle and literals[index + 1].startswith(slot.separator)
         on_right = index > middle and literals[index].endswith(slot.separator)
         if on_left or on_right:
-            raise _make_error(text, f"the end of the list '{slot.name}' is ambiguous")
+            raise _make_error(text, f"it is unclear where the list ends: '{slot.name}' is ambiguous")
 
 
 def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]:
@@ -434,7 +437,7 @@ def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]
 
 
 def _count_fixed_pairs(literals: Sequence[str]) -> int:
-    """Return the number of query parameters in the literal text of the template, before {&…}."""
+    """Return how many query parameters are fixed in the template, before {&…}."""
     _, mark, query = "".join(literals).partition("?")
     return query.count("&") + 1 if mark else 0
 
@@ -465,7 +468,7 @@ def _to_ascii(text: str) -> str:
 
 
 def _to_atoms(text: str) -> str:
-    """Replace each escaped byte by one character, so that no search or slice can split an escape."""
+    """Replace each escaped byte by one character, so that no search or slice splits an escape."""
     if text.isascii() and "%" not in text:
         return text
     text = _NON_ASCII_PATTERN.sub(lambda match: _bytes_to_atoms(match[0].encode()), text)
@@ -477,8 +480,8 @@ def _bytes_to_atoms(raw: bytes) -> str:
 
 
 def _decode(atoms: str) -> str | None:
-    """Decode the text once, because decoding twice would allow hidden path traversal. Return None for a '%' that does
-    not begin an escape.
+    """Decode a text once, because decoding twice could hide path traversal. Return None for a '%' that is not an
+    escape.
     """
     if "%" in atoms:
         return None
@@ -497,7 +500,7 @@ def _expand_expression(expression: _Expression, values: Mapping[str, Value]) -> 
     pieces: list[str] = []
     for variable in expression.variables:
         value = values.get(variable.name)
-        # RFC 6570 treats an empty list or mapping as undefined, but not an empty string.
+        # In RFC 6570, an empty list or mapping is undefined, but an empty string is not.
         if value is not None and (value or isinstance(value, str | int | float)):
             pieces.append(_expand_variable(operator, variable, value))
     return operator.first + operator.separator.join(pieces) if pieces else ""

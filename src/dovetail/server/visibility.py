@@ -29,7 +29,7 @@ _EXPECTED_CACHE_HINTS: Final = "a CacheHint(...) or a dict of CacheHint(...) by 
 
 
 class Visibility:
-    """The items of one server, as its callers see them. Each mounted server has a separate Visibility."""
+    """Decides which items of a server each caller sees. Each mounted server has its own."""
 
     def __init__(
         self, registry: Registry, page_cache: PageCache, cache_hints: CacheHint | Mapping[str, CacheHint] | None
@@ -37,12 +37,12 @@ class Visibility:
         self._registry = registry
         self._page_cache = page_cache
         self._cache_hints = _check_cache_hints(cache_hints)
-        # A pair: the resources that were last indexed, and their index by key. A key that several resources share maps
-        # to None.
+        # The resources that were indexed last, and the index by normalized URI.
+        # The value is None if several resources have the same normalized URI.
         self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
     def list_visible(self, kind: "ItemKind", exchange: IncomingExchange) -> dict[str, Any]:
-        """Return the declarations that this caller sees, by name or URI."""
+        """Return the definitions that this caller sees, by name or URI."""
         _, items, snapshot = self._get_view(kind)
         hidden = () if snapshot is None else snapshot.find_hidden(exchange.caller.principal)[1]
         return {name: item.declaration for name, item in items.items() if name not in hidden}
@@ -69,7 +69,7 @@ class Visibility:
         )
 
     def check_scopes(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if this caller only lacks scopes for an item."""
+        """Raise InsufficientScope if this caller lacks only scopes for an item."""
         if self._registry.access_rules is None:
             return
         if kind == "resource":
@@ -79,9 +79,7 @@ class Visibility:
             self._registry.access_rules.check(kind, name, principal)
 
     def _get_view(self, kind: "ItemKind") -> "tuple[CachedPages, Mapping[str, Any], VisibilitySnapshot | None]":
-        """Return the pages, the enabled items and the visibility snapshot. All three describe the same state of the
-        registry.
-        """
+        """Return the cached pages, the enabled items and the visibility snapshot. They all describe the same moment."""
         registry = self._registry
         if registry.access_rules is not None and registry.access_rules.has_unchecked_names:
             registry.warn_unused_rules()
@@ -96,7 +94,7 @@ class Visibility:
     # Methods that look up items by name or URI
 
     def is_available(self, exchange: IncomingExchange, kind: "ItemKind", name: str) -> bool:
-        """Return whether this caller may use an item. Raise InsufficientScope if the caller only lacks scopes."""
+        """Return whether this caller may use an item. Raise InsufficientScope if only scopes are missing."""
         return self._registry.access_rules is None or self._is_permitted(
             self._registry.access_rules, kind, name, exchange.caller.principal
         )
@@ -106,14 +104,13 @@ class Visibility:
     ) -> bool:
         if access_rules.has_unchecked_names:
             self._registry.warn_unused_rules()
-        # Check the name after the rule. `remove` deletes an item before its rule, so no item is available without its
-        # rule.
+        # Check the name after the rule. `remove` deletes an item before its rule, so it is never available without it.
         return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
     def find_resource(
         self, uri: str, principal: Principal | None
     ) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
-        """Return the resource or template for a URI that this caller may use, and the variables of the template.
+        """Return the resource or template for a URI that this caller may use, and the values of the variables.
 
         Raises:
             ResourceNotFound: no resource or template matches the URI, or the match is hidden from this caller.
@@ -122,7 +119,7 @@ class Visibility:
         access_rules = self._registry.access_rules
         resource = self._find_fixed_resource(uri)
         if resource is not None:
-            # If the resource is hidden from this caller, a template must not give access to its URI.
+            # If the resource is hidden from this caller, a template must not make its URI available.
             if access_rules is None or self._is_permitted(
                 access_rules, "resource", resource.declaration.uri, principal
             ):
@@ -141,7 +138,7 @@ class Visibility:
         raise ResourceNotFound(uri)
 
     def _find_fixed_resource(self, uri: str) -> Resource | None:
-        """Return the resource that is registered under a URI or an equivalent spelling.
+        """Return the resource with this URI or an equivalent one.
 
         Raises:
             ResourceNotFound: several resources are registered under equivalent spellings.
@@ -168,7 +165,7 @@ class Visibility:
         variables: dict[str, Any] | None,
         principal: Principal | None,
     ) -> bool:
-        """Return whether a template matches any reading of a URI, and this caller may use the template.
+        """Return whether this caller may use a template that matches a URI.
 
         Raises:
             InsufficientScope: this caller only lacks scopes.
@@ -179,12 +176,12 @@ class Visibility:
             return may_match and self._is_permitted(access_rules, *item_key, principal)
         if not self._is_permitted(access_rules, *item_key, principal):
             return False
-        # The expanded URI may differ from the requested URI: {+path} decodes slashes, and a query may have any order.
+        # The expanded URI may differ from the requested one, for example in the order of the query.
         expanded = template.template.expand(variables)
         return expanded == uri or access_rules.is_uri_allowed(expanded, principal)
 
     def is_restricted(self, resource: Resource | ResourceTemplate, uri: str, variables: dict[str, Any]) -> bool:
-        """Return whether a rule restricts who may read a URI, given its resource and variables."""
+        """Return whether a rule limits who may read a URI."""
         access_rules = self._registry.access_rules
         if access_rules is None:
             return False
@@ -232,7 +229,7 @@ class Visibility:
     def build_page(
         self, exchange: IncomingExchange, items: Mapping[str, Any], field: str, result_type: type[Result]
     ) -> Result:
-        """Return one page of a list that was built for one caller. Shared caches must not store the page."""
+        """Return one page of a list for one caller. Shared caches must not store it."""
         cache_hint = CacheHint(self.get_cache_hint(exchange.method).ttl_ms)
         return self._page_cache.build_uncached_page(exchange, items, field, result_type, cache_hint)
 
@@ -241,7 +238,7 @@ class Visibility:
         return self._cache_hints.get(method) or self._cache_hints[""]
 
     def check_supported(self, exchange: IncomingExchange, list_name: str, items: Mapping[str, Any]) -> None:
-        """Raise MethodNotFound if the server has no items of this kind and did not declare their capability."""
+        """Raise MethodNotFound if the server has no such items and did not declare the capability."""
         if not items and getattr(self._registry.declared_capabilities, list_name) is None:
             raise MethodNotFound(exchange.method)
 
@@ -253,7 +250,7 @@ def get_item_key(resource: Resource | ResourceTemplate) -> tuple["ItemKind", str
 
 
 def _index_by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | None]:
-    """Index resources by key. A resource whose key is not unique is found only by its exact URI."""
+    """Index resources by normalized URI. If several have the same one, they are found only by their exact URI."""
     index: dict[str, Resource | None] = {}
     for resource in resources.values():
         index[resource.key] = None if resource.key in index else resource

@@ -11,7 +11,7 @@ from typing import Any, Final
 log = logging.getLogger("dovetail")
 
 _RESPAWN_DELAY_S: Final = 0.5
-_STARTUP_FAILED_EXIT_CODE: Final = 3  # uvicorn's exit code for a failed startup
+_STARTUP_FAILED_EXIT_CODE: Final = 3  # the exit code of uvicorn if the startup fails
 
 
 def supervise(
@@ -21,17 +21,17 @@ def supervise(
     announce: Callable[[], None],
     shutdown_timeout: float,
 ) -> None:
-    """Run worker processes until a signal arrives, and replace workers that exit.
+    """Run worker processes until a signal arrives. Replace workers that exit.
 
     Args:
         run_worker: Serves in a worker process. It takes a function to call once the worker is ready.
         announce: Called when the first worker is ready.
     """
-    # A module-level import would make the start of stdio servers 10 % slower.
+    # Imported here, because stdio servers would start 10 % slower.
     import multiprocessing.connection
 
     context = multiprocessing.get_context("fork")
-    # The workers read from this pipe. The system closes the pipe when this process exits for any reason.
+    # Workers read from this pipe. The system closes it when this process exits.
     parent_exit_fd, parent_alive_fd = os.pipe()
     ready_read_fd, ready_write_fd = os.pipe()
     stopping = False
@@ -40,10 +40,10 @@ def supervise(
         os.write(ready_write_fd, b".")
 
     def run_child() -> None:
-        # If workers kept this end open, they would not notice the exit of the parent.
+        # If workers kept this end open, they would not notice that the parent exits.
         os.close(parent_alive_fd)
         for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, signal.SIG_DFL)  # a starting worker must not use the parent's handler
+            signal.signal(signum, signal.SIG_DFL)  # a worker that is starting must not use the parent's handler
         _exit_with_parent(parent_exit_fd)
         try:
             run_worker(notify_ready)
@@ -89,9 +89,9 @@ def supervise(
                 is_announced = True
                 announce()
         if any(ready_object != ready_read_fd for ready_object in ready_objects):
-            time.sleep(_RESPAWN_DELAY_S)  # avoids a busy loop if workers exit immediately
+            time.sleep(_RESPAWN_DELAY_S)  # do not loop too fast if workers exit immediately
         if any(process.exitcode == _STARTUP_FAILED_EXIT_CODE for process in processes):
-            stop()  # a new worker would fail to start, too
+            stop()  # new workers would also fail to start
         if not stopping:
             processes[:] = [replace(process) for process in processes]
     # Stop again, because a worker may have been starting when the signal arrived.

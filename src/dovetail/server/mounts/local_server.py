@@ -18,7 +18,7 @@ from dovetail.wire.lifecycle import ServerCapabilities
 
 
 class ItemResolver(Protocol):
-    """Finds the mount that has an item."""
+    """Finds the mounted server that has an item."""
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool: ...
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None: ...
@@ -26,7 +26,7 @@ class ItemResolver(Protocol):
 
 
 class MountedItems(Protocol):
-    """The mounts of a server, as used by the server on which it is mounted."""
+    """The servers mounted on a server, as its own mounting server uses them."""
 
     @property
     def resolver(self) -> ItemResolver: ...
@@ -39,7 +39,7 @@ class MountedItems(Protocol):
 
 
 class MountingServer(Protocol):
-    """A server that is mounted or has mounts: the parts of its dispatcher that mounts use."""
+    """The part of a dispatcher that mounts need."""
 
     @property
     def registry(self) -> Registry: ...
@@ -67,7 +67,7 @@ class MountingServer(Protocol):
 
 
 def contains_server(server: MountingServer, other: MountingServer) -> bool:
-    """Return whether a server is `other`, or has `other` mounted directly or through local servers."""
+    """Return whether a server is `other`, or contains it as a mount."""
     if server is other:
         return True
     mounted_servers = server.mounts.list_local_servers() if server.mounts is not None else ()
@@ -75,7 +75,7 @@ def contains_server(server: MountingServer, other: MountingServer) -> bool:
 
 
 class LocalServer:
-    """A mount target in the same process."""
+    """A mounted server in the same process."""
 
     is_remote = False
 
@@ -93,7 +93,7 @@ class LocalServer:
             raise log_start_failure(self.name, exc) from None
 
     async def stop(self) -> None:
-        """Exit the lifespan, unless the server has another user."""
+        """Exit the lifespan, unless something else uses the server."""
         await self.server.stop(self)
 
     def capabilities(self) -> ServerCapabilities:
@@ -101,21 +101,21 @@ class LocalServer:
         return self.server.capabilities()
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
-        """Return the items of the server and of its mounts."""
+        """Return the items of the server and of the servers mounted on it."""
         mounts = self.server.mounts
         if mounts is None:
             return self.server.visibility.list_visible(kind, exchange)
         return await mounts.list_items(kind, exchange)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether this caller can see the item. A URI may also match a template."""
+        """Return whether this caller sees the item. A URI may also match a template."""
         if self.server.visibility.has_item(kind, name, exchange.caller.principal):
             return True
         mounts = self.server.mounts
         return mounts is not None and await mounts.resolver.has_item(kind, name, exchange)
 
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Raise InsufficientScope if the caller could see the item with more scopes."""
+        """Raise InsufficientScope if more scopes would let the caller see the item."""
         if self.server.mounts is not None:
             await self.server.mounts.resolver.check_scopes(kind, name, exchange)
         else:
@@ -126,7 +126,7 @@ class LocalServer:
         return await self.server.dispatch(exchange)
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change. Call the returned function to stop."""
+        """Call a function for each change. The returned function stops this."""
         return self.server.registry.subscriptions.add_callback(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
@@ -139,7 +139,7 @@ class LocalServer:
 
 
 def list_all_items(target: Mountable, kind: ItemKind) -> dict[str, Any] | None:
-    """Return all items of a server for any caller, or None if the items are not known before the server is asked."""
+    """Return all items of a server, regardless of the caller. Return None if a remote server must be asked first."""
     if not isinstance(target, LocalServer):
         return None
     mounts = target.server.mounts

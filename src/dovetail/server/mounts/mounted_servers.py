@@ -47,7 +47,7 @@ from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesRe
 from dovetail.wire.subscriptions import ListenParams
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
-if TYPE_CHECKING:  # for type checkers only, because few servers have access rules
+if TYPE_CHECKING:  # Only type checkers import this, because few servers have access rules.
     from dovetail.server.access_rules import AccessRule, AccessRules
 
 log = logging.getLogger("dovetail")
@@ -65,7 +65,7 @@ _LIST_METHODS: Final[dict[str, tuple[ItemKind, str, Any]]] = {
 
 
 class ListedItem:
-    """A mounted item, in the form that code for registered items expects."""
+    """A mounted item that looks like a registered one."""
 
     __slots__ = ("declaration",)
 
@@ -74,7 +74,7 @@ class ListedItem:
 
 
 class ToolRoute(NamedTuple):
-    """The mount of a tool, and the tool's name on the mounted server."""
+    """Where to forward calls of a tool: the mounted server, and the name of the tool there."""
 
     name: str
     mount: Mount
@@ -83,7 +83,7 @@ class ToolRoute(NamedTuple):
 
 
 class MountedServers:
-    """All mounts of one server, and the request handlers that include them."""
+    """All servers mounted on one server. Handles the requests for their items."""
 
     def __init__(self, server: MountingServer, own_handlers: Mapping[str, Handler]) -> None:
         self._server = server
@@ -137,18 +137,18 @@ class MountedServers:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # `stop` stops this server later
+            return  # `stop` will stop this server
         self._removed_mounts.remove(mount)
         task = loop.create_task(mount.target.stop())
         self._stop_tasks.add(task)
         task.add_done_callback(self._stop_tasks.discard)
 
     def list_local_servers(self) -> list[MountingServer]:
-        """Return the mounted servers in this process."""
+        """Return the servers mounted in this process."""
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, LocalServer)]
 
     def list_used_scopes(self) -> list[str]:
-        """Return the scopes of all mounts. The scopes of remote servers may be unknown."""
+        """Return the scopes that mounted items require, as far as they are known."""
         mount_scopes = [
             scope for mount in self._mounts if mount.access_rule is not None for scope in mount.access_rule.scopes
         ]
@@ -164,7 +164,7 @@ class MountedServers:
     # Methods that start and stop the mounted servers
 
     async def start(self) -> None:
-        """Start all mounted servers. If one server cannot be reached, the other servers still start."""
+        """Start all mounted servers. If one fails, the others still start."""
         for mount in tuple(self._mounts):
             if not mount.target.is_remote:
                 await self._start_mount(mount)
@@ -190,7 +190,7 @@ class MountedServers:
             await asyncio.wait(stop_tasks, timeout=LIST_TIMEOUT_S)
 
     def capabilities(self, combined: ServerCapabilities) -> ServerCapabilities:
-        """Return the given capabilities, extended by the capabilities of the mounts."""
+        """Return these capabilities together with those of the mounted servers."""
         for mount in self._mounts:
             mounted = mount.target.capabilities()
             combined = replace(
@@ -216,7 +216,7 @@ class MountedServers:
         return self._visibility.build_page(exchange, items, field, result_type)
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]:
-        """Return all items for this caller. If two items have the same name, return only the first."""
+        """Return all items for this caller. If two have the same name, only the first one counts."""
         items = self._visibility.list_visible(kind, exchange)
         principal = exchange.caller.principal
         mounts = [
@@ -233,9 +233,7 @@ class MountedServers:
         return items
 
     async def _warn_unused_rules(self, access_rules: "AccessRules", exchange: IncomingExchange) -> None:
-        """Log a warning for each rule that matches no item. Call this method when remote servers can list their
-        items.
-        """
+        """Warn about access rules that match no item. Remote servers must be able to list their items by then."""
         item_names = [name for kind in ITEM_KINDS for name in self._registry.list_registered(kind)]
         unavailable: list[Mount] = []
         for mount in tuple(self._mounts):
@@ -253,12 +251,12 @@ class MountedServers:
         )
 
     def list_names(self) -> list[str] | None:
-        """Return the names and URIs of all mounted items, or None if a mounted server is remote."""
+        """Return the names and URIs of all mounted items. Return None if a mounted server is remote."""
         items_by_kind = [self.list_registered_items(kind) for kind in ITEM_KINDS]
         return None if None in items_by_kind else [name for items in items_by_kind for name in items or ()]
 
     def may_have_item(self, name: str) -> bool:
-        """Return whether a mount has this name or URI. A remote mount counts if the name fits its prefix."""
+        """Return whether a mounted server has this name or URI. A remote server may have every name with its prefix."""
         for mount in self._mounts:
             for kind in ITEM_KINDS:
                 mounted_items, inner_name = list_all_items(mount.target, kind), mount.name_map.to_inner(kind, name)
@@ -303,7 +301,7 @@ class MountedServers:
             self._registry.notify_all_lists_changed()
 
     async def _check_transforms(self, mount: Mount, exchange: IncomingExchange) -> None:
-        """Log the problems of a mount's transforms once, as soon as its items are known."""
+        """Log the problems of a mount's transforms once its items are known."""
         if not mount.needs_transform_check:
             return
         mount.needs_transform_check = False
@@ -314,7 +312,7 @@ class MountedServers:
             log.warning("%s, mounted on %s: %s", mount.target.name, self._server.name, problem)
 
     def list_registered_items(self, kind: ItemKind) -> dict[str, Any] | None:
-        """Return all mounted items for any caller, or None if a mounted server is remote."""
+        """Return all mounted items, regardless of the caller. Return None if a mounted server is remote."""
         items: dict[str, Any] = {}
         for mount in self._mounts:
             mounted_items = list_all_items(mount.target, kind)
@@ -340,7 +338,7 @@ class MountedServers:
             or name in registry.disabled_names
             or name in registry.tools
         ):
-            # No route is stored, or a tool or rule of this server may take precedence.
+            # The route is unknown, or this server itself may have a tool or rule with this name.
             route = await self._find_tool_route(name, exchange)
             if route is None:
                 return await self._own_handlers["tools/call"](exchange)
@@ -376,8 +374,8 @@ class MountedServers:
         return result
 
     async def _find_tool_route(self, name: Any, exchange: IncomingExchange) -> ToolRoute | None:
-        """Return the route to a mounted tool, or None for a tool of this server. Raise ToolNotFound for an unknown
-        tool.
+        """Find the mounted server of a tool. Return None if this server has the tool. Raise ToolNotFound if no server
+        has it.
         """
         if type(name) is not str or self._has_own("tool", name, exchange):
             return None
@@ -397,7 +395,7 @@ class MountedServers:
         return route
 
     async def _has_output_schema(self, mount: Mount, tool_name: str, exchange: IncomingExchange) -> bool:
-        """Return whether a tool has an output schema. If the tool's declaration is unknown, return True."""
+        """Return whether a tool has an output schema. If that is unknown, return True."""
         try:
             declaration = (await mount.target.list_items("tool", exchange)).get(tool_name)
         except MCPError:
@@ -454,9 +452,7 @@ class MountedServers:
         return await self._forward(mount, exchange, inner_params)
 
     async def _forward(self, mount: Mount, exchange: IncomingExchange, param_changes: dict[str, Any]) -> Result | bytes:
-        """Forward a request with changed params to a mounted server. Return its result with the names of this
-        server.
-        """
+        """Forward a request to a mounted server, and translate the names in its result."""
         original_params = exchange.params
         if not mount.target.is_remote:
             await mount.target.start()
@@ -478,9 +474,7 @@ class MountedServers:
             self._stop_if_unused(mount)
 
     def _translate_result(self, result: Result | bytes, mount: Mount, exchange: IncomingExchange) -> Result | bytes:
-        """Return a result with links that are valid on this server. Decode the result if this server inspects
-        results.
-        """
+        """Translate the links in a result. Decode the result if this server reads results."""
         if isinstance(result, bytes) and (b'"uri"' not in result or not mount.name_map.prefix):
             return parse_result(result, exchange.method) if self._server.inspects_results else result
         result = rewrite_links(result, exchange.method, mount.name_map)
@@ -553,7 +547,7 @@ def _restore_completion(transform: Transform, ref_name: str, params: CompletePar
 
 
 def _translate_error(error: InvalidArguments, transform: Transform, name: str) -> ToolError:
-    """Return the error with the argument names of this server."""
+    """Return an error with the argument names that callers of this server know."""
     translated = error.rename_arguments(lambda name: get_outer_argument(transform, name))
     if str(translated):
         return translated
@@ -575,8 +569,7 @@ def _may_contain(name_map: NameMap, name: str) -> bool:
 
 
 def _validate_transforms(target: Mountable, name_map: NameMap) -> bool:
-    """Check the transforms against the items of a server. Return False if the items are not known before the server is
-    asked.
+    """Check transforms against the items of a server. Return False if a remote server must be asked first.
 
     Raises:
         ValueError: A transform does not match the items.

@@ -40,16 +40,16 @@ _PREFIX_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
 
 
 class NameMap:
-    """Converts the names of one mount."""
+    """Translates between the names on this server and on a mounted server."""
 
     def __init__(self, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]) -> None:
         check_type("prefix=", prefix, str, "a text")
         if prefix and not _PREFIX_PATTERN.fullmatch(prefix):
             raise ValueError(
-                f"prefix= must contain only letters, digits, dots and dashes and begin with a letter, not {prefix!r}"
+                f"prefix= must start with a letter and contain only letters, digits, dots and dashes, not {prefix!r}"
             )
         if isinstance(tags, str):
-            raise TypeError(f"tags= must be a list: tags=[{tags!r}]")
+            raise TypeError(f"tags= must be a list. Write tags=[{tags!r}]")
         self.prefix = prefix
         self._prefix_by_kind = {"tool": f"{prefix}_", "prompt": f"{prefix}_"} if prefix else {}
         self._prefix_by_kind |= {"resource": f"{prefix}+", "resource template": f"{prefix}+"} if prefix else {}
@@ -60,8 +60,7 @@ class NameMap:
         self._hidden_templates = [
             inner_name for inner_name, transform in transforms.items() if transform.hide and "{" in inner_name
         ]
-        # `_transformed_by_key` and `_inner_by_new_key` are the mappings above by URI key. `_removed_keys` has the keys
-        # of hidden and renamed resources.
+        # The same mappings by normalized URI. `_removed_keys` contains the hidden and renamed resources.
         self._transformed_by_key = {uri_key(inner_name): inner_name for inner_name in self._transform_by_name}
         self._inner_by_new_key = {uri_key(name): inner_name for name, inner_name in self._inner_by_new_name.items()}
         self._removed_keys = frozenset(
@@ -73,14 +72,14 @@ class NameMap:
         self._tags = frozenset(tags)
 
     def get_transform(self, inner_name: str, kind: ItemKind | None = None) -> Transform:
-        """Return the transform of an item."""
+        """Return the transform for an item, if any."""
         if kind == "resource" and self._transform_by_name and inner_name not in self._transform_by_name:
             inner_name = self._transformed_by_key.get(uri_key(inner_name), inner_name)
         return self._transform_by_name.get(inner_name, IDENTITY_TRANSFORM)
 
     def find_problems(self, declarations_by_kind: Mapping[ItemKind, Mapping[str, Any]]) -> Iterator[str]:
         """Yield one line for each problem of the transforms with these items."""
-        from dovetail.server.parameters.argument_errors import format_names  # imported only for mounts with transforms
+        from dovetail.server.parameters.argument_errors import format_names  # only needed for mounts with transforms
 
         item_names = {name: 0 for items in declarations_by_kind.values() for name in items}
         if unknown := [inner_name for inner_name in self._transform_by_name if inner_name not in item_names]:
@@ -101,7 +100,7 @@ class NameMap:
                 yield f"`{outer}` would be renamed to `{inner}`, which already exists. Rename or hide `{inner}`, too"
 
     def _find_conflict(self, inner_name: str) -> str | None:
-        """Return the item that is renamed to the name of this item, if this item keeps its name."""
+        """Return the item that a transform renames to the name of this item."""
         transform, conflicting_name = (
             self.get_transform(inner_name),
             self._inner_by_new_name.get(inner_name, inner_name),
@@ -116,11 +115,11 @@ class NameMap:
         return bool(self._transform_by_name)
 
     def to_outer(self, kind: ItemKind, inner_name: str) -> str:
-        """Return the name of an item on this server."""
+        """Return the name on this server for an item of the mounted server."""
         return self._prefix_by_kind.get(kind, "") + (self.get_transform(inner_name, kind).name or inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name of an item on the mounted server, or None if the mount cannot have an item with this name."""
+        """Return the name on the mounted server, or None if it cannot have such an item."""
         prefix = self._prefix_by_kind.get(kind, "")
         if kind == "resource":
             return self._to_inner_uri(prefix, name)
@@ -134,10 +133,10 @@ class NameMap:
         return inner_name
 
     def _to_inner_uri(self, prefix: str, uri: str) -> str | None:
-        """Return a URI as the mounted server knows it, or None if the mount cannot have the URI. Keep the caller's
-        spelling unless the resource is renamed.
+        """Return a URI for the mounted server, or None if it cannot have such a URI. Unless the resource is renamed,
+        keep the spelling.
         """
-        # The prefix is part of the scheme, which is case-insensitive.
+        # The prefix is part of the scheme, so case does not matter.
         if uri[: len(prefix)].lower() != prefix.lower():
             return None
         bare_uri = uri[len(prefix) :]
@@ -149,27 +148,27 @@ class NameMap:
         return bare_uri if self._removed_keys.isdisjoint(uri_readings(bare_uri)) else None
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
-        """Return whether the conversion of a name needs the items of the server, and the items are not known yet."""
+        """Return whether the server must list its items before a name can be translated."""
         return False
 
     def has_exact_prefix(self, kind: ItemKind, name: str) -> bool:
-        """Return whether a name has the prefix in the same case."""
+        """Return whether a name starts with the prefix in the same case."""
         return name.startswith(self._prefix_by_kind.get(kind, ""))
 
     def is_hidden(self, uri: str) -> bool:
-        """Return whether the resource at a URI is hidden or renamed."""
+        """Return whether a transform hides or renames the resource at a URI."""
         prefix = self._prefix_by_kind.get("resource", "")
         if not self._removed_keys or uri[: len(prefix)].lower() != prefix.lower():
             return False
         return not self._removed_keys.isdisjoint(uri_readings(uri[len(prefix) :]))
 
     def matches_hidden_template(self, uri: str) -> bool:
-        """Return whether a URI matches a hidden template. If so, only a resource with exactly this URI may be used."""
+        """Return whether a URI matches a hidden template. Then only a resource with exactly this URI may be used."""
         return any(may_match_template(template, uri) for template in self._hidden_templates)
 
     @property
     def is_unambiguous(self) -> bool:
-        """Return whether each name with this prefix belongs to this mount, so that no lookup is needed."""
+        """Return whether all names with this prefix belong to this mount."""
         return bool(self.prefix) and not self.has_tag_filter
 
     @property
@@ -178,11 +177,11 @@ class NameMap:
         return bool(self._tags)
 
     def is_allowed(self, declaration: Any) -> bool:
-        """Return whether the tags of an item allow it to be offered."""
+        """Return whether an item with these tags is offered."""
         return not self._tags or not self._tags.isdisjoint(get_tags(declaration))
 
     def rename_declarations(self, kind: ItemKind, declarations: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the offered items with their outer names."""
+        """Return the offered items under the names on this server."""
         renamed: dict[str, Any] = {}
         for inner_name, declaration in declarations.items():
             transform = self.get_transform(inner_name, kind)
@@ -191,7 +190,7 @@ class NameMap:
             name = self.to_outer(kind, inner_name)
             try:
                 renamed[name] = _rename_declaration(transform_declaration(transform, declaration), name)
-            except ValueError as exc:  # an invalid item must not break the whole list
+            except ValueError as exc:  # one invalid item must not break the whole list
                 log.error("%s is left out: %s", clip(name), exc)
         return renamed
 
@@ -215,9 +214,7 @@ def _rename_declaration(declaration: Any, name: str) -> Any:
 
 
 def rewrite_links(result: Result | bytes, method: str, name_map: NameMap) -> Result | bytes:
-    """Return a result with links that are valid on this server. A result without links is returned unchanged, byte for
-    byte.
-    """
+    """Translate the links in a result. A result without links is returned unchanged."""
     if not name_map.prefix:
         return result
     if isinstance(result, bytes):
@@ -244,7 +241,7 @@ def rewrite_links(result: Result | bytes, method: str, name_map: NameMap) -> Res
 
 
 def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: str) -> Result | bytes:
-    """Return the result of a read with the URI in the caller's spelling."""
+    """Return the result of a read with the URI as the caller wrote it."""
     outer_uri = name_map.to_outer("resource", inner_uri)
     if (outer_uri == uri and (name_map.prefix or outer_uri == inner_uri)) or (
         isinstance(result, bytes) and INPUT_REQUIRED_MARKER in result
@@ -264,7 +261,7 @@ def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: 
 
 
 def parse_result(result: bytes, method: str) -> Result | bytes:
-    """Decode the result of another server, for code of this server that inspects results."""
+    """Decode the result of another server, because this server reads results."""
     method_spec = METHODS[method]
     if method not in _PARSED_METHODS or method_spec.result is None:
         return result

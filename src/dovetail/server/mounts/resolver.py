@@ -19,12 +19,12 @@ from dovetail.server.mounts.local_server import LocalServer, MountingServer, lis
 from dovetail.server.mounts.name_map import NameMap, get_tags
 from dovetail.server.uri_template import may_match_template
 
-if TYPE_CHECKING:  # for type checkers only, because few servers have access rules
+if TYPE_CHECKING:  # Only type checkers import this, because few servers have access rules.
     from dovetail.server.access_rules import AccessRule
 
 log = logging.getLogger("dovetail")
 
-# Seconds in which a mounted server must list its items. Afterwards the list is sent without these items.
+# Wait this long for the list of a mounted server. After that, leave out its items.
 LIST_TIMEOUT_S: Final = 10.0
 _RETRY_DELAY_S: Final = 1.0  # seconds before the next request to a server that refused the last one
 
@@ -33,7 +33,7 @@ _MAX_FORGOTTEN_URIS: Final = 4096  # maximum number of removed resources in an i
 
 
 class Mount:
-    """One server that is mounted on another."""
+    """A server that is mounted on another server."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Mount:
         # The last known lists by kind and caller, used while the server is not available.
         self._stored_items: dict[tuple[ItemKind, Hashable], dict[str, Any]] = {}
         self.active_exchanges = 0  # number of open requests
-        self.retry_at = 0.0  # earliest time of the next request after a failure
+        self.retry_at = 0.0  # after a failure, do not ask the server before this time
         self.resource_index = ResourceIndex()
         self.is_unavailable = False  # True after the last request failed
         self._is_logged = False  # True if the log already has a message that the server is not available
@@ -73,7 +73,7 @@ class Mount:
         return self._stored_items.get((kind, _get_list_key(exchange.caller.principal)), {})
 
     def mark_available(self) -> None:
-        """Record that the server responds."""
+        """Remember that the server responds."""
         self.retry_at = 0.0
         self.is_unavailable = self._is_logged = False
 
@@ -106,7 +106,7 @@ def _get_list_key(principal: Principal | None) -> Hashable:
 
 
 class ResourceIndex:
-    """The URIs of a mounted server by each of their keys, so that a lookup does not scan all URIs.
+    """Finds resources by any form of their URI, without searching the whole list.
 
     Each lookup adds the URIs of its list, because lists differ between callers. Threads may share an index, because its
     state is replaced and never changed.
@@ -116,13 +116,13 @@ class ResourceIndex:
         self._state: tuple[frozenset[str], dict[str, tuple[str, ...]]] = (frozenset(), {})
 
     def find(self, uri: str, declarations: Mapping[str, Any]) -> list[str]:
-        """Return the URIs in a list that `uri` may refer to, in any of its readings."""
+        """Return the URIs that `uri` may mean."""
         uris_by_key = self._index_uris(declarations)
         uris = dict.fromkeys(candidate for reading in uri_readings(uri) for candidate in uris_by_key.get(reading, ()))
         return [candidate for candidate in uris if candidate in declarations]
 
     def has(self, uri: str, declarations: Mapping[str, Any]) -> bool:
-        """Return whether a list has this URI, or an equivalent spelling of it."""
+        """Return whether this URI, or an equivalent one, is in the list."""
         key = uri_key(uri)
         return uri in declarations or any(
             candidate in declarations and uri_key(candidate) == key
@@ -144,7 +144,7 @@ class ResourceIndex:
 
 
 class MountResolver:
-    """Finds items in the mounts of one server, in the order of the mounts."""
+    """Finds items on mounted servers, in the order of the mounts."""
 
     def __init__(self, server: MountingServer, mounts: list[Mount]) -> None:
         self._server = server
@@ -156,7 +156,7 @@ class MountResolver:
         return await self._find(kind, name, exchange) is not None
 
     async def find(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> tuple[Mount, str] | None:
-        """Return the first mount that lists the item for this caller, and the item's name on that mount.
+        """Return the first mount that lists the item for this caller, and the item's name there.
 
         If only one mount can have the name, a remote server is not asked.
 
@@ -189,7 +189,7 @@ class MountResolver:
                 return await self._check_resolved(mount, inner_name, kind, exchange)
         for mount, inner_name in candidates if kind == "resource" else ():
             if self._may_match_template(mount, inner_name) and await mount.target.has_item(kind, inner_name, exchange):
-                # Only the mounted server knows which URIs its templates match.
+                # Only the mounted server knows which URIs match its templates.
                 return await self._check_resolved(mount, inner_name, kind, exchange)
         await self.check_scopes(kind, name, exchange)
         return None
@@ -210,7 +210,7 @@ class MountResolver:
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """List the items of all mounts that need their items to convert this name."""
+        """List the items of the mounts that cannot translate this name otherwise."""
         mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
         if mounts and not self.find_candidates(kind, name):
             await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))
@@ -218,14 +218,14 @@ class MountResolver:
     async def _check_resolved(
         self, mount: Mount, inner_name: str, kind: ItemKind, exchange: IncomingExchange
     ) -> tuple[Mount, str]:
-        """Return the mount and the name. Raise InsufficientScope if this caller lacks scopes of the item."""
+        """Return the mount and the name. Raise InsufficientScope if the caller lacks scopes for the item."""
         _is_accessible(mount.access_rule, inner_name, exchange)
         for declaration in await self._list_offered(mount, kind, inner_name, exchange) if self._has_tag_rules else ():
             _is_accessible(self.find_rule_by_tags(declaration), inner_name, exchange)
         return mount, inner_name
 
     async def check_access(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Raise a not-found error if the item does not exist for this caller."""
+        """Raise a not-found error if this caller cannot see the item."""
         resolved = await self.find(kind, name, exchange)
         if resolved is None:
             raise NOT_FOUND_ERRORS[kind](name)
@@ -233,7 +233,7 @@ class MountResolver:
             await resolved[0].target.server.check_access(kind, resolved[1], exchange)
 
     def find_candidates(self, kind: ItemKind, name: str) -> list[tuple[Mount, str]]:
-        """Return the mounts that can have the item, judged only by its name."""
+        """Return the mounts that may have an item with this name."""
         pairs = ((mount, mount.name_map.to_inner(kind, name)) for mount in self._mounts)
         candidates = [(mount, inner_name) for mount, inner_name in pairs if inner_name is not None]
         if kind == "resource" and len(candidates) > 1:
@@ -241,7 +241,7 @@ class MountResolver:
         return candidates
 
     def is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
-        """Return whether only this mount can have the name. The lists of the mounts do not matter."""
+        """Return whether no other mount can have this name."""
         return (
             mount.name_map.is_unambiguous
             and not self._needs_tags
@@ -249,8 +249,8 @@ class MountResolver:
         )
 
     def _matches_hidden_template(self, mount: Mount, inner_uri: str) -> bool:
-        """Return whether a URI matches a hidden or disabled template. If so, only a resource with exactly this URI may
-        be used.
+        """Return whether a URI matches a hidden or disabled template. Then only a resource with exactly this URI may be
+        used.
         """
         disabled = self._registry.disabled_names
         uri = mount.name_map.to_outer("resource", inner_uri) if disabled else ""
@@ -265,7 +265,7 @@ class MountResolver:
         return mount.target.is_remote and not needs_tags and mount.can_retry
 
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Raise InsufficientScope if the caller could see the item with more scopes."""
+        """Raise InsufficientScope if more scopes would let the caller see the item."""
         principal = exchange.caller.principal
         self._server.visibility.check_scopes(kind, name, principal)
         has_local_mounts = any(isinstance(mount.target, LocalServer) for mount in self._mounts)
@@ -279,7 +279,7 @@ class MountResolver:
                 await mount.target.check_scopes(kind, inner_name, exchange)
 
     async def _mount_has_item(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange) -> bool:
-        """Return whether a mount lists the item for this caller, and this server does not hide it."""
+        """Return whether a mounted server lists the item for this caller, and this server does not hide it."""
         if not mount.target.is_remote:
             if not await mount.target.has_item(kind, inner_name, exchange):
                 return False
@@ -298,8 +298,8 @@ class MountResolver:
     async def _list_offered(
         self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange
     ) -> list[Any]:
-        """Return the offered items of a mount that a name or URI refers to. If a remote server does not respond in
-        time, use its last known lists.
+        """Return the items of a mount that a name or URI may mean. If a remote server is too slow, use
+        its last lists.
         """
         if not mount.target.is_remote:
             return await self._find_declarations(mount, kind, inner_name, exchange)
@@ -335,7 +335,7 @@ class MountResolver:
 
     @property
     def _needs_tags(self) -> bool:
-        """Return whether this server enables or restricts items by their tags."""
+        """Return whether this server needs the tags of mounted items."""
         return bool(self._registry.disabled_tags) or self._has_tag_rules
 
     @property
@@ -344,8 +344,8 @@ class MountResolver:
         return self._registry.access_rules is not None and self._registry.access_rules.has_tag_rules
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether a caller may receive updates of a mounted resource. If this server has rules for tags, return
-        False, because the tags of the resource are unknown.
+        """Return whether a caller may receive updates of a mounted resource. Return False if this server has rules for
+        tags, because the resource's tags are unknown.
         """
         if self.is_disabled("resource", uri) or not self.is_listed(
             self.find_rule_by_name("resource", uri), uri, principal
@@ -379,7 +379,7 @@ class MountResolver:
         )
 
     def is_enabled(self, declaration: Any) -> bool:
-        """Return whether no tag of the item is disabled."""
+        """Return whether none of the item's tags is disabled."""
         return self._registry.disabled_tags.isdisjoint(get_tags(declaration))
 
     def find_rule_by_tags(self, declaration: Any) -> "AccessRule | None":
@@ -393,7 +393,7 @@ class MountResolver:
         return None if access_rules is None else access_rules.find_by_name(kind, name)
 
     def is_disabled(self, kind: ItemKind, name: str) -> bool:
-        """Return whether this server disables a name, or a URI in any spelling."""
+        """Return whether this server has disabled a name or URI."""
         names = self._registry.disabled_names
         if kind != "resource" or not names:
             return name in names
@@ -406,7 +406,7 @@ def _collect_rule_keys(names: frozenset[str]) -> frozenset[str]:
 
 
 def _find_declared(mount: Mount, declarations: Mapping[str, Any], kind: ItemKind, name: str) -> list[Any]:
-    """Return the item with this name. For an unlisted URI, return the items that the URI may refer to."""
+    """Return the item with this name. If a URI is not listed, return the items that it may mean."""
     declaration = declarations.get(name)
     if declaration is not None or kind != "resource":
         return [] if declaration is None else [declaration]
@@ -418,7 +418,7 @@ def _now() -> float:
 
 
 def format_failure(exc: MCPError | TimeoutError) -> str:
-    """Return the reason why a server did not respond."""
+    """Describe why a server did not respond."""
     return str(exc) or f"no response within {LIST_TIMEOUT_S:g} s"
 
 

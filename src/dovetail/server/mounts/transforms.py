@@ -14,25 +14,25 @@ from dovetail.wire.tools import Tool
 
 
 class ArgTransform(Struct, frozen=True, kw_only=True):
-    """A change to one argument of a mounted item: another name or description, or a fixed value."""
+    """Changes one argument of a mounted tool or prompt: its name, its description, or a fixed value."""
 
     name: str | None = None  # the new name
     description: str | None = None  # the new description
-    value: Any = UNSET  # a fixed value. The argument is hidden from callers
+    value: Any = UNSET  # a fixed value. Callers do not see the argument
 
 
 class Transform(Struct, frozen=True, kw_only=True):
-    """Changes to one mounted tool, prompt or resource."""
+    """Changes one mounted tool, prompt or resource."""
 
     name: str | None = None  # the new name
     title: str | None = None  # the new title
     description: str | None = None  # the new description
     hide: bool = False  # True hides the item
-    arguments: Mapping[str, ArgTransform] | None = None  # changes to arguments, by their names
+    arguments: Mapping[str, ArgTransform] | None = None  # by name, the changes to arguments
 
 
 def transform_declaration(transform: Transform, declaration: Any) -> Any:
-    """Return a declaration with another title, description and arguments. The name map changes the name."""
+    """Return a definition with another title, description and arguments. Its name is changed elsewhere."""
     updates: dict[str, Any] = {}
     if transform.title is not None:
         updates["title"] = transform.title
@@ -83,11 +83,11 @@ def _transform_argument(arguments: Mapping[str, ArgTransform], argument: PromptA
 
 def _check_unique_names(item_name: str, names: list[str]) -> None:
     if duplicates := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise ValueError(f"`{clip(item_name)}` would have two arguments called `{clip(duplicates[0])}`")
+        raise ValueError(f"the item `{clip(item_name)}` would have two arguments named `{clip(duplicates[0])}`")
 
 
 def find_transform_problems(transform: Transform, declaration: Any) -> Iterator[str]:
-    """Yield one line for each problem of a transform's arguments with this tool or prompt."""
+    """Yield one line for each problem of a transform with the arguments of this tool or prompt."""
     try:
         transform_declaration(transform, declaration)
     except ValueError as exc:
@@ -110,7 +110,7 @@ def find_transform_problems(transform: Transform, declaration: Any) -> Iterator[
 
 
 def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call as the mounted server knows them.
+    """Return the arguments of a call under the names on the mounted server.
 
     Raises:
         ToolError: the caller passed an argument that is fixed or was renamed.
@@ -121,7 +121,7 @@ def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dic
     inner_names = _get_inner_names(argument_transforms)
     if unknown_names := [name for name in arguments if not is_outer_argument(transform, name)]:
         unknown = ", ".join(_format_unknown(argument_transforms[name], name) for name in unknown_names)
-        raise ToolError(f"Invalid arguments. Unknown: {unknown}.")
+        raise ToolError(f"Invalid arguments. Unknown names: {unknown}.")
     restored = {inner_names.get(name, name): value for name, value in arguments.items()}
     return restored | _get_fixed_values(argument_transforms)
 
@@ -142,13 +142,13 @@ def _get_fixed_values(arguments: Mapping[str, ArgTransform]) -> dict[str, Any]:
 
 
 def _format_unknown(argument: ArgTransform, name: str) -> str:
-    """Format the old name of an argument with its new name. A fixed argument has no new name."""
+    """Format the old and the new name of an argument. A fixed argument has no new name."""
     hint = f" (use `{clip(argument.name)}`)" if argument.value is UNSET and argument.name else ""
     return f"`{clip(name)}`{hint}"
 
 
 def get_outer_argument(transform: Transform, name: str) -> str | None:
-    """Return the name of an argument for callers. Return None for a fixed argument, which callers do not see."""
+    """Return the name that callers use for an argument. Return None for a fixed argument."""
     return _get_outer_name(transform.arguments or {}, name)
 
 
@@ -175,14 +175,16 @@ def get_argument_names(declaration: Any) -> list[str]:
 
 
 def check_transforms(transforms: Any) -> dict[str, Transform]:
-    """Return the transforms after a check of their types and names.
+    """Check the types and names of transforms.
 
     Raises:
         TypeError: A part has the wrong type.
         ValueError: Two items would have the same name.
     """
     if not isinstance(transforms, Mapping):
-        raise TypeError('transforms= must be a dict by name: transforms={"search": Transform(...)}')
+        raise TypeError(
+            'transforms= must be a dict from names to transforms, such as transforms={"search": Transform(...)}'
+        )
     valid_transforms: dict[str, Transform] = {}
     inner_by_new_name: dict[str, str] = {}
     for inner_name, transform in cast("Mapping[str, Any]", transforms).items():

@@ -16,7 +16,7 @@ ParameterLocation = Literal["path", "query", "header", "cookie", "body"]
 HTTP_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 MAX_DOCUMENT_BYTES: Final = 20 * 1024 * 1024
 MAX_OPERATIONS: Final = 1000
-# Maximum number of schemas that are written out for one operation. Further schemas stay references.
+# If one operation has more schemas, the rest stay references.
 _MAX_SCHEMA_NODES: Final = 2000
 _MAX_DEPTH: Final = 60
 _FILE_SCHEMA: Final = {"type": "string", "contentEncoding": "base64"}
@@ -33,41 +33,39 @@ _CONNECTION_HEADERS: Final = frozenset(
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """The location and format of one argument."""
+    """Where an argument is sent, and in which format."""
 
     argument: str
     name: str
     location: ParameterLocation
     explode: bool = True
     style: str = "form"
-    is_file: bool = False  # whether the value is a file, passed as base64
+    is_file: bool = False  # True if the value is a file in base64
 
 
 class OpenAPIOperation(Struct, frozen=True, kw_only=True):
     """One operation of an OpenAPI document."""
 
     name: str  # the name of the tool
-    method: str  # the HTTP method, in capitals
-    path: str  # the path, with its parameters in braces
+    method: str  # the HTTP method in capitals
+    path: str  # the URL path, with parameters in braces
     description: str  # the description of the tool
     input_schema: dict[str, Any]  # the JSON Schema of the arguments
-    parameters: tuple[Parameter, ...]  # the parameters in the path, the query and the headers
-    body_media_type: str | None = None  # the media type of the body
-    body_argument: str | None = None  # the argument that is the whole body
+    parameters: tuple[Parameter, ...]  # parameters in the path, query and headers
+    body_media_type: str | None = None  # media type of the request body
+    body_argument: str | None = None  # the argument that contains the whole body, or None
     tags: tuple[str, ...] = ()  # the tags of the operation
-    output_schema: dict[str, Any] | None = None  # JSON Schema of successful responses, or None
+    output_schema: dict[str, Any] | None = None  # JSON Schema of a successful response, or None
 
 
 def parse_document(document: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
-    """Return the document as a dict, or raise ValueError if it is not OpenAPI 3."""
+    """Return the OpenAPI document as a dict. Raise ValueError if it is not OpenAPI 3."""
     if isinstance(document, str | bytes):
         data = document.encode() if isinstance(document, str) else document
         if len(data) > MAX_DOCUMENT_BYTES:
             raise ValueError(f"the OpenAPI document is larger than {MAX_DOCUMENT_BYTES} bytes")
         if _DOCUMENT_NAME_PATTERN.fullmatch(data):
-            raise ValueError(
-                f"{document!r} is the name of a document. Read the document first and pass its text or dict"
-            )
+            raise ValueError(f"{document!r} looks like a file name. Read the file first, and pass its text or a dict")
         if not data.lstrip().startswith(b"{"):
             raise ValueError("the OpenAPI document must be JSON. Load YAML yourself and pass the dict")
         document = decode(data)
@@ -80,8 +78,8 @@ def parse_document(document: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
 
 
 def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = None) -> str | None:
-    """Return the URL of the document's first server. If the client has a base URL, use the document only for the path
-    after that URL.
+    """Return the URL of the first server in the document. If the client has a base URL, only the path is taken from the
+    document.
     """
     for server in document.get("servers") or ():
         url = str(server.get("url", ""))
@@ -89,15 +87,14 @@ def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = 
             url = url.replace("{" + name + "}", str(variable.get("default", "")))
         if url.startswith(("http://", "https://")):
             return (client_base_url or url).rstrip("/")
-        if (
-            client_base_url is not None and url.strip("/") and not any(urlsplit(url)[:2])
-        ):  # the URL is only a path, without scheme or host
+        # the URL is only a path, without scheme or host
+        if client_base_url is not None and url.strip("/") and not any(urlsplit(url)[:2]):
             return urljoin(client_base_url.rstrip("/") + "/", url).rstrip("/")
     return client_base_url
 
 
 def iter_operations(document: Mapping[str, Any], fixed_headers: Iterable[str] = ()) -> Iterator[OpenAPIOperation]:
-    """Yield every operation, without the fixed headers. Raise ValueError if the document has too many operations."""
+    """Yield all operations. Raise ValueError if the document has too many."""
     excluded_headers = _IGNORED_HEADERS | _CONNECTION_HEADERS | {name.lower() for name in fixed_headers}
     schemas = _SchemaResolver(document)
     used_names: set[str] = set()
@@ -108,7 +105,7 @@ def iter_operations(document: Mapping[str, Any], fixed_headers: Iterable[str] = 
             if isinstance(path_item.get(method), Mapping):
                 count += 1
                 if count > MAX_OPERATIONS:
-                    raise ValueError(f"the document has more than {MAX_OPERATIONS} operations")
+                    raise ValueError(f"the OpenAPI document has more than {MAX_OPERATIONS} operations")
                 yield _build_operation(schemas, path, method, path_item, used_names, excluded_headers)
 
 
@@ -169,7 +166,7 @@ def _build_operation(
 
 
 def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the JSON Schema of successful responses. Return None if the document has no such schema, or several."""
+    """Return the JSON Schema of successful responses. Return None if there is no such schema, or several."""
     responses: Mapping[Any, Any] = definition.get("responses") or {}
     successes = [schemas.resolve(response) for code, response in responses.items() if str(code).startswith("2")]
     content: Mapping[str, Any] = (successes[0].get("content") or {}) if len(successes) == 1 else {}
@@ -181,7 +178,7 @@ def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, An
     schemas.reset()
     schema = schemas.expand_schema(json_schemas[0])
     schema |= {"$defs": schemas.definitions()} if schemas.definitions() else {}
-    # The schema may require a writeOnly property, but responses never contain such a property.
+    # A schema with writeOnly properties is not used, because responses never contain them.
     return None if not schema or b'"writeOnly":true' in encode(schema) else schema
 
 
@@ -211,8 +208,8 @@ def _add_body(
     required: list[str],
     parameters: list[Parameter],
 ) -> tuple[str | None, str | None]:
-    """Add the body. Return its media type, and the argument that holds the whole body. The argument is None if the
-    members of the body are arguments.
+    """Add the request body. Return its media type, and the argument for the whole body. The argument is None if each
+    member is an argument.
     """
     request = schemas.resolve(definition.get("requestBody") or {})
     content: Mapping[str, Any] = request.get("content") or {}
@@ -258,7 +255,7 @@ def _add_description(schema: dict[str, Any], description: Any) -> dict[str, Any]
 
 
 def _make_unique_name(proposed: str, used_names: set[str]) -> str:
-    """Return a unique tool name that is short enough for every model."""
+    """Return a unique tool name that is short enough for all models."""
     name = base = (_NON_NAME_PATTERN.sub("_", proposed).strip("_") or "operation")[:60]
     number = 2
     while name in used_names:
@@ -268,25 +265,25 @@ def _make_unique_name(proposed: str, used_names: set[str]) -> str:
 
 
 class _SchemaResolver:
-    """Resolves the schemas of one document, and collects the definitions that one operation uses."""
+    """Resolves the schemas of a document, and collects the definitions for one operation."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
         self.reset()
 
     def reset(self) -> None:
-        """Reset the definitions and counts before the next operation."""
+        """Start the next operation without definitions."""
         self._definitions: dict[str, Any] = {}
         self._name_by_ref: dict[str, str] = {}
         self._used_names: set[str] = set()
         self._remaining_nodes = _MAX_SCHEMA_NODES
 
     def definitions(self) -> dict[str, Any]:
-        """Return the definitions that are still referenced, by name."""
+        """Return the definitions that are used, by name."""
         return self._definitions
 
     def resolve(self, node: Any) -> Mapping[str, Any]:
-        """Return a node or the target of its reference. A reference to another document returns an empty node."""
+        """Return a node, or the target if it is a reference. A reference to another document becomes an empty node."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(node, Mapping):
                 return {}
@@ -298,7 +295,7 @@ class _SchemaResolver:
 
     def _lookup(self, ref: str) -> Any:
         if not ref.startswith("#/"):
-            return {}  # the reference points to another document, which is not fetched
+            return {}  # other documents are not fetched
         node: Any = self._document
         for step in ref[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
@@ -306,7 +303,7 @@ class _SchemaResolver:
         return node
 
     def expand_schema(self, node: Any, ref_path: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Expand a schema: replace references by their targets and convert OpenAPI keywords."""
+        """Replace the references in a schema by their targets, and convert OpenAPI keywords."""
         if not isinstance(node, Mapping):
             return {}
         self._remaining_nodes -= 1

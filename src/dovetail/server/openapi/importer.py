@@ -40,7 +40,7 @@ def add_operations(
     validate_output: bool = True,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
 ) -> None:
-    """Register every included operation. The options are those of `Server.from_openapi`.
+    """Register the selected operations as tools. The options are those of `Server.from_openapi`.
 
     client_base_url: the base URL of the author's client. If it is set, requests never go to a host from the document,
     because the client may send credentials.
@@ -48,7 +48,9 @@ def add_operations(
     spec = parse_document(document)
     resolved_url = service_url or resolve_base_url(spec, client_base_url)
     if resolved_url is None:
-        raise ValueError("the document does not name its server. Pass base_url=, or a client with a base_url")
+        raise ValueError(
+            "the OpenAPI document does not contain the URL of its server. Pass base_url=, or a client with a base_url"
+        )
     is_included = _make_filter(include)
     all_operations = [*iter_operations(spec, () if callable(headers) else headers)]
     included = [operation for operation in all_operations if is_included(operation)]
@@ -56,8 +58,8 @@ def add_operations(
         [operation.name for operation in included], [one.name for one in all_operations], tool_names or {}
     )
     for operation in included:
-        # If the output schema cannot be used, register the tool without it. If the second attempt fails, skip only this
-        # operation.
+        # If the output schema is invalid, register the tool without it.
+        # If this fails, too, skip only this operation.
         for output in (operation.output_schema if validate_output else None, None):
             try:
                 app.add_tool(
@@ -81,12 +83,12 @@ def add_operations(
 
 
 def _assign_names(included: list[str], operation_names: list[str], tool_names: Mapping[str, str]) -> dict[str, str]:
-    """Return the tool name of each operation. Raise ValueError for an unknown operation or a duplicate name."""
+    """Return the tool name for each operation. Raise ValueError for an unknown operation or a duplicate name."""
     from dovetail.server.parameters.argument_errors import format_names
 
     check_type("tool_names=", tool_names, Mapping, "a dict from operations to tool names")
     if unknown := [name for name in tool_names if name not in operation_names]:
-        raise ValueError(f"tool_names= has unknown operations: {format_names(unknown, operation_names)}")
+        raise ValueError(f"tool_names= contains unknown operations: {format_names(unknown, operation_names)}")
     assigned = {name: tool_names.get(name, name) for name in included}
     for operation_name, name in tool_names.items():
         if operation_name in assigned and (
@@ -105,7 +107,9 @@ def _make_filter(include: Any) -> Callable[[OpenAPIOperation], bool]:
     if callable(include):
         return cast("Callable[[OpenAPIOperation], bool]", include)
     if not isinstance(include, str):
-        raise TypeError(f'include= must be a pattern for "GET /path", or a function of the operation, not {include!r}')
+        raise TypeError(
+            f'include= must be a pattern for "GET /path", or a function that takes an operation, not {include!r}'
+        )
     try:
         pattern = re.compile(include)
     except re.error as exc:

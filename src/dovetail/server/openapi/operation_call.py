@@ -28,7 +28,7 @@ Credentials: TypeAlias = Mapping[str, str] | HeaderFactory
 
 
 class OperationCall:
-    """One operation as a tool function."""
+    """Calls one operation of a web service. It is the function of a tool."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class OperationCall:
         self._send = send
         self._headers = headers
         self._max_response_bytes = max_response_bytes
-        self._promises_json = promises_json  # whether the tool has an output schema
+        self._promises_json = promises_json  # True if the tool has an output schema
         self.__name__ = operation.name
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
@@ -53,7 +53,7 @@ class OperationCall:
         extra_headers = await self._get_headers(ctx)
         names = {name.lower() for name in extra_headers}
         for name in [header_name for header_name in request.headers if header_name.lower() in names]:
-            # The author's headers replace generated headers with the same name in any case.
+            # The author's headers replace generated ones. Case does not matter.
             del request.headers[name]
         request.headers.update(extra_headers)
         try:
@@ -69,7 +69,7 @@ class OperationCall:
         return await headers if inspect.isawaitable(headers) else headers
 
     def build_request(self, arguments: Mapping[str, Any]) -> HTTPRequest:
-        """Build the request for a call. Raise ToolError for values that cannot be encoded."""
+        """Build the HTTP request for a call. Raise ToolError if a value cannot be encoded."""
         operation, path = self._operation, self._operation.path
         query: list[tuple[str, str]] = []
         headers: dict[str, str] = {"Accept": "application/json, */*;q=0.5"}
@@ -101,7 +101,7 @@ class OperationCall:
         return HTTPRequest(operation.method, url, headers, data)
 
     def _check_no_overlap(self, parameter: Parameter, pairs: list[tuple[str, str]]) -> None:
-        """Raise ToolError if an object that is sent as several parameters would overwrite another parameter."""
+        """Raise ToolError if an object that becomes several parameters would overwrite another parameter."""
         others = {other.name for other in self._operation.parameters if other.location == "query"} - {parameter.name}
         if parameter.explode and parameter.style == "form" and not others.isdisjoint(name for name, _ in pairs):
             raise ToolError(f"Invalid arguments. {parameter.argument} contains the name of another parameter.")
@@ -166,7 +166,7 @@ def _to_text(value: Any) -> str:
 def _encode_segment(parameter: Parameter, value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
     texts = [_to_text(part) for part in parts]
-    # Reject slashes although they would be encoded, because many servers decode a path before they split it.
+    # Reject slashes even if they are encoded, because many servers decode a path before splitting it.
     if any("/" in text or "\\" in text for text in texts):
         raise ToolError(
             f"Invalid arguments. {parameter.argument} is one segment of a path and must not contain '/' or '\\'."
@@ -178,11 +178,11 @@ def _encode_segment(parameter: Parameter, value: Any) -> str:
 
 
 def _check_path(path: str) -> None:
-    """Reject dot segments in any spelling, because servers and proxies resolve them."""
+    """Reject dot segments in any encoding, because servers and proxies resolve them."""
     if any(unquote(part).replace("\\", "/").strip() in (".", "..") for part in path.split("/")):
         raise ToolError("Invalid arguments. A path segment must not be '.' or '..'.")
     if "{" in path:
-        raise ToolError("Invalid arguments. A path segment is missing.")
+        raise ToolError("Invalid arguments. The path contains an empty segment.")
 
 
 def _encode_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
@@ -206,7 +206,7 @@ def _encode_header(parameter: Parameter, value: Any) -> str:
 
 
 def _encode_multipart(fields: Mapping[str, Any], files: Collection[str]) -> bytes:
-    """Encode a multipart form. The values of the fields in `files`, and objects with `data`, are base64."""
+    """Encode a multipart form. Fields in `files`, and objects with `data`, are decoded from base64."""
     parts: list[bytes] = []
     for name, value in fields.items():
         part_header = f'Content-Disposition: form-data; name="{quote(name, safe=" ")}"'
@@ -218,7 +218,7 @@ def _encode_multipart(fields: Mapping[str, Any], files: Collection[str]) -> byte
         else:
             data = _to_text(value).encode()
         if _BOUNDARY.encode() in data:
-            raise ToolError("Invalid arguments. A field contains the boundary of the form.")
+            raise ToolError("Invalid arguments. A field contains the multipart boundary.")
         parts.append(f"--{_BOUNDARY}\r\n{part_header}\r\n\r\n".encode() + data + b"\r\n")
     return b"".join(parts) + f"--{_BOUNDARY}--\r\n".encode()
 

@@ -13,9 +13,7 @@ from dovetail.protocol.limits import FetchLimits
 
 
 def create_sender(client: Any, max_response_bytes: int) -> SendRequest:
-    """Return a function that sends requests with the user's client, or with the client of dovetail if `client` is
-    None.
-    """
+    """Return a function that sends requests with the user's client. If `client` is None, use dovetail's HTTP client."""
     if client is None:
         return _create_http_sender(max_response_bytes)
     if callable(getattr(client, "request", None)):
@@ -29,16 +27,16 @@ def create_sender(client: Any, max_response_bytes: int) -> SendRequest:
 
 
 def get_base_url(client: Any) -> str | None:
-    """Return the base URL of the user's client, or None. httpx clients have a base URL."""
+    """Return the base URL of an httpx client, or None."""
     base_url = str(getattr(client, "base_url", None) or "")
     return base_url if base_url.startswith(("http://", "https://")) else None
 
 
 def _check_async(client: Any) -> None:
-    """Reject a synchronous client, which would block the event loop."""
+    """Raise an error for a client that is not async, because it would block the event loop."""
     is_async = inspect.iscoroutinefunction(client.request) or not hasattr(client, "close") or hasattr(client, "aclose")
     if not is_async:
-        raise TypeError(f"client= needs an asynchronous client such as httpx.AsyncClient, not {type(client).__name__}")
+        raise TypeError(f"client= must be an async client such as httpx.AsyncClient, not {type(client).__name__}")
 
 
 def _create_http_sender(max_response_bytes: int) -> SendRequest:
@@ -65,25 +63,25 @@ def create_app_sender(application: Any, max_response_bytes: int) -> SendRequest:
 
 
 def get_openapi_document(application: Any) -> Mapping[str, Any]:
-    """Return the OpenAPI document of an application."""
+    """Return the OpenAPI document of an ASGI application."""
     if callable(getattr(application, "openapi", None)):  # FastAPI
         return application.openapi()
     schema = getattr(application, "openapi_schema", None)  # Litestar
     if schema is not None:
         return schema.to_schema()
-    raise TypeError("the application has no OpenAPI document. Pass one as document=")
+    raise TypeError("the ASGI application has no OpenAPI document. Pass one as document=")
 
 
 log = logging.getLogger("dovetail")
 
 
 class _ResponseTooLarge(TransportError):
-    """Raised if the response is larger than the limit."""
+    """The response is larger than the limit."""
 
 
 async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTTPResponse:
-    """Return the response of an application. Raise TransportError if the application does not respond or the response
-    is too large.
+    """Call an ASGI application and return its response. Raise TransportError if it does not respond, or the response is
+    too large.
 
     If the application raises an exception before its response is complete, this function raises it. A later exception
     is logged.
@@ -112,7 +110,7 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTT
 
     async def receive() -> Any:
         if not request_messages:
-            # Wait forever, because the client stays connected until the response is complete.
+            # Wait until the response is complete, because the client does not disconnect before.
             await asyncio.Event().wait()
         return request_messages.pop()
 
@@ -131,13 +129,13 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTT
         raise
     except Exception as exc:
         if not response_start.get("whole") or int(response_start["status"]) >= 500:
-            # Wrap an MCPError, because its message would be sent to the model.
+            # The model would see the message of an MCPError, so raise another error.
             if isinstance(exc, MCPError):
-                raise RuntimeError(f"the application failed: {type(exc).__name__}: {exc}") from exc
+                raise RuntimeError(f"the ASGI application failed: {type(exc).__name__}: {exc}") from exc
             raise
         log.error("the application failed after its response to %s %s", method, parts.path, exc_info=exc)
     if not response_start:
-        raise TransportError("the application did not answer")
+        raise TransportError("the ASGI application did not send a response")
     response_headers = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in response_start.get("headers", ())
     }

@@ -18,7 +18,7 @@ from dovetail.wire.codec import encode
 
 MAX_REASON_CHARS: Final = 200
 
-# Python compiles these patterns when the first invalid argument needs them.
+# These patterns are compiled when an argument is invalid.
 _LOCATION_PATTERN: Final = r" - at (`key` in )?`\$([^`]*)`$"
 _ECHO_PATTERN: Final = r"Invalid (?:enum )?value (?=['\"\d-])"
 _TABLE_LIBRARIES: Final = frozenset(("pandas", "polars", "numpy"))
@@ -26,12 +26,12 @@ _FLOAT_CONTAINER_TYPES: Final = frozenset((float, dict, list, tuple))
 
 
 def build_schemas(annotations: Sequence[Any], *, output: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the full JSON Schemas of annotations, and the definitions of their recursive types.
+    """Return the JSON Schemas of annotations, and the definitions of recursive types.
 
     Raises:
         TypeError: An annotation has no JSON form. The message gives the reason in one line.
     """
-    from dovetail.server.parameters.json_schema import SchemaWriter  # imported only when the first schema is built
+    from dovetail.server.parameters.json_schema import SchemaWriter  # imported when the first schema is built
 
     try:
         nodes = msgspec.inspect.multi_type_info(annotations)
@@ -44,7 +44,7 @@ def build_schemas(annotations: Sequence[Any], *, output: bool = False) -> tuple[
 
 
 def build_schema(annotation: Any, *, output: bool = False) -> dict[str, Any]:
-    """Return the JSON Schema of an annotation, as an argument or as a result. Its root is never only a reference.
+    """Return the JSON Schema of an annotation. Its root is never a reference.
 
     Raises:
         TypeError: The annotation has no JSON form.
@@ -57,7 +57,7 @@ def build_schema(annotation: Any, *, output: bool = False) -> dict[str, Any]:
 
 
 def convert_value(annotation: Any, value: Any, *, lax: bool = False) -> Any:
-    """Convert JSON data to a value of the annotated type. Instances of the type are returned unchanged.
+    """Convert JSON data to the annotated type. Instances of the type are returned unchanged.
 
     Raises:
         ValueError: The data does not match the type. The message gives the location and the reason, but no values.
@@ -80,7 +80,7 @@ def convert_with_hook(annotation: Any, value: Any, *, strict: bool) -> Any:
 
 
 def convert_leniently(annotation: Any, value: Any, *, strict: bool) -> Any:
-    """Convert JSON data that `convert_with_hook` rejected, with slower and more lenient rules. Raise the errors of
+    """Convert JSON data that `convert_with_hook` rejected. The rules are less strict, and slower. Raises the errors of
     msgspec.
     """
     # In JSON, every key is a string, and an integer may be written as 3.0.
@@ -88,7 +88,7 @@ def convert_leniently(annotation: Any, value: Any, *, strict: bool) -> Any:
 
 
 def to_json(value: Any) -> tuple[Any, bytes]:
-    """Return a value as JSON data (dicts, lists, strings and numbers), and as JSON text.
+    """Return a value as JSON data and as JSON text.
 
     Raises:
         TypeError: A type in the value has no JSON form.
@@ -97,32 +97,32 @@ def to_json(value: Any) -> tuple[Any, bytes]:
     try:
         data = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_hook)
         text = encode(data)
-        # msgspec writes NaN and infinity as null, so a text without null needs no search.
+        # msgspec writes NaN and infinity as null, so a text without null contains neither.
         if b"null" in text and type(data) in _FLOAT_CONTAINER_TYPES and (problem := _find_non_finite(data)):
             raise ValueError(f"not JSON: {problem}")
     except RecursionError:
-        raise ValueError("not JSON: the value contains itself or is nested too deeply") from None
+        raise ValueError(
+            "the value cannot be encoded as JSON: the value contains itself or is nested too deeply"
+        ) from None
     except UnicodeEncodeError:
-        raise ValueError("not JSON: a string contains half a surrogate pair") from None
+        raise ValueError("the value cannot be encoded as JSON: a string contains half a surrogate pair") from None
     except TypeError as exc:
         if str(exc).startswith("Only dicts with"):
-            raise ValueError("not JSON: a dict has keys that are neither strings nor numbers") from None
+            raise ValueError(
+                "the value cannot be encoded as JSON: a dict has keys that are neither strings nor numbers"
+            ) from None
         raise
     return data, text
 
 
 def get_default_factories(class_type: type) -> dict[str, Callable[[], Any]]:
-    """Return the default factories of a class by the name of the field on the wire. Schemas do not contain these
-    defaults.
-    """
+    """Return the default factories of a class by field name in JSON. Schemas do not contain these defaults."""
     fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(class_type), "fields", ())
     return {field.encode_name: field.default_factory for field in fields if callable(field.default_factory)}
 
 
 def format_reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
-    """Format an error as one line with the location and the reason. The line never contains the value, which may be
-    long or secret.
-    """
+    """Format an error in one line with its location. The value is not shown, because it may be long or secret."""
     text = str(exc)
     location = re.search(_LOCATION_PATTERN, text)
     text_without_path = text[: location.start()] if location else text
@@ -142,7 +142,7 @@ def format_reason(exc: msgspec.ValidationError, root: str = "", options: Collect
 def _build_custom_schema(type_: type) -> dict[str, Any]:
     if is_path_type(type_):
         return {"type": "string"}
-    raise TypeError(f"the type `{type_.__qualname__}` has no JSON form")
+    raise TypeError(f"the type `{type_.__qualname__}` cannot be represented in JSON")
 
 
 def decode_hook(type_: type, value: Any) -> Any:
@@ -167,20 +167,20 @@ def _encode_hook(value: Any) -> Any:
         case _ if is_table_type(type(value)):
             return _table_to_json(value)
         case _ if is_pydantic_type(type(value)) or type(value).__module__.startswith("pydantic."):
-            # No extra import time, because the user's code imports pydantic.
+            # This costs no time, because the user's code has already imported pydantic.
             from dovetail.server.parameters import pydantic_types
 
             return pydantic_types.dump(value)
         case _ if hasattr(value, "__await__"):
             raise TypeError(_format_not_awaited(value))
         case _:
-            raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
+            raise TypeError(f"a value of type `{type(value).__qualname__}` cannot be represented in JSON")
 
 
 def _format_not_awaited(value: Any) -> str:
     name = getattr(value, "__qualname__", type(value).__qualname__)
     if hasattr(value, "close"):
-        value.close()  # prevents Python's own warning about the coroutine
+        value.close()  # otherwise Python would warn about the coroutine
     return (
         f"`{name}` was not awaited. Write `await` before the call in an `async def`, or use "
         "Context.wait(...) in a plain function"
@@ -188,20 +188,20 @@ def _format_not_awaited(value: Any) -> str:
 
 
 def is_table_type(type_: Any) -> bool:
-    """Return whether a class is a frame, series or array of pandas, polars or numpy. Check only its module name, so
-    that no library is imported.
+    """Return whether a class is a data frame, series or array of pandas, polars or numpy. No library is imported for
+    this.
     """
     return isinstance(type_, type) and type_.__module__.partition(".")[0] in _TABLE_LIBRARIES
 
 
 def _table_to_json(value: Any) -> Any:
-    """Convert a frame to a list of records, a series or array to a list, and a scalar to a number or text."""
-    # pandas and polars write null for missing values.
+    """Convert a data frame to a list of records, a series or array to a list, and a scalar to a number or text."""
+    # Missing values become null.
     if hasattr(value, "iloc"):
         return msgspec.json.decode(value.to_json(orient="records", date_format="iso"))
     if hasattr(value, "write_json"):
         return msgspec.json.decode(value.write_json())
-    for name in ("tolist", "to_list", "isoformat"):  # `isoformat` converts timestamps
+    for name in ("tolist", "to_list", "isoformat"):  # `isoformat` is for timestamps
         if hasattr(value, name):
             return getattr(value, name)()
     return str(value)
@@ -220,7 +220,7 @@ def _normalize_integers(value: Any) -> Any:
 
 
 def _find_non_finite(data: Any, /) -> str:
-    """Return the location of the first float that JSON cannot represent, as "NaN at $.path", or an empty string."""
+    """Return where the first NaN or infinity is, such as "NaN at $.path", or an empty string."""
     if isinstance(data, float):
         return "" if math.isfinite(data) else f"{'NaN' if math.isnan(data) else 'Infinity'} at $"
     pairs: Iterable[tuple[Any, Any]] = data.items() if isinstance(data, dict) else enumerate(data)
@@ -232,14 +232,14 @@ def _find_non_finite(data: Any, /) -> str:
 
 
 def _find_literal_values(annotations: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of each Literal in their written order, which msgspec does not keep."""
+    """Yield the values of each Literal in the order they are written, which msgspec does not keep."""
     for annotation in iter_reachable_types(annotations):
         if typing.get_origin(annotation) is typing.Literal:
             yield typing.get_args(annotation)
 
 
 def format_type_error(exc: TypeError) -> str:
-    """Return the reason why an annotation has no JSON form, in one line."""
+    """Explain in one line why an annotation cannot be represented in JSON."""
     text = str(exc).splitlines()[-1]
     if text.startswith("unhashable"):
         return "its annotation has no JSON form"

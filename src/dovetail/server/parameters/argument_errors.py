@@ -14,11 +14,11 @@ from dovetail.error_context import clip
 from dovetail.errors import ParseError
 from dovetail.wire.codec import decode
 
-# 20 names are enough to correct a call.
+# A message lists at most this many names.
 MAX_LISTED_NAMES: Final = 20
 MAX_NAME_CHARS: Final = 64
 MAX_TEXT_BYTES: Final = 2048
-_MAX_SUGGESTIONS: Final = 5  # suggestions are limited, because comparing names is slow
+_MAX_SUGGESTIONS: Final = 5  # maximum number of suggestions, because comparing names is slow
 _MAX_LISTED_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
 _MAX_PATTERN_CHARS: Final = 200
@@ -36,7 +36,7 @@ _FORMAT_EXAMPLES: Final = {
     "base64": "base64 such as `aGVsbG8=`",
 }
 
-# msgspec's names for the types of JSON, so that all messages use the same words.
+# The names that msgspec uses for JSON types, so that all messages are alike
 _TYPE_NAMES: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
 _BOUNDS: Final[tuple[tuple[str, str, Callable[[Any, Any], bool]], ...]] = (
     ("minimum", "must be at least", operator.ge),
@@ -58,9 +58,7 @@ Path = tuple[str | int, ...]
 
 
 class Mismatch(NamedTuple):
-    """A part of a value that msgspec or pydantic rejected, and the reason. `branch` is the path of the enclosing
-    union.
-    """
+    """A part of a value that was rejected, and why. `branch` is the path of the enclosing union."""
 
     path: Path
     reason: str
@@ -68,9 +66,7 @@ class Mismatch(NamedTuple):
 
 
 class MismatchError(ValueError):
-    """Raised if parts of a value do not match their type. `messages` describe problems that pydantic does not
-    detect.
-    """
+    """Parts of a value do not match their type. `messages` has problems that pydantic does not notice."""
 
     def __init__(self, mismatches: Sequence[Mismatch], messages: Sequence[str] = ()) -> None:
         self.mismatches = mismatches
@@ -79,33 +75,31 @@ class MismatchError(ValueError):
 
 
 def format_path(path: Iterable[str | int], root: str = "") -> str:
-    """Format the path of a part of a value, such as `lines[0].sku`."""
+    """Format the path to a part of a value, such as `lines[0].sku`."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{clip(step, MAX_NAME_CHARS)}" for step in path)
     return f"{root}{''.join(steps)}".removeprefix(".")
 
 
 class OverlookedMessage(str):
-    """A message about a problem that msgspec and pydantic do not detect: an unknown field, or a boolean instead of a
-    number.
-    """
+    """A problem that msgspec and pydantic do not notice: an unknown field, or a boolean instead of a number."""
 
     __slots__ = ()
 
 
 class BooleanMessage(OverlookedMessage):
-    """A message about a boolean in place of a number."""
+    """A boolean was passed instead of a number."""
 
     __slots__ = ()
 
 
 class _Location(NamedTuple):
-    """A position in a schema, and the path of the value at that position."""
+    """A place in a schema, and the path to the value there."""
 
     schema: Schema
     definitions: Schema
     path: str
     depth: int = 0
-    branches: int = 0  # number of unions on the path with more than one matching alternative
+    branches: int = 0  # number of unions on the path with several matching alternatives
 
     def descend(self, schema: Any, step: str) -> "_Location":
         return self._replace(
@@ -114,8 +108,8 @@ class _Location(NamedTuple):
 
 
 def repair_arguments(schema: Schema, value: Any) -> Any:
-    """Decode each string that contains JSON if the schema allows the decoded value but no string. Return `value`
-    itself if nothing needs repair.
+    """Decode strings that contain JSON, where the schema does not allow a string. Return `value` itself if there are
+    none.
 
     A string that the schema allows is not changed. A null is removed if its field is optional and cannot be null.
     """
@@ -123,20 +117,20 @@ def repair_arguments(schema: Schema, value: Any) -> Any:
 
 
 def find_mismatches(schema: Schema, value: Any, definitions: Schema, path: str) -> Iterator[str]:
-    """Yield one line for each mismatch between a value and its schema. A line never contains the value, which may be
+    """Yield one line for each part of a value that does not match its schema. The value is not shown, because it may be
     long or secret.
     """
     yield from _find_mismatches(_Location(schema, definitions, path), value)
 
 
 def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
-    """Return a message for each boolean where the schema requires a number."""
+    """Return a message for each boolean that should be a number."""
     messages = find_mismatches(schema, value, _get_object(schema, "$defs"), "")
     return [message.replace("`.", "`", 1) for message in messages if isinstance(message, BooleanMessage)]
 
 
 def merge_mismatches(mismatches: Iterable[Mismatch], schema_messages: Sequence[str], root: str) -> Iterator[str]:
-    """Yield a message for each mismatch in one argument. If the schema check found the same mismatch, use its message.
+    """Yield one message for each problem of an argument. Prefer the messages of the schema check.
 
     The schema check alone is not enough, because pydantic may accept more than its schema describes.
     """
@@ -161,8 +155,8 @@ def _contains_path(outer: str, inner: str) -> bool:
 
 
 def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
-    """Format names in one line, each with the closest candidate."""
-    import difflib  # imported only for invalid calls
+    """Format unknown names in one line, each with the closest known name."""
+    import difflib  # only needed for invalid calls
 
     texts: list[str] = []
     for index, name in enumerate(names[:MAX_LISTED_NAMES]):
@@ -181,7 +175,7 @@ def format_type_mismatch(types: Sequence[str], value: Any) -> str:
 
 
 def truncate(text: str) -> str:
-    """Shorten a message for a model to at most MAX_TEXT_BYTES."""
+    """Shorten a message for a model to MAX_TEXT_BYTES."""
     raw = text.encode()
     return text if len(raw) <= MAX_TEXT_BYTES else raw[: MAX_TEXT_BYTES - 3].decode("utf-8", "ignore") + "…"
 
@@ -220,7 +214,7 @@ def _repair_members(location: _Location, value: dict[str, Any] | list[Any]) -> A
 
 
 def _is_omitted(location: _Location, name: str) -> bool:
-    """Return whether a null means that the field is omitted. Some models always write every field."""
+    """Return whether null means that a field is missing, because some models always write every field."""
     properties, required = _get_object(location.schema, "properties"), location.schema.get("required", ())
     is_optional = name in properties and isinstance(required, (list, tuple)) and name not in required
     schemas = _expand_alternatives(location.descend(properties[name], "")) if is_optional else []
@@ -244,7 +238,7 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[str]:
     elif len(matching) == 1 or location.branches >= _MAX_BRANCHES:
         yield from _find_value_mismatches(location._replace(schema=matching[0]), value)
     else:
-        # The work grows exponentially with the number of nested unions, so that number is limited.
+        # Each nested union doubles the work, so limit how many are checked.
         branch_location = location._replace(branches=location.branches + 1)
         yield from min(
             ([*_find_value_mismatches(branch_location._replace(schema=schema), value)] for schema in matching), key=len
@@ -252,9 +246,7 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[str]:
 
 
 def _is_broken_json(schemas: Sequence[Schema], value: Any) -> bool:
-    """Return whether the value is text but the schema allows only an object or an array. Such a text is probably broken
-    JSON.
-    """
+    """Return whether a string is probably broken JSON, because the schema only allows an object or an array."""
     return isinstance(value, str) and all(schema["type"] in ("object", "array", "null") for schema in schemas)
 
 
@@ -285,9 +277,7 @@ def _format_options(options: Sequence[Any]) -> str:
 
 
 def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, list[Any]] | None:
-    """Return the field that distinguishes the alternatives, and its allowed values. Return None if the field is valid
-    in `value`.
-    """
+    """Return the field that tells the alternatives apart, and its allowed values. Return None if the field is valid."""
     tags_by_schema = [_get_constant_members(schema) for schema in schemas] if isinstance(value, dict) else []
     for name in tags_by_schema[0] if tags_by_schema else ():
         options = [option for tags in tags_by_schema for option in tags.get(name, ())]
@@ -297,7 +287,7 @@ def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, lis
 
 
 def _check_format(schema: Schema, value: str) -> str:
-    """Return the problem of a text with a format, such as a date, or an empty string."""
+    """Return why a string does not have the required format, such as a date. Return an empty string if it does."""
     if "format" not in schema and "contentEncoding" not in schema:
         return ""
     import datetime
@@ -338,7 +328,7 @@ def _find_object_mismatches(location: _Location, value: dict[str, Any]) -> Itera
 
 
 def _expand_alternatives(location: _Location) -> list[Schema]:
-    """Return the alternatives of a schema with references resolved. The list is empty if any value is allowed."""
+    """Return the alternatives of a schema. The list is empty if any value is allowed."""
     pending, alternatives = [location.schema], list[Schema]()
     for _ in range(_MAX_DEPTH):
         if not pending:
@@ -358,9 +348,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
 
 
 def select_matching(schemas: Sequence[Schema], value: Any) -> list[Schema]:
-    """Return the alternatives that allow the type of the value. For objects, prefer alternatives with the same tag as
-    the value.
-    """
+    """Return the alternatives that allow a value's type. For objects, prefer those with the same tag."""
     matching = [schema for schema in schemas if _allows_type(schema, value)]
     if len(matching) > 1 and isinstance(value, dict):
         matching = [
@@ -375,7 +363,7 @@ def _has_matching_tags(schema: Schema, value: dict[str, Any]) -> bool:
 
 
 def _get_constant_members(schema: Schema) -> dict[str, list[Any]]:
-    """Return the fields of an object that allow only one value, with that value."""
+    """Return the fields that allow only one value, with that value."""
     members = {
         name: member.get("enum")
         for name, member in _get_object(schema, "properties").items()
@@ -422,7 +410,7 @@ def _member_schema(schema: Schema, name: str) -> Any:
 
 
 def _get_object(schema: Schema, name: str) -> Schema:
-    """Return a member of the schema if the member is an object, else an empty object. The schema may be untrusted."""
+    """Return a member of an untrusted schema if it is an object, otherwise an empty object."""
     member = schema.get(name)
     return cast("Schema", member) if isinstance(member, dict) else {}
 

@@ -24,16 +24,16 @@ _IGNORED_NOTES: Final = ("Unit", "DocInfo")
 
 
 class InexpressibleConstraint(TypeError):
-    """Raised if msgspec.Meta cannot express a constraint of annotated-types."""
+    """msgspec.Meta has no equivalent for a constraint of annotated-types."""
 
 
 def get_package(value: Any) -> str:
-    """Return the top-level package of the class of a value."""
+    """Return the top-level package of a value's class."""
     return type(value).__module__.partition(".")[0]
 
 
 def expand_notes(notes: Sequence[Any]) -> Iterator[Any]:
-    """Yield the metadata of an Annotated. An Interval or a Len yields several constraints."""
+    """Yield the metadata of an Annotated type. An Interval or Len becomes several constraints."""
     for note in notes:
         if get_package(note) == "annotated_types" and hasattr(note, "__iter__"):
             yield from note
@@ -42,12 +42,12 @@ def expand_notes(notes: Sequence[Any]) -> Iterator[Any]:
 
 
 def is_constraint(note: Any) -> bool:
-    """Return whether the metadata is a constraint of annotated-types."""
+    """Return whether metadata is a constraint of annotated-types."""
     return get_package(note) == "annotated_types" and type(note).__name__ not in _IGNORED_NOTES
 
 
 def translate_constraints(annotation: Any) -> Any:
-    """Return the annotation with `msgspec.Meta` in place of constraints of annotated-types.
+    """Replace constraints of annotated-types with `msgspec.Meta`.
 
     Raises:
         InexpressibleConstraint: msgspec.Meta cannot express a constraint.
@@ -73,7 +73,7 @@ def _to_meta_field(note: Any) -> tuple[str, Any]:
     if name == "Timezone":
         if note.tz not in (None, ...):
             raise TypeError(
-                "`Timezone` of annotated-types must have None or `...`, because a named zone has no JSON form"
+                "`Timezone` of annotated-types must have None or `...`, because JSON Schema cannot express a named zone"
             )
         return "tz", note.tz is ...
     if name not in _META_FIELD_BY_CONSTRAINT:
@@ -86,6 +86,6 @@ def _constrain(type_: Any, meta: dict[str, Any]) -> Any:
     try:
         annotated = Annotated[type_, msgspec.Meta(**meta)]
         msgspec.inspect.type_info(annotated)
-    except TypeError:  # msgspec rejects, for example, bounds for a Decimal or a date
+    except TypeError:  # msgspec does not support, for example, bounds of a Decimal
         raise InexpressibleConstraint(", ".join(meta)) from None
     return annotated

@@ -17,7 +17,7 @@ from dovetail.server.parameters.annotations import build_schema, convert_value, 
 from dovetail.server.parameters.library_choice import resolve_types
 from dovetail.server.parameters.type_hints import is_subclass_of, list_alternatives
 
-# The keywords that a field of each type may have. spec: elicitation#requested-schema
+# The keywords allowed for each type of field. spec: elicitation#requested-schema
 _KEYWORDS_BY_TYPE: Final[dict[str, tuple[str, ...]]] = {
     "string": ("minLength", "maxLength"),
     "number": ("minimum", "maximum"),
@@ -32,7 +32,7 @@ _PYTHON_TYPES: Final = {"string": str, "number": (int, float), "integer": (int, 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A compiled form. `schema` is for the client, and `read` converts the user's input to a value.
+    """An elicitation form. The client gets `schema`, and `read` converts the user's input.
 
     `read` raises ValueError with a short message if the input does not match the form.
     """
@@ -42,7 +42,7 @@ class Form:
 
 
 def compile_form(source: Any) -> Form:
-    """Compile a form from a class with flat fields, a primitive type, or a schema. A schema is used unchanged.
+    """Create a form from a class with simple fields, a primitive type, or a JSON Schema.
 
     Raises:
         TypeError: A field is not flat. The message names the field.
@@ -98,14 +98,14 @@ def _compile_class_form(class_type: type) -> Form:
 
 
 def _compile_value_form(annotation: Any) -> Form:
-    """Compile a form whose only field has a primitive type."""
+    """Create a form with one field of a primitive type."""
     label = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     form = _compile_fields_form(dataclasses.make_dataclass(label, [("value", annotation)]), {"value": annotation})
     return Form(form.schema, lambda content: form.read(content).value)
 
 
 def _compile_tuple_form(class_type: Any, hints: dict[str, Any]) -> Form:
-    """Compile a form from a named tuple. A named tuple is an array in JSON, but a form needs field names."""
+    """Create a form from a named tuple. In JSON it would be an array, but a form needs field names."""
     fields = [(name, hint, _make_tuple_field(class_type, name)) for name, hint in hints.items()]
     form = _compile_fields_form(dataclasses.make_dataclass(class_type.__qualname__, fields), hints)
     return Form(form.schema, lambda content: class_type(**vars(form.read(content))))
@@ -135,7 +135,7 @@ def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
     preset_values: dict[str, Any] = {}
     for name, member in full_schema.get("properties", {}).items():
         if name not in hints:
-            preset_values[name] = member["enum"][0]  # the tag of a struct is fixed, so the user does not enter it
+            preset_values[name] = member["enum"][0]  # the tag of a struct is fixed, so do not ask for it
             continue
         schema, is_optional = _strip_null(member)
         properties[name] = field = _compile_field(f"{class_type.__qualname__}.{name}", schema, hints[name])
@@ -149,7 +149,7 @@ def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
 
 
 def _compile_class(class_type: type) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
-    """Return the schema of a class, and the function that reads it."""
+    """Return the schema of a class, and a function that reads it."""
     library, _ = resolve_types({"": class_type})
     if library == "msgspec":
         return build_schema(class_type), functools.partial(convert_value, class_type)
@@ -160,9 +160,7 @@ def _compile_class(class_type: type) -> tuple[dict[str, Any], Callable[[dict[str
 
 
 def _strip_null(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the schema of a field without null, and whether null was allowed. A field that allows null is optional in
-    a form.
-    """
+    """Return the schema of a field without null, and whether null was allowed. Such a field is optional in the form."""
     match schema:
         case {"anyOf": [member, {"type": "null"}], **rest} | {"anyOf": [{"type": "null"}, member], **rest}:
             return {**member, **rest}, True
@@ -194,7 +192,7 @@ def _compile_field(name: str, schema: dict[str, Any], annotation: Any) -> dict[s
 
 
 def _to_inclusive_bounds(schema: dict[str, Any]) -> dict[str, int]:
-    """Convert exclusive bounds of an integer to inclusive bounds, because forms do not support exclusive bounds."""
+    """Convert exclusive bounds of an integer to inclusive ones, because forms only support those."""
     bounds = {"minimum": ("exclusiveMinimum", 1), "maximum": ("exclusiveMaximum", -1)}
     return {
         key: schema[exclusive_key] + step for key, (exclusive_key, step) in bounds.items() if exclusive_key in schema
@@ -212,7 +210,7 @@ def _compile_choice(name: str, schema: Any, annotation: Any, titled_keyword: str
 
 
 def _list_options(annotation: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the values and labels in the order of the definition, which the JSON Schema of an enum does not keep."""
+    """Yield the values and labels of an enum in the order of its definition."""
     for alternative in list_alternatives(annotation):
         if typing.get_origin(alternative) is Literal:
             yield from ((value, str(value)) for value in typing.get_args(alternative) if value is not None)
@@ -244,7 +242,7 @@ def _make_not_flat_error(name: str) -> TypeError:
 
 
 def _check_content(schema: dict[str, Any], content: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the content after a check against a schema without a type."""
+    """Check content against a schema that is not from a Python type."""
     answers = content or {}
     for name in schema.get("required", ()):
         if name not in answers:

@@ -13,7 +13,7 @@ _SCHEMA_KEYWORDS: Final = ("items", "additionalProperties", "propertyNames")
 
 
 def flatten_schema(schema: Schema) -> Schema:
-    """Return the schema with each reference replaced by its definition. The root of the result is never a reference."""
+    """Replace each reference in a schema by its definition. The root of the result is never a reference."""
     definitions: dict[str, Schema] = schema.get("$defs", {})
     recursive_names = [name for name in definitions if name in _find_reachable_names(definitions[name], definitions)]
     inlinable = {name: definition for name, definition in definitions.items() if name not in recursive_names}
@@ -47,7 +47,7 @@ def _inline_references(schema: Schema, definitions: Mapping[str, Schema]) -> Sch
 
 
 def _map_subschemas(key: str, value: Any, transform: Callable[[Schema], Schema]) -> Any:
-    """Return the value of a keyword, with all its schemas transformed."""
+    """Apply a function to all schemas in the value of a keyword."""
     if key in _MAPPING_KEYWORDS and isinstance(value, dict):
         return {name: transform(subschema) for name, subschema in cast("dict[str, Schema]", value).items()}
     if key in _LIST_KEYWORDS and isinstance(value, list):

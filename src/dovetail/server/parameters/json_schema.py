@@ -37,14 +37,14 @@ SchemaHook = Callable[[type], Schema]
 
 
 class SchemaWriter:
-    """Writes the schemas of several types that share their definitions."""
+    """Writes JSON Schemas for several types. They share their definitions."""
 
     def __init__(self, hook: SchemaHook, literal_orders: Sequence[Sequence[Any]], *, output: bool = False) -> None:
         self.definitions: dict[str, Schema] = {}
         self._hook = hook
         self._literal_orders = literal_orders
         self._output = output
-        self._names: dict[Any, str] = {}  # names of recursive types and of types that are being written
+        self._names: dict[Any, str] = {}  # names of recursive types, and of types that are being written
         self._recursive_types: set[Any] = set()
 
     def write(self, node: seen.Type) -> Schema:
@@ -86,8 +86,8 @@ class SchemaWriter:
                 return self._write_string(node)
 
     def _write_string(self, node: Any) -> Schema:
-        # Models need the format of an argument. A result has no format, because its value may lack the required time
-        # zone.
+        # Models need the format of an argument.
+        # A result has no format, because it may lack the required time zone.
         format_name = _STRING_FORMATS.get(type(node))
         if isinstance(node, (seen.DateTimeType, seen.TimeType)) and (node.tz is True or not self._output):
             format_name = "date-time" if isinstance(node, seen.DateTimeType) else "time"
@@ -108,7 +108,7 @@ class SchemaWriter:
         items = self.write(node.item_type)
         is_unique = isinstance(node, (seen.SetType, seen.FrozenSetType)) or None
         limits = {"minItems": node.min_length, "maxItems": node.max_length, "uniqueItems": is_unique}
-        return {"type": "array", "items": items} | _drop_none(limits)  # OpenAI rejects an array without items
+        return {"type": "array", "items": items} | _drop_none(limits)  # OpenAI rejects an array without `items`
 
     def _write_mapping(self, node: Any) -> Schema:
         keys, values = self.write(node.key_type), self.write(node.value_type)
@@ -127,16 +127,14 @@ class SchemaWriter:
                 options.sort(key=list(order).index)
                 break
         types = {type(value) for value in options}
-        # Some model providers reject an enum that has no type or contains null.
+        # Some providers reject an enum without a type or with null.
         schema: Schema = {"enum": options}
         if types in ({str}, {int}):
             schema = {"type": "string" if types == {str} else "integer", **schema}
         return {"anyOf": [schema, {"type": "null"}]} if has_null else schema
 
     def _write_class(self, node: Any) -> Schema:
-        """Return the full schema of a class. A class that contains itself becomes a named definition with
-        references.
-        """
+        """Return the schema of a class. A class that contains itself becomes a definition with references to it."""
         if node.cls in self._names:
             self._recursive_types.add(node.cls)
             return {"$ref": REF_PREFIX + self._names[node.cls]}
@@ -178,7 +176,7 @@ class SchemaWriter:
         object_schema: Schema = description | {"type": "object", "properties": properties}
         if required:
             object_schema["required"] = required
-        # An unknown field in an argument is a mistake of the caller. A result may have new fields in a later version.
+        # In an argument, an unknown field is a mistake of the caller. A result may get new fields later.
         is_closed = not self._output or getattr(node, "forbid_unknown_fields", False)
         return object_schema | ({"additionalProperties": False} if is_closed else {})
 
@@ -193,9 +191,7 @@ def _build_tuple_schema(items: list[Schema], min_items: int | None = None) -> Sc
 
 
 def build_items_schema(prefix_items: list[Schema]) -> Schema:
-    """Return a schema for any item of a tuple. No items follow the prefix, but OpenAI rejects an array without
-    items.
-    """
+    """Return a schema for the items of a tuple, because OpenAI rejects an array without `items`."""
     unique = [item for index, item in enumerate(prefix_items) if item not in prefix_items[:index]]
     return unique[0] if len(unique) == 1 else {"anyOf": unique} if unique else {}
 
@@ -205,7 +201,7 @@ def _sort_none_last(nodes: Iterable[Any]) -> list[Any]:
 
 
 def get_own_docstring(class_type: Any) -> str:
-    """Return the docstring of a class, or an empty string if the docstring is generated or inherited."""
+    """Return the docstring of a class. Return an empty string if it is generated or inherited."""
     class_type = getattr(class_type, "__origin__", class_type)
     doc = inspect.cleandoc(class_type.__dict__.get("__doc__") or "")
     is_generated = doc.startswith(f"{class_type.__name__}(") and doc.endswith(")")
@@ -218,5 +214,5 @@ def _build_description(class_type: Any) -> Schema:
 
 
 def _add_default(schema: Schema, value: Any) -> None:
-    with contextlib.suppress(TypeError, ValueError):  # the schema omits a default that has no JSON form
+    with contextlib.suppress(TypeError, ValueError):  # the schema has no default if it cannot be represented in JSON
         schema["default"] = to_builtins(value, str_keys=True)

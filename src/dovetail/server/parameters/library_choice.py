@@ -23,7 +23,7 @@ _PYDANTIC_HOOK: Final = "__get_pydantic_core_schema__"
 
 
 class _Need(NamedTuple):
-    """A type or piece of metadata that only one library supports, and the parameter that has it."""
+    """A type or metadata that only one library supports, and the parameter that uses it."""
 
     library: Library
     name: str
@@ -36,14 +36,13 @@ class _Need(NamedTuple):
 
 
 def resolve_types(annotations: Mapping[str, Any]) -> tuple[Library, dict[str, Any]]:
-    """Return the library for these annotations, and the annotations translated for it. The keys are the names of the
-    parameters.
+    """Choose msgspec or pydantic for these annotations, and translate them for it. The keys are parameter names.
 
     Raises:
         TypeError: No library supports all annotations.
     """
     if "pydantic" not in sys.modules and "annotated_types" not in sys.modules:
-        # pydantic and annotated_types are not imported, so no annotation can use their types.
+        # pydantic and annotated_types are not imported, so no annotation uses them.
         return "msgspec", {**annotations}
     needs: list[_Need] = []
     for parameter, annotation in annotations.items():
@@ -92,7 +91,7 @@ def _find_note_needs(note: Any, field: tuple[type, str] | None) -> Iterator[_Nee
     if _is_pydantic_note(note):
         yield _Need("pydantic", name)
     elif isinstance(note, msgspec.Meta):
-        # Metadata inside classes is not translated, and pydantic has no metadata for time zones.
+        # Metadata inside classes is not translated, and pydantic has none for time zones.
         if field is not None or note.tz is not None:
             yield _Need("msgspec", name)
     elif field is not None and is_constraint(note):

@@ -26,7 +26,7 @@ from dovetail.wire.codec import encode
 
 
 class PydanticType:
-    """A type that pydantic reads from JSON, writes as JSON and describes.
+    """A type that pydantic reads from JSON and writes as JSON.
 
     Raises:
         TypeError: pydantic does not support the type.
@@ -40,17 +40,17 @@ class PydanticType:
         except (PydanticUserError, PydanticUndefinedAnnotation) as exc:
             raise TypeError(str(exc).splitlines()[0]) from None
         except SchemaError as exc:
-            # SchemaError is raised, for example, for an invalid pattern.
+            # SchemaError means, for example, an invalid pattern.
             raise TypeError(str(exc).splitlines()[-1].strip()) from None
         self.schema: dict[str, Any] = flatten_schema(schema)
 
     def read(self, value: Any) -> Any:
-        """Convert JSON data to a value of the type. Raise MismatchError with all mismatches."""
+        """Convert JSON data to the type. Raise MismatchError with all problems."""
         try:
             text = encode(value)
         except (UnicodeEncodeError, RecursionError):
-            raise MismatchError([Mismatch((), "not JSON, or nested too deeply")]) from None
-        # pydantic accepts booleans as numbers. Its strict mode rejects them, but also rejects dates and other strings.
+            raise MismatchError([Mismatch((), "the value is not JSON, or is nested too deeply")]) from None
+        # pydantic accepts booleans as numbers. Its strict mode would also reject dates and other strings.
         has_boolean = b"true" in text or b"false" in text
         messages = find_boolean_mismatches(self.schema, value) if has_boolean else []
         try:
@@ -62,8 +62,8 @@ class PydanticType:
         return result
 
     def check(self, value: Any) -> Any:
-        """Convert a value to the type. Instances of the type are accepted unchanged. Raise MismatchError if the value
-        does not match.
+        """Convert a value to the type. Instances of the type stay unchanged. Raise MismatchError if the value does not
+        match.
         """
         try:
             return self._adapter.validate_python(value, by_alias=True, by_name=True)
@@ -76,7 +76,7 @@ class PydanticType:
 
 
 class PydanticArguments:
-    """The arguments of one signature that pydantic reads and describes.
+    """The arguments of one function, read and described by pydantic.
 
     Raises:
         TypeError: pydantic does not support a type. The message names the parameter.
@@ -84,8 +84,7 @@ class PydanticArguments:
 
     def __init__(self, types: Mapping[str, Any], required: Collection[str], extra_type: Any) -> None:
         self._names = types.keys()
-        # The key `**` stands for extra arguments. Its schema shares definitions with the other arguments. No argument
-        # has this name.
+        # The key `**` is for additional arguments. No real argument can have this name.
         fields = {name: type_ if name in required else NotRequired[type_] for name, type_ in types.items()}
         all_fields = fields if extra_type is None else fields | {"**": NotRequired[extra_type]}
         typed_dict: Any = cast("Any", TypedDict)("Arguments", all_fields)
@@ -102,15 +101,15 @@ class PydanticArguments:
         self.definitions: dict[str, Any] = self._named.schema.get("$defs", {})
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of the arguments that are present. Raise MismatchError with all mismatches."""
+        """Return the values of the passed arguments. Raise MismatchError with all problems."""
         return self._named.read(arguments if self._extra is None else self._select(arguments, extra=False))
 
     def read_extra(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of the arguments without a parameter."""
+        """Return the values of arguments that have no parameter."""
         return {} if self._extra is None else self._extra.read(self._select(arguments, extra=True))
 
     def find_mismatches(self, arguments: dict[str, Any]) -> Iterator[Mismatch]:
-        """Yield all mismatches. Each path begins with the name of the argument."""
+        """Yield all problems. Each path starts with the name of the argument."""
         for read in (self.read, self.read_extra):
             try:
                 read(arguments)
@@ -129,7 +128,7 @@ def _check_parameter(name: str, type_: Any) -> None:
 
 
 def translate_meta(annotation: Any) -> Any:
-    """Return the annotation with pydantic's `Field` in place of `msgspec.Meta`."""
+    """Replace `msgspec.Meta` with pydantic's `Field`."""
     return rewrite_annotation(annotation, _translate_notes)
 
 
@@ -149,7 +148,7 @@ def _to_field(meta: msgspec.Meta) -> Any:
 
 
 class _SchemaGenerator(GenerateJsonSchema):
-    """Writes pydantic's schemas. It sets additionalProperties to false for classes that do not configure `extra`."""
+    """Writes pydantic's schemas. Classes that do not configure `extra` get `additionalProperties: false`."""
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
         return self._finish_class(super().model_schema(schema), schema["cls"])
@@ -174,9 +173,7 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 
 def _names_all_members(type_: Any) -> bool:
-    """Return whether the schema lists every accepted field. A type with aliases, an `extra` setting or validators that
-    run before pydantic may accept more.
-    """
+    """Return whether the schema lists every field that is accepted. Aliases, `extra` or validators may accept more."""
     config: Any = getattr(type_, "model_config", None) or getattr(type_, "__pydantic_config__", None) or {}
     fields: Any = getattr(type_, "__pydantic_fields__", None) or {}
     decorators = getattr(type_, "__pydantic_decorators__", None)
@@ -195,12 +192,12 @@ def _list_mismatches(exc: ValidationError, value: Any) -> Iterator[Mismatch]:
         if location[-1:] == ("[key]",):
             location, reason = location[:-1], f"invalid key: {reason}"
         path, branch = _resolve_location(location, value, is_missing=is_missing)
-        is_tag_wrong = error["type"].startswith("union_tag_")  # if True, pydantic's message contains the value
+        is_tag_wrong = error["type"].startswith("union_tag_")  # such a message of pydantic contains the value
         yield Mismatch(path, reason, path if is_tag_wrong else branch)
 
 
 def _resolve_location(location: Path, value: Any, *, is_missing: bool) -> tuple[Path, Path | None]:
-    """Return the path in the value, and the path of the first union. pydantic's location also contains the names of
+    """Return the path in the value, and the path of the first union. pydantic's location also names the
     alternatives.
     """
     path: Path = ()
@@ -227,5 +224,5 @@ def dump(value: Any) -> Any:
 
 
 def get_default(field: FieldInfo) -> tuple[bool, Any]:
-    """Return whether a `Field(...)` used as a parameter's default has a default, and that default."""
+    """Return whether a `Field(...)` used as a parameter's default has a default value, and that value."""
     return (False, None) if field.is_required() else (True, field.get_default(call_default_factory=True))

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def _unwrap_function(function: Any) -> Any:
-    """Return the plain function with the annotations."""
+    """Return the function that has the annotations, without wrappers around it."""
     while True:
         if isinstance(function, functools.partial):
             function = typing.cast("functools.partial[Any]", function).func
@@ -67,7 +67,7 @@ def _unwrap_function(function: Any) -> Any:
 
 
 def describe_location(function: Any) -> str:
-    """Return the name, file and line of a function."""
+    """Return the name, file and line of a function for messages."""
     inner = _unwrap_function(function)
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     code = getattr(inner, "__code__", None)
@@ -75,8 +75,8 @@ def describe_location(function: Any) -> str:
 
 
 def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, Any]:
-    """Return the resolved annotations of a function. Raise TypeError if they cannot be resolved. The message begins
-    with `where`.
+    """Return the resolved annotations of a function. Raise TypeError if a name is unknown. The message starts with
+    `where`.
     """
     inner = _unwrap_function(function)
     if isinstance(inner, type) or not callable(inner):
@@ -85,17 +85,17 @@ def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, An
         try:
             return typing.get_type_hints(inner, include_extras=True)
         except NameError:
-            # The context class may be imported only under TYPE_CHECKING.
+            # The context class may be imported only for type checkers.
             local_names = {context_type.__name__: context_type}
             return typing.get_type_hints(inner, localns=local_names, include_extras=True)
     except NameError as exc:
         raise TypeError(f"{where}: the name `{exc.name}` in its annotations is not defined in its module") from None
     except (TypeError, SyntaxError, AttributeError) as exc:
-        raise TypeError(f"{where}: its annotations cannot be read: {exc}") from None
+        raise TypeError(f"{where}: the annotations cannot be read: {exc}") from None
 
 
 _MAX_BACKTRACK_STEPS: Final = 100_000
-_MAX_ERRORS: Final = 100  # maximum number of pattern errors per call
+_MAX_ERRORS: Final = 100  # maximum number of pattern errors in one message
 
 METHOD_HINT: Final = (
     ". Decorate the method with dovetail.tool, dovetail.resource or dovetail.prompt, and pass the object to "
@@ -120,8 +120,8 @@ class InvalidArguments(ToolError):
         self._rename = rename
 
     def rename_arguments(self, rename: ArgumentNamer) -> "InvalidArguments":
-        """Return the same error with other names for the arguments. Problems of arguments that `rename` maps to None
-        are left out. If no problem remains, the message is empty.
+        """Return the same error with other argument names. Leave out arguments that `rename` maps to None. The message
+        may become empty.
         """
 
         def rename_both(name: str) -> str | None:
@@ -132,7 +132,7 @@ class InvalidArguments(ToolError):
 
 
 class Signature:
-    """The JSON Schema of a function and the binding of its arguments. Create it with `compile_signature`."""
+    """The input schema of a function. It also converts the arguments of a call. Create it with `compile_signature`."""
 
     __slots__ = (
         "_fill_defaults",
@@ -161,8 +161,8 @@ class Signature:
         self.choices: dict[str, tuple[str, ...]] = {
             name: choices for name, annotation in layout.types.items() if (choices := _list_choices(annotation))
         }
-        self.returns: Any = layout.returns  # the resolved return annotation, or Any without one
-        self.where: str = layout.where  # name, file and line of the function, for error messages
+        self.returns: Any = layout.returns  # the return annotation, or Any
+        self.where: str = layout.where  # name, file and line of the function for messages
         self._layout = layout
         self._struct_type = layout.build_struct()
         self._is_strict = not lax
@@ -171,7 +171,7 @@ class Signature:
         self._pattern_validator = _make_pattern_validator(self.schema) if uses_msgspec and self._is_strict else None
         self._has_only_known_fields = compile_unknown_field_check(self.schema)
         self._fill_defaults = make_default_filler(layout.types) if uses_msgspec else None
-        # msgspec alone would read some input wrongly or too slowly. These functions check such input.
+        # msgspec reads some input wrongly or too slowly, so these functions check it first.
         checks = (self._pattern_validator, self._has_only_known_fields, self._fill_defaults)
         self._needs_checks = not uses_msgspec or any(check is not None for check in checks)
         self._is_all_positional = (
@@ -179,7 +179,7 @@ class Signature:
         )
 
     def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the positional and keyword arguments of the function.
+        """Convert the arguments of a call to those of the function.
 
         Raises:
             InvalidArguments: The arguments do not match the signature.
@@ -189,7 +189,7 @@ class Signature:
             raw_arguments, struct = self._read_checked(raw_arguments)
         else:
             try:
-                # Passing `strict=` by keyword takes as long as the conversion, so the common case omits it.
+                # Passing `strict=` takes as long as the conversion, so leave it out in the usual case.
                 struct = (
                     convert(raw_arguments, self._struct_type)
                     if self._is_strict
@@ -208,8 +208,8 @@ class Signature:
             return self._read_repaired(raw_arguments)
 
     def _read_repaired(self, raw_arguments: dict[str, Any]) -> tuple[dict[str, Any], msgspec.Struct]:
-        """Repair and read the arguments, and return the repaired arguments and the values. A model may write a number
-        as 3.0, or an object as text.
+        """Repair the arguments and convert them. Return both. A model may write a number as 3.0, or an object as a
+        string.
         """
         raw_arguments = repair_arguments(self.schema, raw_arguments)
         try:
@@ -249,7 +249,7 @@ class Signature:
 
     def _read_extra_arguments(self, raw_arguments: dict[str, Any]) -> dict[str, Any]:
         names = [name for name in raw_arguments if name not in self._layout.types]
-        # Callers must not set the parameters that the server sets.
+        # Callers must not pass parameters that the server sets.
         if not self._layout.reserved_names.isdisjoint(names):
             raise self._make_error(raw_arguments)
         try:
@@ -266,7 +266,7 @@ class Signature:
         return InvalidArguments(lambda rename: self._format_errors(raw_arguments, rename))
 
     def _format_errors(self, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> str:
-        """Format the problems of all arguments. Each argument is checked separately, because a conversion stops at the
+        """Describe the problems of all arguments. Each one is checked separately, because a conversion stops at the
         first problem.
         """
         layout = self._layout
@@ -309,7 +309,7 @@ class Signature:
         for name, outer_name in outer_names.items():
             messages = self._find_schema_mismatches(name, raw_arguments[name], outer_name)
             if name in pattern_errors:
-                # Do not convert the argument, because msgspec can take very long on a text that fails its pattern.
+                # Do not convert the argument, because msgspec may need very long for a text that fails its pattern.
                 yield from messages
             else:
                 yield from self._find_argument_mismatches(name, raw_arguments[name], outer_name, messages)
@@ -345,12 +345,12 @@ class Signature:
 
 
 def rename_all(names: Iterable[str], rename: ArgumentNamer) -> list[str]:
-    """Return the new names. Names that `rename` maps to None are left out."""
+    """Return the new names. Leave out those that `rename` maps to None."""
     return [outer_name for name in names if (outer_name := rename(name)) is not None]
 
 
 class ContextSignature(Signature):
-    """The signature of a function whose runner needs the context. `bind` returns the context as the first argument."""
+    """The signature of a function whose runner needs the context as the first argument."""
 
     __slots__ = ()
 
@@ -359,7 +359,7 @@ class ContextSignature(Signature):
         self.context = self.context or ""
 
     def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of the function, with the context as the first argument."""
+        """Convert the arguments of a call. The first one is the context."""
         args, kwargs = super().bind(arguments, context)
         return (context, *args), kwargs
 
@@ -372,8 +372,7 @@ def compile_signature(
     skip: Collection[str] = (),
     passes_context: bool = False,
 ) -> Signature:
-    """Compile the signature of a function. If `lax` is True, strings are converted to numbers, booleans and similar
-    types.
+    """Create the signature of a function. With `lax`, strings are converted to numbers, booleans and similar types.
 
     `bind` passes the context to the parameter annotated with `context_type`. Parameters in `skip` are not in the
     schema, and the caller of the function passes them by keyword. If `passes_context` is True, the context is the first
@@ -403,29 +402,29 @@ def compile_signature(
 
 
 def _check_is_bound(signature: inspect.Signature, hints: Mapping[str, Any], where: str) -> None:
-    """Raise TypeError for a method without an object, such as a method in the body of its class."""
+    """Raise TypeError for a method that is registered inside its class."""
     first = next(iter(signature.parameters), "")
     if first in ("self", "cls") and first not in hints:
         raise TypeError(f"{where}: parameter `{first}`: the method is not bound to an object{METHOD_HINT}")
 
 
 class _Layout:
-    """The source of each parameter's value, and how it is passed."""
+    """Where the value of each parameter comes from, and how it is passed."""
 
     def __init__(self, where: str, returns: Any, descriptions: Mapping[str, str]) -> None:
         self.where = where
-        self._descriptions = descriptions  # descriptions of the parameters from the docstring
+        self._descriptions = descriptions  # parameter descriptions from the docstring
         self.returns = returns
         self.types: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
-        self.positional_count = 0  # number of `types` passed by position. The others are `keywords`
+        self.positional_count = 0  # how many of `types` are passed by position. The others are `keywords`
         self.keywords: list[str] = []
         self.context: str | None = None
         self.context_index: int | None = None
-        self.extra_type: Any = None  # the type of `**kwargs`, or None without `**kwargs`
+        self.extra_type: Any = None  # the type of `**kwargs`, or None if there is none
         self._extra_name = ""
         self.reserved_names: set[str] = set()
-        self.pydantic_arguments: PydanticArguments | None = None  # None if msgspec reads the arguments
+        self.pydantic_arguments: PydanticArguments | None = None  # None if msgspec is used
         self._allows_positional = True
 
     def add(self, parameter: inspect.Parameter, annotation: Any) -> None:
@@ -482,7 +481,7 @@ class _Layout:
             raise TypeError(f"{self.where}: parameter `{name}`: its annotation is not a type") from None
 
     def choose_library(self) -> None:
-        """Choose msgspec or pydantic and translate all annotations for it."""
+        """Choose msgspec or pydantic, and translate all annotations."""
         annotations = self.types if self.extra_type is None else self.types | {self._extra_name: self.extra_type}
         try:
             library, translated_types = resolve_types(annotations)
@@ -506,7 +505,7 @@ class _Layout:
             ],
             kw_only=True,
             forbid_unknown_fields=self.extra_type is None,
-            gc=False,  # instances are discarded after `bind`
+            gc=False,  # instances are only used for a moment
         )
 
     def _build_field(self, name: str, annotation: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
@@ -532,7 +531,7 @@ class _Layout:
         }
 
     def _build_schemas(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Return the schemas of the parameters, the schema of extra arguments, and their definitions."""
+        """Return the schemas of the parameters and of additional arguments, and their definitions."""
         if (arguments := self.pydantic_arguments) is not None:
             return arguments.properties, arguments.extra_schema, arguments.definitions
         annotations = {**self.types, "**": Any if self.extra_type is None else self.extra_type}
@@ -553,7 +552,7 @@ def _add_default(schema: dict[str, Any], default: Any) -> None:
     try:
         schema["default"] = to_json(default)[0]
     except (TypeError, ValueError):
-        return  # the schema omits a default that has no JSON form
+        return  # the schema has no default if it cannot be represented in JSON
 
 
 def _replace_iterable(annotation: Any) -> Any:
@@ -563,7 +562,7 @@ def _replace_iterable(annotation: Any) -> Any:
 
 
 def _add_description(annotation: Any, description: str | None) -> Any:
-    """Add the description of a parameter. A text or Doc in Annotated takes precedence over the docstring."""
+    """Add the description of a parameter. A string or Doc in Annotated comes before the docstring."""
     notes: list[Any] = [*annotation.__metadata__] if typing.get_origin(annotation) is Annotated else []
     texts = [note if isinstance(note, str) else getattr(note, "documentation", None) for note in notes]
     descriptions = [text for text in texts if isinstance(text, str)]
@@ -575,8 +574,8 @@ def _add_description(annotation: Any, description: str | None) -> Any:
 
 
 def _unpack_field(annotation: Any, field: Any) -> tuple[Any, Any]:
-    """Move a pydantic `Field(...)` used as a default into the annotation. Return the annotation and the default."""
-    # No extra import time, because the user's code imports pydantic.
+    """Move a pydantic `Field(...)` from the default to the annotation. Return the annotation and the default."""
+    # This costs no time, because the user's code has already imported pydantic.
     from dovetail.server.parameters import pydantic_types
 
     has_default, default = pydantic_types.get_default(field)
@@ -607,8 +606,8 @@ def _format_choice(value: Any) -> str:
 
 
 def _make_pattern_validator(schema: dict[str, Any]) -> Any:
-    """Return a validator for a schema with patterns, or None if the schema has no pattern. The validator runs before
-    msgspec, because msgspec's regex engine takes very long for some texts.
+    """Return a validator for the patterns in a schema, or None if it has none. It runs before msgspec, whose regex
+    engine can be very slow.
     """
     return make_validator(schema) if has_pattern(schema) else None
 
@@ -625,7 +624,7 @@ def make_validator(schema: dict[str, Any]) -> Any:
     try:
         return jsonschema_rs.validator_for(schema, pattern_options=jsonschema_rs.RegexOptions(), mask="value")
     except ValueError:
-        # The linear engine does not support lookaround. Use a backtracking engine with limited steps.
+        # The linear engine does not support lookaround, so use another one with a limit on its steps.
         return jsonschema_rs.validator_for(
             schema,
             pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACK_STEPS),
@@ -634,7 +633,7 @@ def make_validator(schema: dict[str, Any]) -> Any:
 
 
 def _find_pattern_errors(validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> dict[str, list[str]]:
-    """Return the pattern errors by argument. An argument that may have more errors gets an empty list."""
+    """Return the pattern errors of each argument. The list is empty if an argument may have more errors."""
     messages_by_argument: dict[str, list[str]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(raw_arguments), _MAX_ERRORS)]
     for error in errors:

@@ -8,14 +8,14 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
-# Depending on its operands, `|` creates a types.UnionType or a typing.Union.
+# `|` creates a types.UnionType or a typing.Union, depending on its operands.
 UNION_ORIGINS: Final = (types.UnionType, vars(typing)["Union"])
 _FIELD_MARKERS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "__total__", "_field_defaults")
 _PYDANTIC_MARKERS: Final = ("__pydantic_validator__", "__get_pydantic_core_schema__", "__pydantic_config__")
 
 
 def unwrap_annotation(annotation: Any) -> Any:
-    """Return the annotation without Annotated, Required, NewType or an alias around it."""
+    """Return an annotation without Annotated, Required, NewType or an alias."""
     while (inner := _unwrap_once(annotation)) is not annotation:
         annotation = inner
     return types.NoneType if annotation is None else annotation
@@ -32,7 +32,7 @@ def _unwrap_once(annotation: Any) -> Any:
 
 
 def list_alternatives(annotation: Any) -> list[Any]:
-    """Return the unwrapped members of a union, or the unwrapped annotation if it is not a union."""
+    """Return the members of a union. Any other annotation counts as its only member."""
     unwrapped = unwrap_annotation(annotation)
     if typing.get_origin(unwrapped) not in UNION_ORIGINS:
         return [unwrapped]
@@ -40,8 +40,7 @@ def list_alternatives(annotation: Any) -> list[Any]:
 
 
 def rewrite_annotation(annotation: Any, rewrite: Callable[[Any], Any], aliases: tuple[Any, ...] = ()) -> Any:
-    """Return the annotation with `rewrite(part)` in place of each part, innermost first. Fields of classes are not
-    rewritten.
+    """Apply `rewrite` to each part of an annotation, innermost first. Fields of classes are not changed.
 
     If nothing changes, return the same object. Aliases of typing_extensions are replaced, because msgspec does not
     support them.
@@ -70,7 +69,7 @@ def make_union(members: Sequence[Any]) -> Any:
 
 
 def is_subclass_of(annotation: Any, parent: type) -> bool:
-    """Return whether the annotation is this class or a subclass, with or without type arguments."""
+    """Return whether an annotation is this class or a subclass of it."""
     annotation = typing.get_origin(annotation) or annotation
     return isinstance(annotation, type) and issubclass(annotation, parent)
 
@@ -81,18 +80,18 @@ def is_pydantic_type(annotation: Any) -> bool:
 
 
 def is_path_type(annotation: Any) -> bool:
-    """Return whether the annotation is a path class. pathlib is slow to import, so this function does not import it."""
+    """Return whether the annotation is a path class. pathlib is slow to import, so it is not imported here."""
     pathlib = sys.modules.get("pathlib")
     return pathlib is not None and is_subclass_of(annotation, pathlib.PurePath)
 
 
 def iter_annotations(annotation: Any) -> Iterator[tuple[Any, tuple[type, str] | None]]:
-    """Yield an annotation and all its parts. Each comes with the class and field that contain it, if any.
+    """Yield an annotation and all its parts, each with the class and field it is in.
 
     The fields of pydantic classes are not included.
     """
     pending: list[tuple[Any, tuple[type, str] | None]] = [(annotation, None)]
-    seen: dict[tuple[int, bool], Any] = {}  # holds the annotations, so that their ids are not reused
+    seen: dict[tuple[int, bool], Any] = {}  # keeps the annotations alive, so that their IDs are not reused
     while pending:
         part, field = pending.pop(0)
         if (key := (id(part), field is None)) in seen:
@@ -108,7 +107,7 @@ def iter_annotations(annotation: Any) -> Iterator[tuple[Any, tuple[type, str] | 
 
 
 def iter_reachable_types(annotations: Sequence[Any]) -> Iterator[Any]:
-    """Yield the unwrapped types in annotations, including the types of class fields."""
+    """Yield all types in annotations, including those of class fields."""
     for annotation in annotations:
         yield from (part for part, _ in iter_annotations(annotation) if _unwrap_once(part) is part)
 
@@ -118,5 +117,5 @@ def _get_field_hints(class_type: Any) -> dict[str, Any]:
         return {}
     try:
         return typing.get_type_hints(class_type, include_extras=True)
-    except Exception:  # building the schema reports this error
+    except Exception:  # this error is reported when the schema is built
         return {}

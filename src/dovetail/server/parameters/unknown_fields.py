@@ -9,14 +9,14 @@ from typing import Any, Final, cast
 
 from dovetail.server.parameters.argument_errors import Schema, select_matching
 
-# Takes a value. Returns False if the value has unknown fields, else True.
+# Returns False if a value has unknown fields.
 FieldCheck = Callable[[Any], bool]
 
 _REF_PREFIX: Final = "#/$defs/"
 
 
 def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
-    """Compile the check for fields inside the arguments. Return None if no argument needs a check."""
+    """Create a check for unknown fields inside the arguments. Return None if no argument needs it."""
     compiler = _CheckCompiler(schema.get("$defs", {}))
     member_checks = compiler.compile_members(schema)
     return None if not member_checks else _make_members_check(member_checks)
@@ -49,7 +49,7 @@ class _CheckCompiler:
 
     def _compile_reference(self, name: str) -> FieldCheck:
         if name not in self._check_by_name:
-            # A recursive reference finds this function.
+            # A recursive reference calls this function.
             self._check_by_name[name] = lambda value: self._check_by_name[name](value)
             self._check_by_name[name] = self.compile_node(self._definitions.get(name, {})) or _always_valid
         return self._check_by_name[name]
@@ -62,7 +62,7 @@ class _CheckCompiler:
             len(present_checks := [check for check in checks if check is not None]) == 1
             and _count_scalars(schemas) == len(schemas) - 1
         ):
-            return present_checks[0]  # the schema is an object or null, which is the usual case
+            return present_checks[0]  # usually the schema is an object or null
         resolved = [
             self._definitions.get(str(schema["$ref"]).removeprefix(_REF_PREFIX), {}) if "$ref" in schema else schema
             for schema in schemas
