@@ -60,8 +60,8 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("http", {"response_mode": "xml"}, ValueError, "response_mode must be"),
     ("tcp", {"host": EVERYWHERE}, ValueError, "allow_anonymous=True"),
     ("tcp", {"port": -1}, ValueError, "port must be"),
-    ("unix", {"port": 1}, TypeError, "unix has no option `port`"),
-    ("stdio", {"path": "x"}, TypeError, "stdio has no option `path`"),
+    ("unix", {"port": 1}, TypeError, "'unix' has no option `port`"),
+    ("stdio", {"path": "x"}, TypeError, "'stdio' has no option `path`"),
     *((transport, {"colour": "red"}, TypeError, "has no option `colour`") for transport in ACCEPTED),
 ]
 
@@ -141,7 +141,7 @@ def test_a_wrong_option_is_refused(
 @pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 @pytest.mark.parametrize(("transport", "option"), [("unix", "path"), ("tcp", "port")])
 def test_a_missing_option_is_named(entry_point: str, transport: str, option: str) -> None:
-    with pytest.raises(TypeError, match=f"{transport} needs `{option}`: app.{entry_point}"):
+    with pytest.raises(TypeError, match=f"{transport}. requires `{option}`: app.{entry_point}"):
         enter(entry_point, RecordingServer(), transport, {})
 
 

@@ -77,7 +77,7 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
     """Create the output of a tool from its return annotation.
 
     Raises:
-        TypeError: the annotation has no JSON form. The message starts with `where`.
+        TypeError: the annotation cannot be represented in JSON. The message starts with `where`.
     """
     # A union may contain complete results. The schema only covers the other members.
     members = list_alternatives(annotation)

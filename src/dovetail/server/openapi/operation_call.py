@@ -140,8 +140,8 @@ class OperationCall:
             raise ToolError(f"The service answered with status {response.status_code}{': ' + text if text else ''}")
         if self._promises_json and "json" not in content_type:
             raise ToolError(
-                f"The service answered with status {response.status_code}, but the response is not the JSON that "
-                "its document describes"
+                f"The service answered with status {response.status_code}, but the response is not "
+                "JSON, although the OpenAPI document says so"
             )
         if not response.body:
             return f"Done ({response.status_code})"

@@ -29,7 +29,7 @@ def build_schemas(annotations: Sequence[Any], *, output: bool = False) -> tuple[
     """Return the JSON Schemas of annotations, and the definitions of recursive types.
 
     Raises:
-        TypeError: An annotation has no JSON form. The message gives the reason in one line.
+        TypeError: An annotation cannot be represented in JSON. The message gives the reason in one line.
     """
     from dovetail.server.parameters.json_schema import SchemaWriter  # imported when the first schema is built
 
@@ -47,7 +47,7 @@ def build_schema(annotation: Any, *, output: bool = False) -> dict[str, Any]:
     """Return the JSON Schema of an annotation. Its root is never a reference.
 
     Raises:
-        TypeError: The annotation has no JSON form.
+        TypeError: The annotation cannot be represented in JSON.
     """
     (schema,), definitions = build_schemas([annotation], output=output)
     if "$ref" in schema:
@@ -91,8 +91,8 @@ def to_json(value: Any) -> tuple[Any, bytes]:
     """Return a value as JSON data and as JSON text.
 
     Raises:
-        TypeError: A type in the value has no JSON form.
-        ValueError: The value has no JSON form: NaN, a cycle, half a surrogate pair, or keys that are not strings.
+        TypeError: A type in the value cannot be represented in JSON.
+        ValueError: The value cannot be JSON: NaN, a cycle, half a surrogate pair, or keys that are not strings.
     """
     try:
         data = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_hook)
@@ -242,7 +242,7 @@ def format_type_error(exc: TypeError) -> str:
     """Explain in one line why an annotation cannot be represented in JSON."""
     text = str(exc).splitlines()[-1]
     if text.startswith("unhashable"):
-        return "its annotation has no JSON form"
+        return "its annotation cannot be represented in JSON"
     if "Struct types" in text or "dict-like" in text:
         text += ". JSON cannot distinguish these types. Use one type, or msgspec Structs with a `tag`"
     return text
