@@ -66,7 +66,7 @@ class _StandbyTask:
         self._loop = loop
         self._assigned: asyncio.Future[None] = loop.create_future()
         self._work: Work | None = None
-        self._is_lent = False  # True while the first step of a coroutine runs in this task
+        self._is_lent = False
         # True if the task itself has started. Before that, a cancellation would not reach the coroutine.
         self._is_ready = False
         self.task = loop.create_task(self._run_work())
@@ -83,7 +83,7 @@ class _StandbyTask:
         if not self._is_ready or self._is_lent or self._assigned.done():
             return False
         loop, task = self._loop, self.task
-        outer_task = current_task(loop)  # the task of the caller, or None if there is none
+        outer_task = current_task(loop)
         if outer_task is not None:
             _leave_task(loop, outer_task)
         _enter_task(loop, task)
@@ -143,7 +143,7 @@ class EagerWorker:
     def __init__(self, work: Callable[[], Work], starter: EagerTaskStarter) -> None:
         self._work = work
         self._starter = starter
-        self._is_working = True  # so that `wake` has no effect before `run`
+        self._is_working = True  # True from the start, so that `wake` does nothing before `run`
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._error: Exception | None = None

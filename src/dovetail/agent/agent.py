@@ -205,7 +205,7 @@ class Agent:
         self._turns_left = max_turns
         self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
         self._max_catalog_tokens = max_catalog_tokens
-        self._turn: Turn | None = None  # the turn whose calls are not all finished, or None
+        self._turn: Turn | None = None  # the current turn, while some of its tool calls are running
         self._call_ids: set[str] = set()  # IDs of all calls in the conversation
         self._last_text = ""
 

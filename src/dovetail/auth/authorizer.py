@@ -75,14 +75,14 @@ class OAuthAuthorizer:
             url, settings.allow_private_network, make_fetcher, make_server_fetcher, trusted_url
         )
         self._store: TokenStore = create_token_store(getattr(settings, "token_store", "memory"))
-        self._is_stored = True  # True if the login was saved in the store
+        self._is_stored = True
         self._is_loaded = False
         self._login: SavedLogin | None = None
         self._dpop_nonce: str | None = None
         self._pending_login: SharedLogin | None = None
         self._renewal_task: asyncio.Task[bool] | None = None
-        self._renewed_token: str | None = None  # the newest token from a renewal
-        self._login_token: str | None = None  # the newest token from a login
+        self._renewed_token: str | None = None
+        self._login_token: str | None = None
         self._requested_scope_sets: set[frozenset[str]] = set()  # scopes that the user was already asked for
         self._step_up_limiter = RateLimiter(_MAX_STEP_UPS, _STEP_UP_WINDOW_S)
 

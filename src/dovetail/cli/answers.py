@@ -89,7 +89,7 @@ class AnswerProvider:
         self._clear_output()
         _print_stderr(output.style(output.escape_text(request.message), err=True, bold=True))
         _print_stderr(f"  {output.escape_full_line(request.url or '')}")
-        self.has_declined = True  # True until the user confirms the URL
+        self.has_declined = True  # assume that the user declines, until the user confirms
         try:
             with LineReader() as lines:
                 self.has_declined = not confirm(lines, "Did you finish on that page?", default=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 log = logging.getLogger("dovetail")
 
-# Identifies the handler that is running. Tasks that the handler starts inherit the value.
+# A mark for the running handler. Tasks that the handler starts have the same mark.
 _current_callback: ContextVar[object] = ContextVar("dovetail_within", default=None)
 
 
@@ -25,7 +25,7 @@ class CallbackQueue:
         self._max_pending = max_pending
         self._pending: deque[Coroutine[Any, Any, Any]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._running_mark: object = None  # value of `_current_callback` in the running handler
+        self._running_mark: object = None
         self._has_logged_failure = False
         self._posted_count = self._finished_count = 0
         self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []

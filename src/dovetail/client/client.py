@@ -561,7 +561,7 @@ class Client:
     ) -> Subscription:
         """Watch lists and resources for changes: `async for change in client.listen(...)`.
 
-        If no list is True and no URIs are passed, the subscription includes all lists except those that are False. Use
+        By default, the subscription includes all lists except those that are False. Use
         `async with` to wait until the subscription is active.
 
         Args:
@@ -571,7 +571,7 @@ class Client:
             uris: The URIs of resources whose changes to report.
         """
         uri_list = [uris] if isinstance(uris, str) else [*uris]
-        default = not (tools or prompts or resources or uri_list)  # used for each list that is None
+        default = not (tools or prompts or resources or uri_list)  # If nothing is selected, watch all lists.
         subscription_filter = SubscriptionFilter(
             tools_list_changed=default if tools is None else tools,
             prompts_list_changed=default if prompts is None else prompts,

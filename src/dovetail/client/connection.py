@@ -78,14 +78,14 @@ class Connection:
         self.lost_event = asyncio.Event()  # set when the connection is lost
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
-        self.subscriber_counts: Counter[str] = Counter()  # by resource URI, the number of listeners
+        self.subscriber_counts: Counter[str] = Counter()  # number of listeners for each resource URI
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests
         self._on_notification = on_notification
         self._on_lost = on_lost
         self.record_gap = on_gap  # called if notifications may have been lost
-        self._open_deadlines = open_deadlines  # deadlines of requests that wait until this connection is open
+        self._open_deadlines = open_deadlines
         self._recorders: list[Recorder] = [] if recorders is None else recorders
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
@@ -223,7 +223,7 @@ class Connection:
             self._record("client", message.encode())
         method = message.method
         if method is None:
-            return  # a response to a request that is no longer open
+            return  # ignore a response to a request that is no longer open
         if message.id is not None:
             self._handle_request(message.id, method, message.params, parent_id)
         elif method == "notifications/progress":
@@ -287,7 +287,7 @@ class Connection:
 
     def _handle_request(self, id: RequestId, method: str, params: Any, parent_id: RequestId | None) -> None:
         if self.lost_error is not None:
-            return  # no response can be sent on a lost connection
+            return  # the connection is lost, so no response can be sent
         if self.encoder is not None and self.encoder.is_stateless:
             # A stateless server asks for input in its result. Clients must not send responses.
             # spec: streamable-http#sending-messages

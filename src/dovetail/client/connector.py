@@ -92,10 +92,10 @@ class ConnectionAttempt:
         self._negotiation = VersionNegotiation(protocol_version)
         self._loop = asyncio.get_running_loop()
         self._connection = create_connection(create_transport())
-        self._discover_error: ConnectionLost | None = None  # connection error of `server/discover`
+        self._discover_error: ConnectionLost | None = None
         # True after `initialize` was sent. Over stdio, the connection then stays in the handshake era.
         self._has_sent_initialize = False
-        self.is_certain = True  # True if the server only supports one era
+        self.is_certain = True
 
     async def run(self) -> Connection:
         """Open a connection and return it. If that fails, close everything and raise one exception with the reason."""

@@ -13,7 +13,7 @@ from dovetail.errors import MCPError
 from dovetail.wire.base import Struct, field
 from dovetail.wire.jsonrpc import RequestId
 
-# An optional async function that gets the progress, the total and the message of each progress notification.
+# Gets the progress, the total and the message of each progress notification. May be async.
 ProgressHandler: TypeAlias = Callable[[float, float | None, str | None], object]
 
 # One year, because some event loops cannot wait forever.

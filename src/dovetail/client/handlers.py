@@ -72,10 +72,10 @@ class InputHandlers:
         self._url_elicitation_handler = url_elicitation_handler
         self._sampling_handler = sampling_handler
         self._roots_provider = roots
-        self.relay: InputRelay | None = None  # answers requests for input that have no handler
+        self.relay: InputRelay | None = None  # answers questions for which the client has no handler
         # returns True if a handler should answer instead of the relay
         self.is_own_request: Callable[[], bool] | None = None
-        self.open = 0  # number of open requests for input
+        self.open = 0  # number of questions that are not answered yet
 
     def capabilities(self) -> ClientCapabilities:
         """Return the client capabilities that the handlers provide."""
@@ -254,7 +254,7 @@ def _check_encodable(name: str, answer: Any) -> Any:
         encode(answer)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise InputRequestError(
-            f"{name} returned a value that cannot be sent as JSON: {clip(str(exc), _MAX_ERROR_CHARS)}"
+            f"the handler {name} returned a value that cannot be sent as JSON: {clip(str(exc), _MAX_ERROR_CHARS)}"
         ) from exc
     return answer
 

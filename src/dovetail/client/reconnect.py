@@ -128,7 +128,7 @@ class Reconnector:
                 # Another caller closed the client.
                 raise self._closed_error() from None
             if self._waiter_count == 1 and self._open_task is open_task:
-                self._abandon_open(open_task)  # no other caller waits for this attempt
+                self._abandon_open(open_task)  # cancel the attempt, because no other caller waits for it
             raise
         finally:
             self._waiter_count -= 1

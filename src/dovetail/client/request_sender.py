@@ -93,7 +93,7 @@ class RequestSender:
         self._reconnector = reconnector
         self._handlers = handlers
         self._timeouts = timeouts
-        self._default_call_options: dict[bool, SendOptions] = {}  # by whether the call may be sent again
+        self._default_call_options: dict[bool, SendOptions] = {}
         self._limits = limits
         self._cache = ResultCache(limits.max_cached_results, is_enabled=cache)
         self._validate_results = validate_results
@@ -427,7 +427,7 @@ class RequestSender:
         except RemoteError as exc:
             if exc.code != MethodNotFound.code:
                 raise
-            pages.items.clear()  # a server without this list method has no such items
+            pages.items.clear()  # a server without this method has no items to list
         except InvalidResult as exc:
             raise self.add_request_context(exc, listing.method.name) from None
         if listing is not TOOLS:

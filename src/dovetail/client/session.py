@@ -120,9 +120,9 @@ class Session:
         self.subscriptions: set[ReconnectingSubscription] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close_task: asyncio.Task[None] | None = None
-        self._loop_pid = 0  # ID of the process that runs the loop
+        self._loop_pid = 0
         self.reconnector = Reconnector(name, self._open_connection, self.limits)
-        self._last_connection: Connection | None = None  # the newest connection, open or lost
+        self._last_connection: Connection | None = None
         self.sender = RequestSender(
             name,
             self.reconnector,

@@ -122,7 +122,7 @@ class ReconnectingSubscription:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._subscription_id: RequestId | None = None
-        self._acknowledge_timeout: asyncio.Timeout | None = None  # timeout for the server's acknowledgment
+        self._acknowledge_timeout: asyncio.Timeout | None = None
         self._acknowledged_at = inf  # time when the server acknowledged the subscription
         self._is_entered = False
         self._is_closed = False
@@ -216,7 +216,7 @@ class ReconnectingSubscription:
             except MCPError as exc:
                 self._fail(_to_not_supported(exc) if isinstance(exc, RemoteError) else exc)
                 return
-            except Exception as exc:  # the task that waits for a change raises this error
+            except Exception as exc:  # pass the error to the task that waits for changes
                 self._fail(exc)
                 return
             # Proxies close idle streams, so a stream that lasted several minutes does not count as a failed attempt.

@@ -252,7 +252,7 @@ def _add_process_options(target: CommandTarget, env: Mapping[str, str] | None, c
 def _reject_options(target_kind: str, options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if value is not None:
-            raise TypeError(f"{name}= is only allowed for {target_kind}")
+            raise TypeError(f"the option {name}= is only allowed for {target_kind}")
 
 
 def _resolve_server(server: InProcessServer) -> ResolvedTarget:
@@ -398,10 +398,10 @@ def _truncate(name: str) -> str:
 def _build_script_command(target: str | Path) -> list[str]:
     path, text = Path(target), str(target).strip()
     if not text or path.is_dir():
-        raise ValueError(f"{clip(text)!r} is a folder, not a server" if text else "the target is empty")
+        raise ValueError(f"the target {clip(text)!r} is a folder, not a server" if text else "the target is empty")
     if path.suffix == ".json":
         raise ValueError(
-            f"{clip(text)!r} may contain several servers. Load the file and pass one of its entries: "
+            f"the file {clip(text)!r} may contain several servers. Load it and pass one of its entries: "
             f"json.load(open({clip(text)!r}))['mcpServers'][name]"
         )
     interpreter = _INTERPRETERS.get(path.suffix)
@@ -414,9 +414,7 @@ def _build_script_command(target: str | Path) -> list[str]:
             f"pass it, or pass the command {['dovetail', 'run', clip(text)]!r}"
         )
     if interpreter is None:
-        raise ValueError(
-            f"{clip(text)!r} is neither a URL nor a script. Pass a command as a list: {_split_command(text)!r}"
-        )
+        raise ValueError(f"{clip(text)!r} is not a URL or a script. Pass a command as a list: {_split_command(text)!r}")
     if not path.is_file():
         siblings = [sibling.name for sibling in path.parent.glob("*" + path.suffix)] if path.parent.is_dir() else []
         raise add_context(
@@ -434,7 +432,7 @@ def _guess_url(text: str) -> str:
 def _split_command(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # a quotation mark is missing
+    except ValueError:  # shlex raises ValueError if a quotation mark is missing
         return text.split()
 
 

@@ -40,7 +40,7 @@ class ToolEntry:
         try:
             return build_param_headers(self.header_paths, arguments) if self.header_paths else ()
         except ValueError:
-            return ()  # the server reports the invalid argument
+            return ()  # send the call, because the server will report the invalid argument
 
     def validate_result(self, result: CallToolResult, server: str) -> None:
         """Check a tool result against the tool's output schema. Raise InvalidResult if it does not match."""

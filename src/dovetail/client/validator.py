@@ -46,7 +46,7 @@ class SchemaValidator:
 
 def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> SchemaValidator:
     """Compile an untrusted JSON schema. Raise UnusableSchema if it is not safe to use."""
-    import jsonschema_rs  # few clients need this import
+    import jsonschema_rs  # imported here, because few clients need it
 
     plan = read_schema(schema, limits)
     validator_types = {DRAFT_7: jsonschema_rs.Draft7Validator, DRAFT_2019: jsonschema_rs.Draft201909Validator}

@@ -93,7 +93,7 @@ class AuditLog:
         self._lock = threading.Lock()
         self._file_descriptor = -1
         self._file_bytes = 0
-        self._check_at = 0.0  # time of the next check whether another process has rotated the files
+        self._check_at = 0.0  # when to check again whether another process has started a new file
         read_version(read_first_line(self.path), self.path)  # raise an error now if the file cannot be used
 
     def write(self, event: str, server: str = "", **fields: object) -> None:
@@ -232,7 +232,7 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
 
 
 def _now() -> float:
-    return time.time_ns() // 1000 / 1e6  # microseconds. `round` takes ten times as long
+    return time.time_ns() // 1000 / 1e6  # keep microseconds. `round` would take ten times as long
 
 
 def _request_fields(request: PolicyRequest) -> dict[str, Any]:

@@ -198,7 +198,7 @@ class RequestAuthorizer:
             ask: Asks a different user than the user of the host.
         """
         if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
-            request = replace(request, arguments={})  # None would ask about the tool instead of a call
+            request = replace(request, arguments={})
         decision = self._decide(request, decision or self.policy.decide(request), ask)
         current_fingerprint = "" if definition is None else fingerprint(definition)
         authorization = await self._authorize_definition(
@@ -363,7 +363,7 @@ class RequestAuthorizer:
         """Return whether this tool definition is the one that the caller used last."""
         identity = request.server_identity
         if not identity:
-            return True  # pins need a server identity
+            return True  # a server without an identity cannot have pins
         if request.caller:
             return self._caller_pins.get(request.caller, identity, request.tool) == current_fingerprint
         pin = self.pins.get(identity, request.tool)

@@ -78,7 +78,7 @@ class ServerUse:
         self._supervisor = supervisor
         self._authorization = authorization
         self._limit: AbstractAsyncContextManager[None] | None = None
-        self._started_at: float | None = None  # None if no listener needs the duration
+        self._started_at: float | None = None
         self.client: Any = None
         self.result: Any = None
 
@@ -152,7 +152,7 @@ def find_completion_denial(
     if prompt is not None:
         return find_denial(authorizer, supervisor, "prompt.get", prompt, arguments)
     uris = {template: None}
-    with suppress(ValueError):  # the server may have a template that is not valid
+    with suppress(ValueError):  # the server may send an invalid template
         uris[expand(template, arguments)] = None
     denials = (find_denial(authorizer, supervisor, "resource.read", uri) for uri in uris)
     return next((denial for denial in denials if denial is not None), None)

@@ -69,7 +69,7 @@ class HostCatalog:
                 await asyncio.wait(tasks, timeout=self.ready_timeout)
             finally:
                 for task in tasks:
-                    task.cancel()  # another task continues to fetch the list
+                    task.cancel()  # cancel only the wait. Another task continues to fetch the list
         return self.get_cached(*kinds)
 
     async def _fetch_lists(self, supervisor: ServerSupervisor, kinds: Sequence[ItemKind]) -> None:

@@ -39,12 +39,12 @@ class ListCache:
 
     def __init__(self, server_name: str, emit: Callable[[HostEvent], None]) -> None:
         self.items_by_kind: dict[ItemKind, dict[str, Any]] = {}
-        self.fetched_at: dict[ItemKind, float] = {}  # by kind, when the current list was requested
+        self.fetched_at: dict[ItemKind, float] = {}
         self.change_callbacks: list[ChangeCallback] = []
         self._server_name = server_name
         self._emit = emit
-        self._change_counts: Counter[ItemKind] = Counter()  # by kind, the number of change notifications
-        self._seen_change_counts: dict[ItemKind, int] = {}  # by kind, the number of changes when the list was requested
+        self._change_counts: Counter[ItemKind] = Counter()
+        self._seen_change_counts: dict[ItemKind, int] = {}
         self._awaited_kinds: set[ItemKind] = set()
 
     def invalidate(self) -> None:
@@ -71,7 +71,7 @@ class ListCache:
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, change_count: int) -> None:
         """Store a list. `fetched_at` and `change_count` are from the moment when the list was requested."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
-        if change_count == self._change_counts[kind]:  # the list has not changed since the request
+        if change_count == self._change_counts[kind]:  # store the list if it did not change during the request
             self.fetched_at[kind] = fetched_at
         is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count
         self._seen_change_counts[kind] = change_count

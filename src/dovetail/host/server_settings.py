@@ -36,10 +36,10 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("include_tools", "exclude_tools", "roots"):
             if isinstance(value := getattr(self, name), str):
-                raise TypeError(f"{name} must be a list of strings, not {value!r}")
+                raise TypeError(f"the setting {name} must be a list of strings, not {value!r}")
         for name in ("start_timeout", "list_timeout"):
             if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be greater than 0")
+                raise ValueError(f"the setting {name} must be greater than 0")
         if str(self.start) not in ("lazy", "eager"):
             raise ValueError(f'start must be "lazy" or "eager", not {self.start!r}')
 

@@ -63,14 +63,14 @@ class ServerSupervisor:
         self.source = source
         self.state: ServerState = "idle" if enabled else "disabled"
         self.last_error: MCPError | None = None
-        self.shared = False  # True if gateway callers also use the server
+        self.shared = False
         self.screen = input_filter  # checks questions that the server sends to gateway callers
         self._create_client = create_client
         self._emit = emit
         self._authorize_start = authorize_start  # raises an error if the server must not start
         self._find_start_obstacle = find_start_obstacle  # returns why the server cannot start, or an empty string
         self._mask = mask  # masks secrets in messages
-        self.client: Client | None = None  # None while the server is stopped
+        self.client: Client | None = None
         self._mounted_client: MountedClient | None = None
         # Forwards requests of gateway callers. None if the server was started without their capabilities.
         self.forwarder: MountedClient | None = None
@@ -287,7 +287,7 @@ class ServerSupervisor:
     def end_use(self, client: Client | None, error: BaseException | None) -> None:
         """End the use of the server that `use_count` counts. `error` is the error of the request, if any."""
         if client is None:
-            pass  # `ready` has already counted the failed start
+            pass  # do not count the failed start again
         elif error is None:
             self._failure_count = 0
             if self.state in ("degraded", "unauthorized") and self.client is client:

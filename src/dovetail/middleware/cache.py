@@ -36,8 +36,8 @@ _TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 class ResponseCache:
     """Caches results of tools, prompts and resources.
 
-    Results are stored separately for each caller, and for each set of scopes and claims. Results of anonymous callers
-    over HTTP are not cached unless `shared` is True, because the server cannot distinguish these callers.
+    Results are stored separately for each caller, and for each set of scopes and claims. Results of anonymous HTTP
+    callers are only cached if `shared` is True.
 
     A server checks access before it returns a cached result. An update notification of a resource removes its result
     from the cache. A list change removes all results. Failures and input requests are not cached.

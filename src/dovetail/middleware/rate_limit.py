@@ -14,8 +14,7 @@ from dovetail.protocol.rate_limiter import RateLimiter
 class RateLimit:
     """Limits how many requests each caller may send.
 
-    A server rejects further requests with `ServerBusy`, which contains the time until the next attempt. A client waits
-    instead.
+    On a server, further requests are rejected with `ServerBusy`, which says when to try again. On a client, they wait.
 
     Args:
         requests: The number of requests in one period.
@@ -38,7 +37,7 @@ class RateLimit:
         numbers: dict[str, Any] = {"requests": requests, "per": per, "burst": burst}
         for name, value in numbers.items():
             if not isinstance(value, int | float | None) or isinstance(value, bool):
-                raise TypeError(f"{name} must be a number, not {value!r}")
+                raise TypeError(f"the option {name} must be a number, not {value!r}")
         if isinstance(methods, str):
             raise TypeError(f"methods must be a collection, not a string. Write methods=[{methods!r}]")
         if requests <= 0 or per <= 0:

@@ -12,8 +12,7 @@ from dovetail.wire.tools import CallToolResult
 class ResponseLimit:
     """Limits the size of results.
 
-    The text of a tool is truncated, with a note. Structured content, media and other results cannot be truncated and
-    become an error.
+    Text is shortened, with a note at the end. Other results that are too large, such as media, become an error.
 
     Args:
         max_bytes: The maximum size of a result in bytes.

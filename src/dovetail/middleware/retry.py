@@ -17,8 +17,7 @@ class Retry:
     """Repeats failed reads, failed lists, and failed calls of the tools you name. The delay doubles after each attempt,
     with a random part.
 
-    On a server, the middleware sees the exception of a tool's function, although the result contains only an error
-    message.
+    On a server, middleware sees the original exception of a tool, although the caller gets only an error message.
 
     Args:
         tools: The names of tools that may run twice.

@@ -30,8 +30,8 @@ class TimingStats(Struct):
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return a duration in seconds that this percentage of requests did not exceed. It is at most twice the true
-        value.
+        """Return an upper bound for the duration of this percentage of requests, in seconds. It is at most twice the
+        true value.
         """
         target_count, counted = percent / 100 * self.count, 0
         for bound, count in zip(_BUCKET_BOUNDS_S, self.bucket_counts or (), strict=False):

@@ -40,7 +40,7 @@ class EncodedRequest(Struct, eq=False):
 def describe_request(method: str, params: Any) -> str:
     """Describe a request for error messages: its method, and the name of the tool, prompt or resource."""
     fields: dict[str, Any] = params if type(params) is dict else {}
-    if type(fields.get("ref")) is dict:  # only completion/complete has this field
+    if type(fields.get("ref")) is dict:  # only completion/complete has a `ref`
         fields = fields["ref"]
     target = fields.get("name") or fields.get("uri")
     return f"{method} {clip(target, 200)}" if isinstance(target, str) else method

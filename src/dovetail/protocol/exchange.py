@@ -106,7 +106,7 @@ class IncomingExchange(Exchange, eq=False):
         """Stop the request for this reason. Only the first reason counts."""
         if self.task is not None and self.verdict is None:
             self.verdict = verdict
-            self.emit = None  # only the response may follow
+            self.emit = None  # after the end, only the response may be sent
             self.task.cancel()
 
     def pause(self, now: float) -> None:

@@ -143,7 +143,7 @@ class _Masker:
 
     def __init__(self, keep_request_state: bool) -> None:
         self._keep_request_state = keep_request_state
-        self._depth = 0  # texts that are JSON around the current value
+        self._depth = 0  # how many JSON strings the current value is nested in
 
     def mask(self, value: Any, in_schema: bool = False) -> Any:
         if isinstance(value, str):

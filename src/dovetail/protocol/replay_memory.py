@@ -19,7 +19,7 @@ class _OwnerIds(Struct):
 
 
 class ReplayMemory:
-    """The used ids of all owners, for as long as the ids are valid."""
+    """The IDs that were already used. Each one is kept as long as it is valid."""
 
     def __init__(self, lifetime_s: float, max_ids: int) -> None:
         self._lifetime_s = lifetime_s

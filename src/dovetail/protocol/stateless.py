@@ -52,7 +52,7 @@ class StatelessProtocol:
         self._supported_revisions = tuple(reversed([revision for revision in revisions if revision != DRAFT]))
         self._server_info = implementation
         self._max_result_bytes = max_result_bytes
-        self._cached_client_info: Any = None  # encoded client info of the last request
+        self._cached_client_info: Any = None
         self._cached_client: Implementation | None = None
         meta = {SERVER_INFO: implementation}
         self._encoded_meta = as_raw(encode(meta))  # encoded once, because nearly every result has this `_meta`

@@ -160,7 +160,7 @@ def _clean_texts(uri: str) -> list[str]:
             break
         rounds.append(text)
     texts = [_decode(rounds[-1])]
-    if "/." in text or len(rounds) > 1:  # other texts contain no dot segments
+    if "/." in text or len(rounds) > 1:  # only these texts can contain dot segments
         texts += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
     return [*dict.fromkeys(texts)]
 

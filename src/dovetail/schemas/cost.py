@@ -19,7 +19,7 @@ _HASH_COST: Final = 10  # cost of hashing one value in an array of unique items
 _LARGE_INTEGER_COST: Final = 150
 _COPY_COST: Final = 80  # cost of copying one value into an error message
 _MAX_CACHED_ENTRIES: Final = 20_000  # maximum number of subschemas in the cache
-_CHARS_PER_COPY: Final = 1000  # copying this many characters costs as much as copying one value
+_CHARS_PER_COPY: Final = 1000  # copying a value costs as much as copying this many characters
 _EXTREME_FACTOR: Final = 15  # how much slower numbers with many zeros are
 _TOO_COSTLY: Final = "too costly to check: the schema needs too much work for this value"
 _MAX_INTEGER: Final = 2**140  # has about forty digits
@@ -45,14 +45,14 @@ class State:
 
     def __init__(self, parts: list[tuple[Subschema, int]], unique_count: int) -> None:
         self._parts = parts
-        self.unique_count = unique_count  # number of enclosing arrays that require unique items
+        self.unique_count = unique_count
         self.applied_count = self.value_cost = self.integer_cost = self.number_cost = self.object_cost = (
             self.char_cost
         ) = 0
-        self.name_cost = self.name_char_cost = 0  # cost per member name, and per character of a name
+        self.name_cost = self.name_char_cost = 0
         # states of members and items that have their own subschema
         self.named_states: dict[str | int, State | None] = {}
-        self.rest_states: dict[type, State] = {}  # states of all other members (dict) and items (list)
+        self.rest_states: dict[type, State] = {}
         for part, count in parts:
             self.unique_count += part.unique_count * count
             self.applied_count += count
@@ -68,7 +68,7 @@ class State:
         self.value_cost += self.unique_count * _HASH_COST
 
     def count_entering(self, key: str | int | None, kind: type) -> dict[int, int]:
-        """Return how often each subschema applies to a member or an item."""
+        """Return how often each subschema is applied when a member or an item is checked."""
         counts: dict[int, int] = {}
         for part, count in self._parts:
             for part_index in _list_subschemas(part, key, kind):
@@ -98,7 +98,7 @@ class CostEstimator:
         self._max_cost = limits.max_cost
         self._max_depth = limits.max_depth
         self._states: dict[tuple[Any, int], State] = {}
-        self._start_state: State | None = None  # the state for the value itself
+        self._start_state: State | None = None
         self._entry_count = 0
         self._cost = 0  # cost of the current value so far
         self._copied_count = 0  # number of values that an error message may contain

@@ -224,7 +224,7 @@ def _compare_named_schemas(
     for name in sorted({*old, *new}):
         if name in old and name in new:
             yield from _compare_schemas((*path, name), old[name], new[name], depth + 1)
-        elif member != "properties":  # the effect depends on how the schema is used
+        elif member != "properties":  # whether a change breaks clients depends on how the schema is used
             kind = "removed" if name in old else "added"
             yield Difference((*path, name), old.get(name), new.get(name), "unknown", kind)
         elif name in old:
@@ -276,7 +276,7 @@ def _compare_value_sets(old: Any, new: Any, *, is_type: bool) -> Effect:
     )
     if old_values == new_values:
         return "same"
-    if is_type:  # every integer is also a number
+    if is_type:  # an integer is also valid where a number is required
         for values in (old_values, new_values):
             values |= {b'"integer"'} if b'"number"' in values else set[bytes]()
     if new_values < old_values:

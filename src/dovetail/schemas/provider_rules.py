@@ -176,7 +176,7 @@ class _SchemaFitter:
             return self._fit_reference(node, depth)
         if members := get_list(node, "anyOf") or get_list(node, "oneOf"):
             return self._fit_union(node, members, depth)
-        node = _drop_keys(node, "anyOf", "oneOf")  # the keyword has no schemas
+        node = _drop_keys(node, "anyOf", "oneOf")  # remove a keyword without schemas
         match node.get("type"):
             case "object":
                 return self._fit_object(node, depth) if get_mapping(node) else self._build_text_schema(node, "object")

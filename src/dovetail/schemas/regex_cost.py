@@ -38,7 +38,7 @@ def count_concurrent_states(pattern: str) -> int:
         position = token.end()
     tokens.reverse()
     branches = _parse_branches(tokens)
-    if tokens:  # a parenthesis is not closed
+    if tokens:  # the pattern has an unmatched parenthesis
         return MAX_STATES
     # Without an anchor, a match can start at every character.
     return min(

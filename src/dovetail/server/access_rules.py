@@ -35,9 +35,9 @@ class AccessRules:
     def __init__(self, *, show_locked: bool) -> None:
         self._item_rules: dict[tuple[str, str], AccessRule] = {}
         self._tag_rules: list[tuple[frozenset[str], AccessRule]] = []
-        self._name_rules: dict[str, AccessRule] = {}  # by name, rules for current and later items
+        self._name_rules: dict[str, AccessRule] = {}
         self._name_templates: dict[str, URITemplate] = {}
-        self._template_starts: tuple[str, ...] = ()  # the text before the first variable of each template
+        self._template_starts: tuple[str, ...] = ()
         # By each normalized form of a URI, the names and resources that have a rule
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
@@ -80,7 +80,8 @@ class AccessRules:
             and not (self._matches_item(name, item_names) or may_exist_remotely(name))
         ]
         if unused_names:
-            from dovetail.server.parameters.argument_errors import format_names  # imported only for the warning
+            # Imported here, because only the warning needs it.
+            from dovetail.server.parameters.argument_errors import format_names
 
             log.warning(
                 "restrict(): %s has no tool, resource or prompt named %s. The rule has no effect",

@@ -269,8 +269,8 @@ class Context(Generic[State]):
     async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any:
         """Run a step only once, even if the function runs again to get more input.
 
-        The value must be JSON. The client keeps the value, encrypted, until the call is complete. In later rounds this
-        method returns the stored value as plain JSON, or as `into` if you pass a type.
+        The value must be JSON. The client stores it, encrypted, until the call is complete. If the function runs again,
+        this method returns the stored value as plain JSON, or as `into` if you pass a type.
 
         Args:
             into: The type to convert the stored value to. None returns plain JSON.

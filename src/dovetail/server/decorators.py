@@ -85,7 +85,7 @@ def find_registrations(source: Any) -> Iterator[tuple[str, Callable[..., Any], R
         for registration in getattr(function, _REGISTRATIONS_ATTRIBUTE, ())
     ]
     if not functions:
-        raise TypeError(f"{source!r} has no public functions to include")
+        raise TypeError(f"the module or object {source!r} has no public functions to include")
     yield from registrations or [(name, function, Registration("tool", "", {})) for name, function in functions]
 
 

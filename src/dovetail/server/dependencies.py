@@ -48,8 +48,7 @@ _OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {}
 def override(dependency: object, replacement: Callable[..., object]) -> Generator[None]:
     """Replace a dependency in all servers of this process while the context is open.
 
-    The replaced function and its dependencies do not run. If no function depends on the replaced function, nothing
-    changes.
+    The replaced function and its dependencies do not run.
 
     Args:
         dependency: The function passed to `Depends`, the `Depends` itself, or `Annotated[T, Depends(function)]`.
@@ -271,7 +270,7 @@ class _ThreadedManager:
         self._manager = manager
         self._lock = threading.Lock()
         self._is_entered = False
-        self._exit_args: tuple[Any, ...] | None = None  # set when the call has ended
+        self._exit_args: tuple[Any, ...] | None = None
 
     def enter(self) -> Any:
         """Run the generator up to its `yield` and return the value."""

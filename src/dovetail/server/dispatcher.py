@@ -98,7 +98,7 @@ class Dispatcher:
         self._has_secret_keys = bool(secret_keys)
         self._thread_pool = ThreadPool(limits)
         self._state_by_loop: dict[asyncio.AbstractEventLoop, LoopState] = {}
-        self._last_state: LoopState | None = None  # the last value taken from `_state_by_loop`
+        self._last_state: LoopState | None = None
         self._lifespan = lifespan
         self._items = items = ItemHandlers(
             registry,

@@ -297,7 +297,7 @@ class InputRequests:
                     f"question {key!r} differs from the question in an earlier round. The function runs again from "
                     "the top in each round and must ask the same questions in the same order"
                 )
-            self.round_state.input_responses.pop(key, None)  # the stored answer belongs to a different question
+            self.round_state.input_responses.pop(key, None)  # forget the answer, because it belongs to another question
         self.round_state.request_digests[key] = request_digest
         return key in self.round_state.input_responses
 
@@ -320,7 +320,7 @@ class InputRequests:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._exchange.pause(asked_at)
-        slot = current_slot.get()  # set only for a function that runs in a thread
+        slot = current_slot.get()  # only a function in a thread has a slot
         is_lent = slot is not None and slot.lend()
         tasks = [loop.create_task(ask(method, params)) for method, params in outgoing]
         try:
@@ -357,7 +357,7 @@ class InputRequests:
     def _build_result(self, requests: Mapping[str, AnyInputRequest]) -> InputRequiredResult:
         input_requests = {key: build_input_request(request) for key, request in requests.items()}
         for key in requests:
-            self.round_state.input_responses.pop(key, None)  # the function asks again, so it needs a new answer
+            self.round_state.input_responses.pop(key, None)  # forget the answer, because the function asks again
         sealed_state = self._sealer.seal(self.round_state, self._get_binding(), time.time() + self._state_ttl)
         return InputRequiredResult(
             result_type=INPUT_REQUIRED, input_requests=input_requests or None, request_state=sealed_state

@@ -206,7 +206,7 @@ class StreamingRunner(Runner):
         async with contextlib.aclosing(stream):
             async for part in stream:
                 if isinstance(part, Progress):
-                    counts_parts = False  # the function reports progress itself
+                    counts_parts = False  # stop counting, because the function reports progress itself
                     await context.progress(part.progress, part.total, part.message)
                     continue
                 parts.append(part)
@@ -275,7 +275,7 @@ def get_collected_type(annotation: Any) -> Any:
     if not part_types or Any in part_types:
         return list[Any]
     if part_types == [str]:
-        return list[str | TextContent]  # yielded strings form one text
+        return list[str | TextContent]  # strings are joined to one text, so they are not a list of values
     union = part_types[0]
     for part_type in part_types[1:]:
         union = union | part_type

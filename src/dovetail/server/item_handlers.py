@@ -270,5 +270,5 @@ async def _run_until_deadline(exchange: IncomingExchange, awaitable: Awaitable[A
 
 
 def _expire_exchange(exchange: IncomingExchange, deadline: float) -> None:
-    if exchange.deadline == deadline and not exchange.questions:  # otherwise the periodic check stops the call
+    if exchange.deadline == deadline and not exchange.questions:
         exchange.end("timeout")

@@ -221,12 +221,12 @@ class LoopState:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.running_exchanges: set[IncomingExchange] = set()
-        self.calls_by_origin: Counter[str] = Counter()  # by caller, the number of running calls
+        self.calls_by_origin: Counter[str] = Counter()  # number of running calls of each caller
         self.subscriptions_by_origin: Counter[str] = Counter()
         self.change_streams: set[ChangeStream] = set()
-        self.starter = EagerTaskStarter()  # starts tasks that send change notifications
+        self.starter = EagerTaskStarter()
         self.is_sweeping = False
-        self.users: set[object] = set()  # everything that started the server and has not stopped it
+        self.users: set[object] = set()  # objects that started the server and have not stopped it yet
         self.lifespan_run: LifespanRun | None = None
         self.is_closing = False
         self.closed_event = asyncio.Event()

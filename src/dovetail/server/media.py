@@ -217,7 +217,7 @@ def _guess_mime_type(data: bytes, name: str) -> str | None:
     if data.startswith(b"RIFF"):
         mime_type = _RIFF_MIME_TYPES.get(data[8:12])
     if mime_type is None and name:
-        import mimetypes  # only needed for files with a name
+        import mimetypes  # imported here, because only files with a name need it
 
         mime_type = mimetypes.guess_type(name)[0]
     return mime_type

@@ -30,7 +30,7 @@ class CachedPages:
     """The cached pages until the next change of the registry or its rules."""
 
     def __init__(self) -> None:
-        self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}  # by kind, which callers see which items
+        self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}
         self.pages: dict[Hashable, bytes] = {}
         self._total_bytes = 0
         self._lock = Lock()

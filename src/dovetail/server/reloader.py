@@ -389,7 +389,7 @@ class ReloadRelay:
         if self._recorder is not None:
             self._recorder("server", line, ())
         child, output, read_task = self._child, self._output, self._read_task
-        if child is None or read_task is None or read_task.done():  # no child can answer the message
+        if child is None or read_task is None or read_task.done():  # drop the message, because no child can answer it
             if request_id in self._pending:
                 self._refuse(request_id)
             return

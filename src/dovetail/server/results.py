@@ -193,7 +193,7 @@ def _may_be_value(annotation: Any) -> bool:
 def _convert_text(value: Any) -> ToolResult:
     if type(value) is str:
         return CallToolResult(content=[TextContent(text=value if value.isascii() else _to_encodable_text(value))])
-    if value is None:  # the function probably has no `return`
+    if value is None:  # the function probably lacks a `return`
         raise ValueError("the result does not match its annotation: expected `str`, got `null`")
     return _convert_value(value)
 
@@ -286,7 +286,8 @@ def _add_location(annotation: Any, data: Any, reason: str) -> str:
     """Return the reason with the path of the wrong value, which msgspec leaves out."""
     if "[...]" not in reason:
         return reason
-    from dovetail.server.parameters.argument_errors import find_mismatches  # only needed for invalid results
+    # Imported here, because only invalid results need it.
+    from dovetail.server.parameters.argument_errors import find_mismatches
 
     schema = build_schema(annotation, output=True)
     message = next(find_mismatches(schema, data, schema.get("$defs", {}), ""), reason)

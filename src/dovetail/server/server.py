@@ -286,7 +286,7 @@ class Server:
     def enable(self, *names: str, tags: Collection[str] = ()) -> None:
         """Enable tools and prompts by name, resources by URI, or all items with a tag.
 
-        Use the names that mounted items have on this server. An unknown tag changes nothing.
+        For mounted items, use their names on this server. An unknown tag has no effect.
 
         Args:
             tags: Enables all items that have one of these tags.

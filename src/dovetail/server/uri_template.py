@@ -284,7 +284,7 @@ def _parse(text: str) -> list[str | _Expression]:
 
 def _parse_literal(text: str, literal: str) -> str:
     if invalid := _NON_LITERAL_PATTERN.search(literal):
-        raise _make_error(text, f"{invalid[0]!a} must be percent-encoded")
+        raise _make_error(text, f"the character {invalid[0]!a} must be percent-encoded")
     return _to_ascii(literal)
 
 

@@ -108,8 +108,8 @@ class FaultPlan:
 class Faults:
     """The faults of one test. Add faults before or while the client runs.
 
-    A fault affects the `nth` message that is sent `to` the server or the client, belongs to a request of `method` and
-    satisfies `when`. It affects `times` messages in total. A response belongs to the method of its request.
+    Select the messages with `to`, `method` and `when`. The fault starts with the `nth` of them and affects `times`
+    messages. A response has the method of its request.
     """
 
     def __init__(self) -> None:

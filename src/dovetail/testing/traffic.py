@@ -151,7 +151,7 @@ class Traffic:
             "\n".join(f"  {_format_brief(message)}" for message in all_messages if "method" in message) or "  nothing"
         )
         raise AssertionError(
-            f"{_format_brief({'method': method, 'params': params})} was {verb} {count} "
+            f"the message {_format_brief({'method': method, 'params': params})} was {verb} {count} "
             f"times{', not' + expected if expected else ''}. All messages {verb}:\n{summary}"
         )
 

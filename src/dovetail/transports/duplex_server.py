@@ -74,7 +74,7 @@ class DuplexServer:
         self._drain = drain
         self._principal = as_principal(principal)
         self._opening_principal = self._principal  # a later message may have a token with other scopes
-        self.origin = principal  # the limits count the calls of each origin
+        self.origin = principal  # identifies the caller for limits
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
             service.implementation, service.protocol_versions, service.limits.max_result_bytes
@@ -145,7 +145,7 @@ class DuplexServer:
                 future.set_exception(ConnectionLost("The client closed the connection"))
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
-                exchange.end("gone")  # a subscription never ends by itself
+                exchange.end("gone")  # end the subscription, because it never ends by itself
         tasks = [exchange.task for exchange, _ in self._running.values()]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
@@ -247,7 +247,7 @@ class DuplexServer:
     def _finish(self, exchange: IncomingExchange, reply: Write, response: bytes | None) -> None:
         entry = self._running.get(exchange.id)
         if entry is None or entry[0] is not exchange:
-            return  # the cancelled request already has its response
+            return  # the request was cancelled and already has its response
         del self._running[exchange.id]
         if response is not None and not self._is_closed:
             reply(response)

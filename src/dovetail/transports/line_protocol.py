@@ -245,7 +245,7 @@ class LineProtocol(asyncio.Protocol):
         """Wait for running requests during the grace period, and then close the transports."""
         await self.duplex.close(grace)
         self.flush()
-        self._writable.set()  # the transport buffers the remaining bytes
+        self._writable.set()  # allow writing, because the transport buffers the remaining bytes
         self._write_spooled()
         for transport in {self._reader, self._writer}:
             if transport is not None:
@@ -257,7 +257,7 @@ async def serve_connection(protocol: LineProtocol, grace: float) -> None:
     try:
         await protocol.done
     except asyncio.CancelledError:
-        grace = 0.0  # the task that cancelled this one has already waited
+        grace = 0.0  # do not wait again, because the task that cancelled this one has waited
         raise
     finally:
         await protocol.close(0.0 if protocol.is_lost else grace)

@@ -117,7 +117,7 @@ def _parse_id(message: Any) -> int | None:
 
 
 def _peek_id(data: bytes) -> list[int]:
-    """Find the ID in data that looks like a response but is not valid JSON. It may be at the start or at the end."""
+    """Find the request ID in a broken response. The ID may be at the start or at the end."""
     head = data[:_PEEK_BYTES]
     body_match = _BODY_MEMBER.search(head)
     if body_match is None or b'"method"' in head[: body_match.start()]:

@@ -358,8 +358,8 @@ def _parse_setting(name: str, value: Any) -> Any:
 
 
 def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return which tools to offer. `include_tools` under x-dovetail wins over the host's filter. A tool that either
-    filter excludes is not offered.
+    """Return the filters for tool names. `include_tools` under x-dovetail replaces the host's own filter. A tool that
+    either of them excludes stays excluded.
     """
     filters: dict[str, list[str]] = {}
     # Copilot CLI has its list under "tools", in which "*" means all tools.

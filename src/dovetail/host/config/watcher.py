@@ -31,7 +31,8 @@ class ConfigWatcher:
         self.should_watch = should_watch
         self.applied_entries: dict[str, ServerConfig] = {}  # the entries that the host uses now
         self._seen_stats: list[Any] = []
-        self._last_valid_entries: dict[Path, list[ServerConfig]] = {}  # by file, the entries when it was last valid
+        # For each file, the entries from the last time it was valid.
+        self._last_valid_entries: dict[Path, list[ServerConfig]] = {}
 
     def read(self) -> tuple[dict[str, ServerConfig], list[ConfigProblem]]:
         """Return the servers by name, and all problems. If several entries have the same name, the first one counts."""

@@ -140,10 +140,10 @@ class GrantStore:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._stored_document = SharedDocument(path, (_use_current_names,))
-        self._stored_document.read()  # raises immediately if the file is not usable
+        self._stored_document.read()  # raise an error now if the file cannot be used
         # Grants for a session by caller. The most recent caller and the most recent grant are last.
         self._session_grants: dict[str, list[Grant]] = {}
-        self._lock = threading.Lock()  # held while `_session_grants` changes
+        self._lock = threading.Lock()
         # The stored grants by server identity and caller, and the records that the index was built from.
         self._index: dict[tuple[str, str], list[Grant]] = {}
         self._indexed_records: tuple[Any, int] = (None, 0)
@@ -218,7 +218,7 @@ class GrantStore:
             tool: The name of the tool.
         """
         if id is None and server is None and tool is None:
-            raise ValueError("revoke() needs an id, a server or a tool")
+            raise ValueError("revoke() requires an id, a server or a tool")
 
         criteria = [
             (name, value) for name, value in (("id", id), ("server", server), ("tool", tool)) if value is not None

@@ -77,7 +77,7 @@ class PinStore:
         self._document = SharedDocument(path, (_use_current_names,))
         # The list that was indexed, and its records by identity and name.
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
-        self.list()  # raises immediately if the file is not usable
+        self.list()  # raise an error now if the file cannot be used
 
     def get(self, identity: str, name: str) -> Pin | None:
         """Return the pin of a definition, or None."""
@@ -143,7 +143,7 @@ class PinStore:
         """
         criteria = (("server", server), ("identity", identity), ("name", name))
         if all(value is None for _, value in criteria):
-            raise ValueError("remove() needs a server, an identity or a name")
+            raise ValueError("remove() requires a server, an identity or a name")
 
         def edit(document: Document) -> int:
             existing = [*document.get("pins", ())]

@@ -108,13 +108,13 @@ class ConsentRound:
         caller = exchange.caller
         has_id = caller.principal is not None or caller.session_id != ""
         self.caller_id = get_caller_id(caller) if has_id else ANONYMOUS
-        self.fingerprint = ""  # fingerprint of the definition that needs consent
+        self.fingerprint = ""
         self._exchange = exchange
         self._states = states
-        self._server = server  # the names that identify the server behind the gateway
-        self._params = exchange.params  # the params as the caller sent them
-        self.request_state: RequestState | None = None  # the opened state of this gateway, or None
-        self._is_state_used = False  # whether this round has used the state
+        self._server = server
+        self._params = exchange.params
+        self.request_state: RequestState | None = None  # the decrypted state from an earlier round, or None
+        self._is_state_used = False  # True if this round has used the state
         self._responses: dict[str, Any] = {}
         state = exchange.params.get("requestState")
         if type(state) is str and caller.is_stateless:

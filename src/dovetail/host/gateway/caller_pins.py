@@ -53,7 +53,7 @@ class CallerPins:
         # By caller, the fingerprint of each tool. The caller seen last is at the end.
         self._callers: dict[Key, dict[Key, str]] = {}
         self._tool_count = 0
-        self._definitions: dict[str, dict[str, Any]] = {}  # by fingerprint. All callers share these definitions
+        self._definitions: dict[str, dict[str, Any]] = {}  # definitions by fingerprint, shared by all callers
 
     def get(self, caller: str, identity: str, tool: str) -> str | None:
         """Return the fingerprint of the definition that a caller used last, or None."""

@@ -47,7 +47,7 @@ class GatewayPaths:
     """The other URL paths of a gateway: `/search/mcp`, and `/servers/NAME/mcp` for each server."""
 
     def __init__(self, create_app: Callable[[GatewayMode, str | None, str], Any | None]) -> None:
-        self._create_app = create_app  # called with a mode, a server name and a path
+        self._create_app = create_app
         self._apps: dict[str, Any] = {}
 
     def find(self, scope: Any) -> Any | None:
@@ -162,7 +162,7 @@ class Gateway:
         self._has_instructions = options.get("instructions") is not None
         options.setdefault("version", VERSION)
         self.server = Server(name, lifespan=self._lifespan, **options)
-        if states is None:  # only the main gateway has more paths
+        if states is None:  # only the main gateway serves the other paths
             set_other_apps(self.server, self._create_paths)
         if mode == "search":
             self.server.middleware(self._handle_search)

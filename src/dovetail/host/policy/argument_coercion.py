@@ -85,7 +85,7 @@ class ExpectedSchemas:
         self.steps = steps
         self._types: frozenset[str] | None = None
         self._children: dict[str | int, ExpectedSchemas] = {}
-        self._remaining_items: ExpectedSchemas | None = None  # schemas for array items whose position has no schema
+        self._remaining_items: ExpectedSchemas | None = None
 
     @property
     def types(self) -> frozenset[str]:
@@ -248,7 +248,7 @@ class _SchemaWalk:
         self._root = root
         self._steps = steps
         self._schemas_left = _MAX_SCHEMAS
-        self.is_by_position = False  # True if the items of an array may have different schemas
+        self.is_by_position = False
 
     def collect_types(self, schemas: Sequence[Any]) -> frozenset[str]:
         """Return the types that the schemas allow."""

@@ -64,7 +64,7 @@ class _LevelRules(Struct, frozen=True, kw_only=True):
 class Policy:
     """Rules about what a host may do. If no rule applies, the host asks the user.
 
-    The strictest rule that applies decides: hide before deny before ask before allow.
+    If several rules apply, the strictest one decides. The order is hide, deny, ask, allow.
 
     Args:
         default: The action if no rule matches. Defaults to "ask".
@@ -125,8 +125,7 @@ class Policy:
         """Combine the policies of the administrator, the user and the project. A lower one can only make decisions
         stricter.
 
-        A project policy can only make decisions stricter. Its `allow` rules are exceptions from its own default and
-        rules.
+        A project policy can only make decisions stricter. Its `allow` rules only relax its own default and rules.
 
         Args:
             admin: The policy of the administrator, the highest.

@@ -31,10 +31,10 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
         for name in ("timeout", "max_result_bytes", "max_concurrency"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-                raise ValueError(f"{name} must be a number greater than 0, not {value!r}")
+                raise ValueError(f"the limit {name} must be a number greater than 0, not {value!r}")
         for name in ("max_result_bytes", "max_concurrency"):
             if isinstance(value := getattr(self, name), float):
-                raise ValueError(f"{name} must be an integer, not {value!r}")
+                raise ValueError(f"the limit {name} must be an integer, not {value!r}")
         if self.rate is not None:
             parse_rate(self.rate)
 

@@ -44,7 +44,7 @@ def _matches_uri(glob: str, server: str, uri: str) -> bool:
     if len(uri) > MAX_URI_CHARS:
         return True
     readings = uri_readings(uri)
-    if "?" in uri or "%" in uri:  # many servers ignore the query
+    if "?" in uri or "%" in uri:  # also compare without the query, because many servers ignore it
         readings |= {reading.partition("?")[0] for reading in readings}
     names = [name for reading in readings for name in _build_names(reading.lower(), server)]
     return any(fnmatchcase(name, spelling) for spelling in _expand_glob(glob) for name in names)
@@ -347,7 +347,7 @@ def rule(
         hints[_HINT_BY_SPELLING[name]] = value
     for name, value in hints.items():
         if value is not None and type(value) is not bool:
-            raise ValueError(f"{name} must be true or false, not {value!r}")
+            raise ValueError(f"the annotation {name} must be true or false, not {value!r}")
     new_rule = Rule(
         action=action,
         server=_as_globs(server),

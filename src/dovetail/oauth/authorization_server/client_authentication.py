@@ -68,7 +68,7 @@ class ClientAuthenticator:
         find_client: Callable[[str | None, str, float], Any],
         check_fetch_limit: Callable[[str, float], None],
     ) -> None:
-        self._audience = (issuer, endpoint)  # both are valid audiences for a client assertion
+        self._audience = (issuer, endpoint)  # an assertion may be for the issuer or for the token endpoint
         self._issuer = issuer
         self._store = store
         self._find_client = find_client

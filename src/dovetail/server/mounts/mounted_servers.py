@@ -137,7 +137,7 @@ class MountedServers:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # `stop` will stop this server
+            return  # leave it to `stop` to stop this server
         self._removed_mounts.remove(mount)
         task = loop.create_task(mount.target.stop())
         self._stop_tasks.add(task)

@@ -60,7 +60,7 @@ class NameMap:
         self._hidden_templates = [
             inner_name for inner_name, transform in transforms.items() if transform.hide and "{" in inner_name
         ]
-        # The same mappings by normalized URI. `_removed_keys` contains the hidden and renamed resources.
+        # These mappings have normalized URIs as keys. `_removed_keys` contains the hidden and renamed resources.
         self._transformed_by_key = {uri_key(inner_name): inner_name for inner_name in self._transform_by_name}
         self._inner_by_new_key = {uri_key(name): inner_name for name, inner_name in self._inner_by_new_name.items()}
         self._removed_keys = frozenset(
@@ -79,7 +79,8 @@ class NameMap:
 
     def find_problems(self, declarations_by_kind: Mapping[ItemKind, Mapping[str, Any]]) -> Iterator[str]:
         """Yield one line for each problem of the transforms with these items."""
-        from dovetail.server.parameters.argument_errors import format_names  # only needed for mounts with transforms
+        # Imported here, because only mounts with transforms need it.
+        from dovetail.server.parameters.argument_errors import format_names
 
         item_names = {name: 0 for items in declarations_by_kind.values() for name in items}
         if unknown := [inner_name for inner_name in self._transform_by_name if inner_name not in item_names]:

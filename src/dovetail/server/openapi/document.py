@@ -295,7 +295,7 @@ class _SchemaResolver:
 
     def _lookup(self, ref: str) -> Any:
         if not ref.startswith("#/"):
-            return {}  # other documents are not fetched
+            return {}  # the reference points to another document, which is not fetched
         node: Any = self._document
         for step in ref[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")

@@ -31,7 +31,8 @@ def build_schemas(annotations: Sequence[Any], *, output: bool = False) -> tuple[
     Raises:
         TypeError: An annotation cannot be represented in JSON. The message gives the reason in one line.
     """
-    from dovetail.server.parameters.json_schema import SchemaWriter  # imported when the first schema is built
+    # Imported here, because not every server builds a schema.
+    from dovetail.server.parameters.json_schema import SchemaWriter
 
     try:
         nodes = msgspec.inspect.multi_type_info(annotations)
@@ -180,7 +181,7 @@ def _encode_hook(value: Any) -> Any:
 def _format_not_awaited(value: Any) -> str:
     name = getattr(value, "__qualname__", type(value).__qualname__)
     if hasattr(value, "close"):
-        value.close()  # otherwise Python would warn about the coroutine
+        value.close()  # close the coroutine, so that Python does not warn about it
     return (
         f"`{name}` was not awaited. Write `await` before the call in an `async def`, or use "
         "Context.wait(...) in a plain function"

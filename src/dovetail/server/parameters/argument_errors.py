@@ -156,7 +156,7 @@ def _contains_path(outer: str, inner: str) -> bool:
 
 def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
     """Format unknown names in one line, each with the closest known name."""
-    import difflib  # only needed for invalid calls
+    import difflib  # imported here, because only invalid calls need it
 
     texts: list[str] = []
     for index, name in enumerate(names[:MAX_LISTED_NAMES]):

@@ -115,7 +115,7 @@ def format_error(error: Any, rename: ArgumentNamer = str) -> str:
 
 def compile_schema(schema: dict[str, Any], where: str) -> Any:
     """Compile a custom schema. Raise ValueError if it is invalid. The message starts with `where`."""
-    import jsonschema_rs  # only needed for custom schemas
+    import jsonschema_rs  # imported here, because only custom schemas need it
 
     _check_node_count(schema, where)
     try:

@@ -96,7 +96,7 @@ def _find_note_needs(note: Any, field: tuple[type, str] | None) -> Iterator[_Nee
             yield _Need("msgspec", name)
     elif field is not None and is_constraint(note):
         if _is_msgspec_class(field[0]) or type(note).__name__ == "Timezone":
-            raise TypeError(f"{name} has no effect. Use msgspec.Meta")
+            raise TypeError(f"the constraint {name} has no effect. Use msgspec.Meta")
         yield _Need("pydantic", name)
     elif type(note).__name__ == "Timezone":
         yield _Need("msgspec", name)

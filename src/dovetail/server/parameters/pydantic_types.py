@@ -192,7 +192,7 @@ def _list_mismatches(exc: ValidationError, value: Any) -> Iterator[Mismatch]:
         if location[-1:] == ("[key]",):
             location, reason = location[:-1], f"invalid key: {reason}"
         path, branch = _resolve_location(location, value, is_missing=is_missing)
-        is_tag_wrong = error["type"].startswith("union_tag_")  # such a message of pydantic contains the value
+        is_tag_wrong = error["type"].startswith("union_tag_")  # in this case, pydantic's message contains the value
         yield Mismatch(path, reason, path if is_tag_wrong else branch)
 
 

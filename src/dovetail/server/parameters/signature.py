@@ -505,7 +505,7 @@ class _Layout:
             ],
             kw_only=True,
             forbid_unknown_fields=self.extra_type is None,
-            gc=False,  # instances are only used for a moment
+            gc=False,  # no garbage collection, because instances are short-lived
         )
 
     def _build_field(self, name: str, annotation: Any) -> tuple[str, Any] | tuple[str, Any, Any]:

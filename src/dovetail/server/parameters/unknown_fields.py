@@ -62,7 +62,7 @@ class _CheckCompiler:
             len(present_checks := [check for check in checks if check is not None]) == 1
             and _count_scalars(schemas) == len(schemas) - 1
         ):
-            return present_checks[0]  # usually the schema is an object or null
+            return present_checks[0]  # the usual case: an object or null
         resolved = [
             self._definitions.get(str(schema["$ref"]).removeprefix(_REF_PREFIX), {}) if "$ref" in schema else schema
             for schema in schemas

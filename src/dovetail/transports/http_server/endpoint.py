@@ -439,7 +439,7 @@ class _DisconnectWatcher:
         self._receive = receive
         self._writer = writer
         self._timer = timer
-        self._due_times: DueTimes | None = None  # the timer entries that contain this watcher, or None
+        self._due_times: DueTimes | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

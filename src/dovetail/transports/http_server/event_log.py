@@ -74,7 +74,7 @@ class EventStream:
         # A list, because most streams have one event and a deque needs ten times the memory.
         self._events: list[tuple[int, bytes]] = []
         self._stored_bytes = 0
-        self._last_dropped = 0  # number of the last event that was deleted
+        self._last_dropped = 0
         self._next_number = 1
 
     def attach(self, reader: object, wake: Callable[[], None] | None = None) -> None:

@@ -62,7 +62,7 @@ class HandshakeSession:
         self.pending_changes: dict[tuple[str, str | None], None] | None = None
         self._client_requests: PendingRequests[asyncio.Future[Any]] | None = None
         self._request_streams: dict[asyncio.Future[Any], EventStream] | None = (
-            None  # by request to the client, the stream it was sent on
+            None  # the stream on which each request to the client was sent
         )
         self._streams: dict[str, EventStream] | None = None
         self._next_stream = 1

@@ -108,7 +108,7 @@ class ResponseWriter:
         self._mode: ResponseMode = mode
         self._headers = headers
         self._timers = timers
-        self._due_times: DueTimes | None = None  # the timer entries of this response, or None
+        self._due_times: DueTimes | None = None
         self.is_streaming = False
         self.is_ended = False
 

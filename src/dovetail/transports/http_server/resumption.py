@@ -43,7 +43,7 @@ class SessionResponseWriter(ResponseWriter):
         exchange.emit = self.emit
         if is_stateful and self._mode != "json":
             exchange.ask = self._ask_client
-            if self._session.has_priming_events:  # other clients do not reconnect
+            if self._session.has_priming_events:  # clients without priming events do not reconnect
                 exchange.close_stream = self.release_connection
 
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
@@ -171,7 +171,7 @@ class EventStreamReader:
         self._position = position  # number of the event that was sent last
         self._send = send
         self._keep_alive = keep_alive
-        self._due_times: DueTimes = {}  # the timer entries of this reader
+        self._due_times: DueTimes = {}
         self._is_comment_due = False
         self._is_disconnected = False
         self._is_expired = False
@@ -206,7 +206,7 @@ class EventStreamReader:
         while not self._is_disconnected and not self._is_expired and stream.reader is self:
             events = stream.read_after(self._position)
             if events is None:
-                break  # the client read too slowly and missed events
+                break  # end the stream, because the client read too slowly and missed events
             for number, event in events:
                 await self.write(event)
                 self._position = number

@@ -253,7 +253,7 @@ class _Stderr(asyncio.Protocol):
         self._sink = sink
         self._buffer = bytearray()
         self._total_bytes = 0
-        # When data arrived, and how many bytes had arrived before
+        # For each arrival of data, its time and the number of bytes before it
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()
