@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from auth.live_server import serve_app
-from dovetail import Client, Context, Server
+from dovetail import Client, Context, Server, storage
 from dovetail.auth import (
     AuthorizationServer,
     ClientCredentials,
@@ -30,10 +31,12 @@ from dovetail.auth import (
     UpstreamProvider,
 )
 from dovetail.auth.authorization_server_app import is_local_authorization_server
+from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.errors import LoginFailed
-from dovetail.oauth.authorization_server.store import TokenGrant
+from dovetail.oauth.authorization_server.store import StoreUnavailable, TokenGrant
 from dovetail.oauth.authorization_server.token_issuer import OAuthTokenIssuer
+from dovetail.oauth.guard.claims import VerificationUnavailable
 from dovetail.oauth.login.saved_login import Token
 from dovetail.protocol.sealer import Sealer
 from dovetail.transports.http_client.http_client import HTTPClient
@@ -144,6 +147,49 @@ async def test_a_login_from_the_first_request_to_a_step_up(revision: str, kind: 
             assert await client.call("write") == "written"
             assert await client.call("who") == "ada write"
     assert len(pages) == 2
+
+
+async def test_a_store_that_is_locked_makes_callers_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(storage, "_DATABASE_TIMEOUT_S", 0.01)
+    path = tmp_path / "kept.db"
+    authority = AuthorizationServer(issuer=HOME, users={"ada": "pw"}, store=path, secret_key=SECRET)
+
+    async def register() -> AsgiRequest:
+        body = encode({"redirect_uris": ["http://127.0.0.1/callback"]})
+        return await AsgiRequest(authority, "POST", "/register", body).wait_done()
+
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN EXCLUSIVE")
+    answer = await register()
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+    assert (await register()).status == 201
+    await authority.close()
+    records = [record for record in caplog.records if "store" in record.getMessage()]
+    assert [record.exc_info for record in records] == [None]
+
+
+async def test_a_token_is_neither_accepted_nor_rejected_while_the_store_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept.db"
+    token = _log_in(path, "ada")["access_token"]
+    store = SQLiteStore(path)
+    verifier = AuthorizationServer(issuer=HOME, users={"ada": "pw"}, store=store, secret_key=SECRET).verifier()
+
+    def fail(*_: Any) -> Any:
+        raise StoreUnavailable("database is locked")
+
+    monkeypatch.setattr(store, "get", fail)
+    monkeypatch.setattr(store, "all", fail)
+    with pytest.raises(VerificationUnavailable):
+        await FlowRunner({}).run(verifier.verify(token, (HOME + "/mcp",)))
+    monkeypatch.undo()
+    assert (await FlowRunner({}).run(verifier.verify(token, (HOME + "/mcp",)))).subject == "ada"
+    store.close()
 
 
 async def test_a_login_asks_for_the_scopes_the_tools_take() -> None:

@@ -137,9 +137,9 @@ LIFECYCLE = (
         transports=DUPLEX,
     ),
     Requirement(
-        "life.once",
+        "life.again",
         "handshake/lifecycle#initialization",
-        "A second initialize on a connection is refused and changes nothing.",
+        "A second initialize on a connection starts over. Running requests still get their responses.",
         revisions=SESSION_REVISIONS,
         transports=DUPLEX,
     ),

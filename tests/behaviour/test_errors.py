@@ -247,7 +247,7 @@ async def _codes(revision: str, transport: str, caplog: pytest.LogCaptureFixture
                 ("level", "logging/setLevel", {"level": "loud"}),
             ):
                 seen[name] = (await expect_error(peer.request(method, params))).code
-    standard = {"method": -32601, "discover": -32601, "listen": -32601, "again": -32600, "broken": -32603}
+    standard = {"method": -32601, "discover": -32601, "listen": -32601, "broken": -32603}
     assert seen == dict.fromkeys(seen, -32602) | standard | own
 
 

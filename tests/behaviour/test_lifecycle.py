@@ -71,14 +71,22 @@ async def test_nothing_but_ping_is_served_before_initialize(revision: str, trans
         assert await peer.request("tools/list")
 
 
-@requirement("life.once")
-async def test_a_connection_is_initialized_once(revision: str, transport: str) -> None:
-    async with connect(ControlledServer().app, transport, revision) as peer:
-        exc = await expect_error(
-            peer.request("initialize", {"protocolVersion": revision, "capabilities": {}, "clientInfo": CLIENT})
-        )
-        assert exc.code == -32600
-        assert await peer.request("tools/list")
+@requirement("life.again")
+async def test_a_second_initialize_starts_over(revision: str, transport: str) -> None:
+    stage = ControlledServer()
+    params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": CLIENT}
+    async with connect(stage.app, transport, revision) as peer:
+        exc = await expect_error(peer.request("initialize", params | {"clientInfo": 3}))
+        assert exc.code == -32602
+        assert await peer.request("tools/list")  # the session goes on
+        assert (await peer.request("initialize", params))["protocolVersion"] == revision
+        stage.app.notify_tools_changed()
+        assert await peer.request("ping") == {}
+        assert peer.notifications == []  # the new session is not ready yet
+        await peer.notify("notifications/initialized")
+        assert await peer.request("ping") == {}
+        stage.app.notify_tools_changed()
+        await peer.next_notification("notifications/tools/list_changed")
 
 
 @requirement("life.initialized-first")

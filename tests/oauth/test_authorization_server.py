@@ -339,6 +339,17 @@ def test_passwords() -> None:
     assert desk.run_flow(desk.verifier.verify(token["access_token"], (RESOURCE,))).subject == "ada"
 
 
+def test_no_minute_allows_more_failures_than_the_limit() -> None:
+    desk = ServerHarness(has_passwords=True)
+    browser = Browser(desk)
+    browser.open()
+    statuses = []
+    for number in range(59):
+        statuses.append(browser.submit_consent(username="ada", password=str(number)).status_code)
+        desk.now += 1
+    assert statuses.count(403) == 10
+
+
 def test_passwords_cannot_be_tried_without_end() -> None:
     desk = ServerHarness(has_passwords=True)
     browser = Browser(desk)

@@ -294,6 +294,20 @@ def test_a_new_key_is_looked_for_once_in_a_while() -> None:
     assert len(issuer.calls) == 2
 
 
+@pytest.mark.parametrize("is_found", [True, False])
+def test_keys_are_fetched_again_after_the_clock_was_set_back(is_found: bool) -> None:
+    issuer, ahead = Issuer(), NOW + 86400
+    one = JWTVerifier(issuer=ISSUER, jwks_uri=ISSUER + "/jwks")
+    if is_found:
+        run_flow(one.verify(issuer.token(exp=int(ahead) + 600), (RESOURCE,)), issuer, now=ahead)
+        issuer.add_key("two")
+    else:
+        with pytest.raises(VerificationUnavailable):
+            run_flow(one.verify(issuer.token(), (RESOURCE,)), lambda _: FetchResponse(503, {}, b""), now=ahead)
+    token = issuer.token("two") if is_found else issuer.token()
+    assert run_flow(one.verify(token, (RESOURCE,)), issuer, now=NOW).subject == "ada"
+
+
 def test_a_key_that_is_gone_takes_its_tokens_with_it() -> None:
     issuer = Issuer()
     one, token = JWTVerifier(issuer=ISSUER, jwks_uri=ISSUER + "/jwks"), issuer.token(exp=int(NOW) + 9000)

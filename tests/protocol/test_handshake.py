@@ -258,6 +258,25 @@ def test_what_is_not_offered_does_not_exist(method: str) -> None:
             own(session, method, behind, uri="a:b", level="info")
 
 
+def test_the_bytes_of_subscriptions_are_limited() -> None:
+    session, _ = opened()
+    uris = [f"a:{number}" + "x" * 8000 for number in range(1000)]
+    with pytest.raises(InvalidRequest):
+        [own(session, "resources/subscribe", uri=uri) for uri in uris]
+    assert session.subscriptions is not None
+    assert 10 < len(session.subscriptions) < 100
+    own(session, "resources/unsubscribe", uri=session.subscriptions[next(iter(session.subscriptions))][0])
+    own(session, "resources/subscribe", uri="a:small")
+
+
+def test_a_long_progress_token_is_refused() -> None:
+    session, _ = opened()
+    for token in ("x" * 256, 10**30):
+        session.admit(request("tools/list", _meta={"progressToken": token}))
+    with pytest.raises(InvalidParams, match="progressToken"):
+        session.admit(request("tools/list", _meta={"progressToken": "x" * 257}))
+
+
 def test_a_session_hears_of_lists_and_of_the_resources_it_subscribed_to() -> None:
     session, _ = opened()
     own(session, "resources/subscribe", uri="a:1")

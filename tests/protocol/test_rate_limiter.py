@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.protocol.rate_limiter import RateLimiter
+from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter
 
 
 def test_a_burst_is_allowed_and_then_an_even_rate() -> None:
@@ -98,3 +98,40 @@ def test_a_flood_of_keys_takes_bounded_memory() -> None:
         tracemalloc.stop()
     assert growth < 10_000 * 300
     assert limiter.compute_wait(39_999, 1.0)
+
+
+@given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=60).map(sorted))
+def test_no_window_has_more_events_than_allowed(max_count: int, times: list[float]) -> None:
+    limiter, allowed = WindowLimiter(max_count, 10.0), []
+    for now in times:
+        wait_s = limiter.compute_wait("a", now)
+        assert limiter.take("a", now) == wait_s
+        if not wait_s:
+            allowed.append(now)
+        else:
+            assert wait_s == pytest.approx(allowed[-max_count] + 10.0 - now, abs=1e-6)
+    for start in allowed:
+        assert sum(start <= moment < start + 10.0 for moment in allowed) <= max_count
+
+
+def test_a_window_limiter_counts_each_key_and_can_undo() -> None:
+    limiter = WindowLimiter(2, 10.0)
+    assert [limiter.take("a", 100.0) for _ in range(3)] == [0.0, 0.0, 10.0]
+    assert limiter.take("b", 100.0) == 0.0
+    limiter.undo("a")
+    limiter.undo("unknown")
+    assert [limiter.take("a", 101.0) for _ in range(2)] == [0.0, 9.0]
+    assert WindowLimiter(0, 10.0).take("a", 0.0) == 10.0
+
+
+def test_a_window_limiter_forgets_times_ahead_after_the_clock_was_set_back() -> None:
+    limiter = WindowLimiter(1, 10.0)
+    assert [limiter.take("a", 86400.0), limiter.take("a", 0.0), limiter.take("a", 1.0)] == [0.0, 0.0, 9.0]
+
+
+def test_a_window_limiter_has_bounded_memory() -> None:
+    limiter = WindowLimiter(1, 10.0)
+    for number in range(10_001):
+        assert limiter.take(number, 0.0) == 0.0
+    assert limiter.take(10_000, 1.0) > 0.0
+    assert limiter.take(0, 1.0) == 0.0  # the oldest key made room

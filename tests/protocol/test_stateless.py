@@ -114,6 +114,13 @@ def test_meta_must_name_the_revision(meta: Any) -> None:
         ERA.admit(request(meta=meta), None)
 
 
+def test_a_long_progress_token_is_refused() -> None:
+    meta = {VERSION: NEWEST, CAPABILITIES: {}}
+    assert ERA.admit(request(meta=meta | {"progressToken": "x" * 256}), None).progress_token == "x" * 256
+    with pytest.raises(InvalidParams, match="progressToken"):
+        ERA.admit(request(meta=meta | {"progressToken": "x" * 257}), None)
+
+
 @pytest.mark.parametrize("params", [{}, None, ...])
 def test_a_request_without_parameters_names_no_revision(params: Any) -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"} | ({} if params is ... else {"params": params})

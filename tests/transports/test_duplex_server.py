@@ -109,14 +109,27 @@ async def test_before_the_handshake_only_pings_are_answered() -> None:
     assert line.stand.listeners == []
 
 
-async def test_a_session_is_opened_once() -> None:
-    line = Line().open()
+async def test_a_second_initialize_starts_over_and_running_requests_still_get_their_responses() -> None:
+    held = PausedWork()
+    line = Line(FakeService(held)).open()
+    line.send(request(id=1, text="first"))
+    await wait_until(lambda: held.started)
     line.send(initialize(FIRST, id=9))
     answer = await line.answer()
-    assert (answer["id"], answer["error"]["code"]) == (9, -32600)
-    line.send(request(id=1))
-    await line.answer()
-    assert line.stand.seen[0].caller.protocol_version == LATEST_HANDSHAKE
+    assert (answer["id"], answer["result"]["protocolVersion"]) == (9, FIRST)
+    line.send(request(id=2, text="second"))
+    await wait_until(lambda: len(held.started) == 2)
+    assert [exchange.caller.protocol_version for exchange in line.stand.seen] == [LATEST_HANDSHAKE, FIRST]
+    held.release("first")
+    assert (await line.answer())["id"] == 1
+    held.release("second")
+    assert (await line.answer())["id"] == 2
+
+
+async def test_a_batch_cannot_start_over() -> None:
+    line = Line().open("2025-03-26")
+    line.send([initialize(FIRST, id=9)])
+    assert [answer["error"]["code"] for answer in await line.answer()] == [-32600]
 
 
 async def test_a_failed_handshake_may_be_tried_again() -> None:

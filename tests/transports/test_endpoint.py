@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,7 +230,8 @@ async def test_a_client_that_leaves_stops_the_work(spoken: bool) -> None:
     going.disconnect()
     await going.wait_done()
     assert held.outcomes == {"a": "gone"}
-    assert not going.complete
+    # Middleware of Starlette logs a traceback if a response never begins.
+    assert (going.status, going.complete) == ((200, False) if spoken else (499, True))
     assert going.task.cancelling() == 0
 
 
@@ -335,10 +338,85 @@ async def test_other_methods(method: str, status: int) -> None:
         ("/mcp/x", "", 404),
         ("/MCP", "", 404),
         ("/app/mcp", "", 404),
+        ("//mcp", "", 404),
+        ("/mcp//", "", 404),
+        ("/app//mcp", "/app", 404),
     ],
 )
 async def test_paths(path: str, root: str, status: int) -> None:
     assert (await post(endpoint(), stateless_request(), path=path, root_path=root)).status == status
+
+
+@pytest.mark.parametrize(
+    ("raw_path", "path", "root", "status"),
+    [
+        (b"/mcp", "/mcp", "", 200),
+        (b"/%6dcp", "/mcp", "", 404),
+        (b"/mcp%2f", "/mcp/", "", 404),
+        (b"/%2fmcp", "//mcp", "", 404),
+        (b"/a%20b/mcp", "/a b/mcp", "/a b", 200),
+        (b"/a%20b/mcp/", "/a b/mcp/", "/a b", 200),
+        (b"/a%20b/mc%70", "/a b/mcp", "/a b", 404),
+    ],
+)
+async def test_only_the_plain_spelling_of_the_path_is_served(
+    raw_path: bytes, path: str, root: str, status: int
+) -> None:
+    answer = await post(endpoint(), stateless_request(), path=path, raw_path=raw_path, root_path=root)
+    assert answer.status == status
+
+
+async def test_a_path_that_needs_percent_encoding() -> None:
+    answer = await post(endpoint(path="/my tools"), stateless_request(), path="/my tools", raw_path=b"/my%20tools")
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("encoding", "version", "status"),
+    [("chunked", "1.1", 200), ("Chunked ", "1.1", 200), ("gzip, chunked", "1.1", 501), ("chunked", "1.0", 400)],
+)
+async def test_a_body_has_one_plain_transfer_encoding(encoding: str, version: str, status: int) -> None:
+    answer = await post(endpoint(), stateless_request(), {"transfer-encoding": encoding}, http_version=version)
+    assert answer.status == status
+
+
+async def test_blanks_around_a_header_do_not_count() -> None:
+    message = stateless_request()
+    padded = {name: f" {value}\t " for name, value in mirror_headers(message).items()}
+    length = str(len(json.dumps(message)))
+    extra = {"host": "localhost ", "content-type": "application/json ", "content-length": f"{length} "}
+    assert (await post(endpoint(), message, padded | extra)).status == 200
+    app = endpoint()
+    session = {name: f"{value} " for name, value in (await open_session(app)).items()}
+    assert (await post(app, request(), session)).status == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_a_version_without_sessions_has_only_post(method: str) -> None:
+    answer = await AsgiRequest(endpoint(), method, headers={"mcp-protocol-version": NEWEST}).wait_done()
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
+async def test_an_upload_that_finds_the_disk_full_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    app = endpoint(FakeService(max_buffered_bytes=10))
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.001)
+        return {"type": "http.request", "body": b"x", "more_body": not sent}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    template = AsgiRequest(app, body=b"{}")
+    await template.wait_done()
+    async with asyncio.timeout(TIMEOUT_S):  # two uploads, because one alone may exceed the budget
+        await asyncio.gather(*(app(template.scope, receive, send) for _ in range(2)))
+    starts = [message for message in sent if message["type"] == "http.response.start"]
+    assert starts[0]["status"] == 503
+    assert b"retry-after" in dict(starts[0]["headers"])
+    assert app.stats().buffered_bytes == 0
 
 
 @pytest.mark.parametrize("given", ["/tools/", "tools", "/tools"])

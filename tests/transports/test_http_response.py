@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from dovetail.protocol.sse import SSEParser
 from dovetail.transports.http_server import http_response as module
 from dovetail.transports.http_server.http_response import ResponseTimers, ResponseWriter, send_body, send_json
-from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
+from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, create_spool
 from transports.fake_service import run_pending_callbacks, wait_until
 
 
@@ -315,3 +317,42 @@ async def test_no_keep_alive_comes_between_the_slices_of_an_event() -> None:
     await answer.emit(data)
     await answer.finish(b"{}")
     assert [event.data for event in SSEParser().feed(bytes(send.written))] == [data.decode(), "{}"]
+
+
+class StopsReadingTheBody(Wire):
+    """A client that reads the head and then nothing, until it may."""
+
+    async def __call__(self, message: dict[str, Any]) -> None:
+        await super().__call__(message)
+        if message["type"] == "http.response.start":
+            self.reads.clear()
+
+
+@pytest.mark.parametrize("mode", ["json", "sse"])
+async def test_a_full_disk_cuts_no_response(mode: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(module, "SPOOL_AFTER_S", 0.001)
+    wire, budget, data = StopsReadingTheBody(), MemoryBudget(100_000), json.dumps("x" * 300_000).encode()
+    other = create_spool(b"x", budget)
+    sending = asyncio.create_task(_awaited(ResponseWriter(wire, mode, [], ResponseTimers(15.0), budget).finish(data)))
+    await wait_until(lambda: budget.retry_disk_at > 0)
+    wire.reads.set()
+    await sending
+    assert (wire.body if mode == "json" else wire.events[0].encode()) == data
+    assert wire.ended
+    other.close()
+    assert budget.used_bytes == 0
+
+
+async def test_a_slow_client_is_disconnected_if_disk_and_memory_are_full(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(module, "SPOOL_AFTER_S", 0.001)
+    wire, budget = StopsReadingTheBody(), MemoryBudget(1000)
+    writer = ResponseWriter(wire, "json", [], ResponseTimers(15.0), budget)
+    sending = asyncio.create_task(_awaited(writer.finish(b"x" * 300_000)))
+    await asyncio.wait_for(sending, 10)
+    assert not wire.ended  # the client sees an incomplete response
+    assert not sending.cancelling()
+    assert budget.used_bytes == 0

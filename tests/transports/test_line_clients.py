@@ -47,6 +47,23 @@ class Sink:
         return False
 
 
+async def test_a_call_given_up_before_it_was_sent_is_never_sent() -> None:
+    caller, sink = LineClient(100), Sink()
+    caller.connection_made(sink)
+    caller.pause_writing()  # the server does not read
+    requests = [asked(id, text="x" * 1000) for id in range(3)]
+    calls = [asyncio.create_task(caller.exchange(request)) for request in requests]
+    await asyncio.sleep(0)
+    assert sink.written == []
+    assert caller.cancel(requests[1], "timeout") is None
+    caller.resume_writing()
+    assert sink.written == [requests[0].body + b"\n" + requests[2].body + b"\n"]
+    assert caller.cancel(requests[0], "timeout") is not None  # the server may have read this one
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+
+
 async def test_a_message_leaves_at_once_and_those_that_follow_in_the_same_turn_together() -> None:
     caller, sink = LineClient(100), Sink()
     caller.connection_made(sink)

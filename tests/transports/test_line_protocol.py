@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import tempfile
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -253,6 +255,70 @@ async def test_what_is_held_when_the_connection_closes_is_still_given_to_the_cha
     assert pipe.written == []
     await lines.close(0)
     assert pipe.messages == [{"a": 1}]
+
+
+async def test_large_messages_of_one_turn_do_not_wait_together_in_memory() -> None:
+    budget = MemoryBudget(0)
+    lines, pipe = LineProtocol(FakeService(), budget=budget), Pipe()
+    lines.connection_made(pipe)
+    for _ in range(3):
+        lines.write(b"x" * (SLICE_BYTES + 1))
+        assert b"".join(pipe.written).count(b"x") == SLICE_BYTES + 1
+        pipe.written.clear()
+    await lines.close(0)
+
+
+@pytest.mark.parametrize("is_seen", ["before", "after", "as the end of the data"])
+async def test_a_peer_that_neither_sends_nor_reads_is_dropped_soon(is_seen: str) -> None:
+    lines, pipe = connected(write_timeout=60.0, drain_timeout=0.005)
+    ended = is_seen == "before"
+    lines.has_input_ended = lambda: ended
+    lines.pause_writing()
+    if is_seen == "after":
+        ended = True
+    elif is_seen != "before":
+        lines.eof_received()
+    await wait_until(lambda: pipe.aborted)
+    await lines.close(0)
+
+
+async def test_a_peer_that_sent_everything_and_reads_again_gets_its_answers() -> None:
+    lines, pipe = connected(drain_timeout=5.0)
+    lines.pause_writing()
+    lines.write(b'{"a":1}')
+    lines.eof_received()
+    await run_pending_callbacks()
+    lines.resume_writing()
+    await lines.close(0)
+    assert (pipe.messages, pipe.aborted) == ([{"a": 1}], False)
+
+
+async def test_a_full_disk_cuts_no_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    budget = MemoryBudget(SLICE_BYTES)
+    lines, pipe = LineProtocol(FakeService(), budget=budget), Pipe()
+    lines.connection_made(pipe)
+    lines.pause_writing()
+    for number in range(4):
+        lines.write(json.dumps({"number": number, "text": "x" * SLICE_BYTES}).encode())
+    await wait_until(lambda: budget.retry_disk_at > 0)
+    lines.resume_writing()
+    assert [message["number"] for message in pipe.messages] == [0, 1, 2, 3]
+    assert budget.used_bytes == 0
+    await lines.close(0)
+
+
+async def test_a_peer_that_does_not_read_is_dropped_if_disk_and_memory_are_full(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    lines, pipe = LineProtocol(FakeService(), budget=MemoryBudget(1000)), Pipe()
+    lines.connection_made(pipe)
+    lines.pause_writing()
+    for _ in range(3):
+        lines.write(b"x" * (SLICE_BYTES + 1))
+    await wait_until(lambda: pipe.aborted)
+    await lines.close(0)
 
 
 async def test_a_peer_that_never_reads_again_is_dropped() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.transports import socket_server
+from dovetail.transports import operator_warnings, socket_server
 from dovetail.transports.socket_server import serve_socket
 from transports.fake_service import FakeService, PausedWork, initialize, request, stateless_request, wait_until
 
@@ -171,14 +171,70 @@ async def test_one_connection_too_many_is_closed_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 1)
-    async with Environment(kind, tmp_path, FakeService()).serving() as environment:
+    held = PausedWork()
+    async with Environment(kind, tmp_path, FakeService(held)).serving() as environment:
         first = await environment.connect()
-        first.send(stateless_request())
-        await first.answer()
+        first.send(stateless_request(text="a"))
+        await wait_until(lambda: held.started)
         second = await environment.connect()
         assert await second.ended()
-        first.send(stateless_request())
-        await first.answer()
+        held.release("a")
+        assert "result" in await first.answer()
+
+
+@each_kind
+async def test_the_connection_that_was_silent_longest_gives_way(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 3)
+    async with Environment(kind, tmp_path, FakeService()).serving() as environment:
+        active, silent, incomplete = [await environment.connect() for _ in range(3)]
+        incomplete.writer.write(b"{")
+        active.send(stateless_request())
+        await active.answer()
+        for loser in (silent, incomplete):
+            newcomer = await environment.connect()
+            newcomer.send(stateless_request())
+            assert "result" in await newcomer.answer()
+            assert await loser.ended()
+        active.send(stateless_request())
+        assert "result" in await active.answer()
+    assert len([record for record in caplog.records if record.name == "dovetail"]) == 1
+
+
+@each_kind
+async def test_a_client_that_sends_no_message_is_disconnected(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Environment(kind, tmp_path, FakeService(header_timeout=0.02)).serving() as environment:
+        silent, incomplete = await environment.connect(), await environment.connect()
+        incomplete.writer.write(b'{"jsonrpc"')
+        assert await silent.ended()
+        assert await incomplete.ended()
+    assert len([record for record in caplog.records if record.name == "dovetail"]) == 1
+
+
+@each_kind
+async def test_a_client_may_be_silent_after_its_first_message(kind: str, tmp_path: Path) -> None:
+    async with Environment(kind, tmp_path, FakeService(header_timeout=0.05)).serving() as environment:
+        connection, silent = await environment.connect(), await environment.connect()
+        connection.send(stateless_request())
+        await connection.answer()
+        assert await silent.ended()  # both were connected for the same time
+        connection.send(stateless_request())
+        assert "result" in await connection.answer()
+
+
+async def test_the_last_descriptors_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(operator_warnings, "_descriptor_warning", operator_warnings.ThrottledWarning())
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (8, 8))
+    async with Environment("tcp", tmp_path, FakeService()).serving() as environment:
+        for _ in range(3):
+            connection = await environment.connect()
+            connection.send(stateless_request())
+            await connection.answer()
+    assert len([record for record in caplog.records if "descriptors" in record.getMessage()]) == 1
 
 
 @each_kind

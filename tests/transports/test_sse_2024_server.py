@@ -30,6 +30,24 @@ def endpoint(stand: FakeService | None = None, **options: Any) -> Endpoint:
     return Endpoint(stand or FakeService(), **options)
 
 
+@pytest.mark.parametrize(
+    ("path", "public_url", "root", "expected"),
+    [
+        ("/sse", None, "", "/messages"),
+        ("/sse", "http://localhost/mcp", "", "/messages"),
+        ("/sse", "http://localhost/tools/mcp", "", "/tools/messages"),
+        ("/mcp/sse", "http://localhost/tools/mcp/", "", "/tools/mcp/messages"),
+        ("/app/sse", "http://localhost/tools/app/mcp", "/app", "/tools/app/messages"),
+        ("/app/sse", None, "/app", "/app/messages"),
+    ],
+)
+async def test_the_address_is_below_the_public_url(path: str, public_url: Any, root: str, expected: str) -> None:
+    pair = Pair(endpoint(public_url=public_url), path, root_path=root)
+    assert (await pair.address()).partition("?")[0] == expected
+    pair.stream.disconnect()
+    await pair.stream.wait_done()
+
+
 class Pair:
     """One client: its stream, and the address it was told."""
 

@@ -115,6 +115,25 @@ async def test_a_client_that_closes_its_end_gets_what_was_running(ends: tuple[En
     await serving
 
 
+async def test_a_client_that_closed_its_end_and_reads_nothing_is_not_waited_for(ends: tuple[Ends, int, int]) -> None:
+    client, source, sink = ends
+
+    async def work(exchange: IncomingExchange) -> Any:
+        return text_result("x" * 4_000_000)
+
+    lines = await open_stdio(FakeService(work, write_timeout=60.0, drain_timeout=0.01), source, sink)
+    client.send(*(stateless_request(id=number) for number in range(20)))
+    await wait_until(
+        lambda: select.select([client.reads], [], [], 0)[0]
+    )  # the server answers, and the pipe is full soon
+    client.send(stateless_request(id=99))  # unread input must not hide the end
+    os.close(client.writes)
+    client.writes = -1
+    async with asyncio.timeout(10):
+        await lines.done
+    await lines.close(0)
+
+
 async def test_a_client_that_reads_no_more_ends_the_connection(ends: tuple[Ends, int, int]) -> None:
     client, source, sink = ends
     lines = await open_stdio(FakeService(), source, sink)

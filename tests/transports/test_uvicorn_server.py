@@ -105,6 +105,51 @@ async def test_requests_follow_each_other_on_one_connection() -> None:
             assert (found, message["result"]["content"][0]["text"]) == (200, text)
 
 
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/mcp", 200),
+        ("http://localhost/mcp", 200),
+        ("HTTP://LocalHost/mcp", 200),
+        ("http://evil.example/mcp", 400),
+        ("http://localhost:1/mcp", 400),
+        ("//localhost/mcp", 404),
+        ("/%6dcp", 404),
+        ("/mcp%2f", 404),
+    ],
+)
+async def test_the_target_has_the_host_of_the_request_and_the_plain_path(target: str, expected: int) -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(whole(stateless_request()).replace(b"POST /mcp ", f"POST {target} ".encode()))
+        assert await status(reader) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "encoding", "expected"),
+    [("1.1", "chunked", 200), ("1.1", "gzip, chunked", 501), ("1.0", "chunked", 400)],
+)
+async def test_a_chunked_body_has_no_other_encoding(version: str, encoding: str, expected: int) -> None:
+    message = stateless_request()
+    body = json.dumps(message).encode()
+    lines = [one for one in head(message).split(b"\r\n") if one and not one.lower().startswith(b"content-length")]
+    lines[0] = lines[0].replace(b"1.1", version.encode())
+    lines.append(b"transfer-encoding: " + encoding.encode())
+    async with site() as here:
+        reader, writer = await here.connect()
+        writer.write(b"\r\n".join(lines) + b"\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+        assert await status(reader) == expected
+
+
+async def test_blanks_at_the_end_of_headers_do_not_count() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        plain, _, body = whole(stateless_request()).partition(b"\r\n\r\n")
+        first, *rest = plain.split(b"\r\n")
+        writer.write(first + b"\r\n" + b"".join(one + b" \t\r\n" for one in rest) + b"\r\n" + body)
+        assert await status(reader) == 200
+
+
 async def test_a_head_in_many_pieces_is_a_head() -> None:
     async with site() as here:
         reader, writer = await here.connect()

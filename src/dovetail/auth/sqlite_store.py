@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from dovetail.oauth.authorization_server.store import REFETCHABLE_KINDS, StoreFull
+from dovetail.oauth.authorization_server.store import REFETCHABLE_KINDS, StoreFull, StoreUnavailable
 from dovetail.storage import Migrations, connect_database, open_database
 
 MAX_ENTRIES: Final = 100_000  # maximum number of entries of each kind
@@ -65,15 +65,17 @@ class SQLiteStore:
 
     @contextlib.contextmanager
     def _use_writer(self) -> Generator[sqlite3.Connection]:
-        self._open_in_process()
-        with self._writer_lock:
-            yield self._writer
+        with _report_unavailable():
+            self._open_in_process()
+            with self._writer_lock:
+                yield self._writer
 
     @contextlib.contextmanager
     def _use_reader(self) -> Generator[sqlite3.Connection]:
-        self._open_in_process()
-        with self._reader_lock:
-            yield self._reader
+        with _report_unavailable():
+            self._open_in_process()
+            with self._reader_lock:
+                yield self._reader
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value or the value has expired."""
@@ -141,6 +143,15 @@ class SQLiteStore:
         with self._use_writer() as writer, self._use_reader() as reader:
             reader.close()
             writer.close()
+
+
+@contextlib.contextmanager
+def _report_unavailable() -> Generator[None]:
+    """Raise StoreUnavailable if the file is locked or read-only, or the disk is full."""
+    try:
+        yield
+    except sqlite3.OperationalError as exc:
+        raise StoreUnavailable(str(exc)) from exc
 
 
 def _close_connections(writer: sqlite3.Connection, reader: sqlite3.Connection, process_id: int) -> None:

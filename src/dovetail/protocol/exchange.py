@@ -13,7 +13,7 @@ from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Result, Struct
 from dovetail.wire.codec import convert, encode
-from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
 from dovetail.wire.meta import PROGRESS_TOKEN
 
@@ -186,6 +186,13 @@ class Service(Protocol):
 def convert_params(exchange: IncomingExchange, params_type: type[Any]) -> Any:
     """Convert the parameters of a request to a struct."""
     return convert(exchange.params, params_type)
+
+
+def create_long_token_error() -> InvalidParams:
+    """Create the error for a long progress token. Each notification repeats the token, so a long one would multiply the
+    size of the response.
+    """
+    return InvalidParams(f"Invalid params: progressToken is longer than {MAX_ID_BYTES} characters")
 
 
 def check_meta_size(exchange: IncomingExchange, max_bytes: int) -> None:

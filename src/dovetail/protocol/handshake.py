@@ -18,16 +18,17 @@ from dovetail.errors import (
     UnsupportedProtocolVersion,
 )
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Caller, IncomingExchange, Service, check_result_size
+from dovetail.protocol.exchange import Caller, IncomingExchange, Service, check_result_size, create_long_token_error
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, find_subscribed_uris
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import EmptyResult, Result
 from dovetail.wire.codec import convert, encode
-from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.lifecycle import InitializeParams, InitializeResult
 from dovetail.wire.logs import SetLevelParams, get_severity
+from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.methods import BATCH_REVISIONS, REQUESTS
 from dovetail.wire.revisions import HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, get_order, is_stateless
 from dovetail.wire.subscriptions import SubscribeParams
@@ -41,6 +42,7 @@ _SESSION_METHODS: Final = frozenset(
     {"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 )
 _MAX_SUBSCRIPTIONS: Final = 1000
+_MAX_SUBSCRIPTION_BYTES: Final = 256 * 1024  # total size of the URIs in one session
 
 
 def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
@@ -98,6 +100,8 @@ class HandshakeState:
             if meta is not None:  # some encoders write null for a missing member
                 raise InvalidParams("Invalid params: _meta must be an object", {"field": "_meta"})
             meta = {}
+        elif type(token := meta.get(PROGRESS_TOKEN)) is str and len(token) > MAX_ID_BYTES:
+            raise create_long_token_error()
         return IncomingExchange(message["id"], method, params, meta, self.caller)
 
     def handle_session_request(self, exchange: IncomingExchange, service: Service) -> Result | None:
@@ -139,6 +143,11 @@ class HandshakeState:
         elif uri not in spellings:
             if sum(map(len, self.subscriptions.values())) >= _MAX_SUBSCRIPTIONS:
                 raise InvalidRequest(f"Invalid request: a session can have at most {_MAX_SUBSCRIPTIONS} subscriptions")
+            stored_bytes = sum(len(spelling) for stored in self.subscriptions.values() for spelling in stored)
+            if stored_bytes + len(uri) > _MAX_SUBSCRIPTION_BYTES:
+                raise InvalidRequest(
+                    f"Invalid request: the subscriptions of one session have more than {_MAX_SUBSCRIPTION_BYTES} bytes"
+                )
             if not spellings and not self.is_implicit:
                 stop = service.watch_resource(uri, exchange.caller.principal, exchange.origin)
                 if stop is not None:

@@ -81,9 +81,14 @@ class Refusal(Exception):
 
 
 def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers by lower-case name. Raise Refusal if an important header occurs twice."""
+    """Return the headers by lower-case name. Raise Refusal if an important header occurs twice.
+
+    Blanks around a value are not part of it, and HTTP servers leave those at the end. RFC 9110, section 5.5
+    """
     header_list = list(pairs)
-    headers = dict(header_list)
+    headers: dict[bytes, bytes] = {}
+    for name, value in header_list:
+        headers[name] = value.strip(b" \t")
     if len(headers) == len(header_list):
         return headers
     seen: set[bytes] = set()
@@ -93,7 +98,8 @@ def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
         seen.add(name)
     joined: dict[bytes, bytes] = {}
     for name, value in header_list:
-        joined[name] = joined[name] + b", " + value if name in joined else value
+        stripped = value.strip(b" \t")
+        joined[name] = joined[name] + b", " + stripped if name in joined else stripped
     return joined
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import ipaddress
+from array import array
 from collections.abc import Hashable
 from typing import Final
 
@@ -79,6 +80,60 @@ class RateLimiter:
             }
         if len(self._buckets) >= _MAX_KEYS:
             del self._buckets[next(iter(self._buckets))]
+
+
+class WindowLimiter:
+    """At most `max_count` events of a key in any `window_s` seconds, for events that must never exceed the limit.
+
+    A token bucket allows up to twice as many events in its first window. This limiter stores the time of each event.
+    """
+
+    def __init__(self, max_count: int, window_s: float) -> None:
+        self._max_count = max_count
+        self._window_s = window_s
+        self._times: dict[Hashable, array[float]] = {}
+        self._sweep_at = 0.0
+
+    def take(self, key: Hashable, now: float) -> float:
+        """Count one event and return 0. If there were too many, do not count it and return the seconds to wait."""
+        wait_s = self.compute_wait(key, now)
+        if not wait_s:
+            if key not in self._times:
+                self._make_room(now)
+            self._times.setdefault(key, array("d")).append(now)
+        return wait_s
+
+    def compute_wait(self, key: Hashable, now: float) -> float:
+        """Return the seconds until the next event is allowed, or 0 if it is allowed now."""
+        times = self._drop_old(key, now)
+        if len(times) < self._max_count:
+            return 0.0
+        return max(times[-self._max_count] + self._window_s - now, _ROUNDING) if self._max_count else self._window_s
+
+    def undo(self, key: Hashable) -> None:
+        """Remove one counted event."""
+        times = self._times.get(key)
+        if times:
+            times.pop()
+
+    def _drop_old(self, key: Hashable, now: float) -> "array[float]":
+        times = self._times.get(key)
+        if times is None:
+            return array("d")
+        # A time far ahead is from before the clock was set back.
+        if times and not now - self._window_s < times[0] <= now + self._window_s:
+            times = array("d", (time for time in times if now - self._window_s < time <= now + self._window_s))
+            self._times[key] = times
+        return times
+
+    def _make_room(self, now: float) -> None:
+        if len(self._times) >= _MAX_KEYS and not self._sweep_at - self._window_s <= now < self._sweep_at:
+            self._sweep_at = now + self._window_s  # at most one sweep per window, because a sweep reads every key
+            for key in list(self._times):
+                if not self._drop_old(key, now):
+                    del self._times[key]
+        if len(self._times) >= _MAX_KEYS:
+            del self._times[next(iter(self._times))]
 
 
 def build_key(*names: str) -> str:

@@ -10,16 +10,30 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.errors import HeaderMismatch, InvalidParams, MethodNotFound, ProtocolError, UnsupportedProtocolVersion
 from dovetail.protocol.downgrade import get_error_code
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, ForwardedResult, IncomingExchange, check_result_size
+from dovetail.protocol.exchange import (
+    NO_CAPABILITIES,
+    Caller,
+    ForwardedResult,
+    IncomingExchange,
+    check_result_size,
+    create_long_token_error,
+)
 from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import as_raw, convert, encode
-from dovetail.wire.jsonrpc import RequestId
+from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.logs import LEVELS, get_severity
-from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO
+from dovetail.wire.meta import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROGRESS_TOKEN,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+)
 from dovetail.wire.methods import REQUESTS
 from dovetail.wire.revisions import DRAFT, NEWEST_REVISION, STATELESS_REVISIONS
 
@@ -79,6 +93,8 @@ class StatelessProtocol:
         )
         if row is None:
             raise MethodNotFound(method)
+        if type(token := meta.get(PROGRESS_TOKEN)) is str and len(token) > MAX_ID_BYTES:
+            raise create_long_token_error()
         return IncomingExchange(message["id"], method, params, meta, caller, headers)
 
     def _read_client(self, client_info: Any) -> Implementation | None:

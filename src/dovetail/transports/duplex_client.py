@@ -68,6 +68,10 @@ class DuplexClient:
         """Send one message."""
         raise NotImplementedError
 
+    def withdraw(self, data: bytes) -> bool:
+        """Drop a message that waits to be sent. Return whether it was still waiting."""
+        return False
+
     async def disconnect(self) -> None:
         """Close the connection to the server."""
         raise NotImplementedError
@@ -113,6 +117,8 @@ class DuplexClient:
         """Tell the server to cancel a request. spec: cancellation#cancellation-flow"""
         if self._end_error is not None or request.method == "initialize":
             return None
+        if self.withdraw(request.body):
+            return None  # the server has not received the request
         notice = request.encode_cancellation(reason)
         self.write(notice)
         return notice

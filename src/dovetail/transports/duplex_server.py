@@ -175,7 +175,7 @@ class DuplexServer:
         if self._stateless_protocol.is_served and stateless.is_stateless_message(message):
             exchange = self._stateless_protocol.admit(message, None, self._principal)
             exchange.caller.session_id = self._session_mark
-        elif message["method"] == handshake.INITIALIZE and self._session is None:
+        elif message["method"] == handshake.INITIALIZE and not isinstance(reply, _Batch):
             self._initialize(message, reply)
             return False
         else:
@@ -202,7 +202,17 @@ class DuplexServer:
         return True
 
     def _initialize(self, message: dict[str, Any], reply: Write) -> None:
-        self._session, response = handshake.open_session(message, self._service, self._principal)
+        """Open the session. A second `initialize` starts over, because programs that share one pipe between several
+        clients pass on the `initialize` of each client. Running requests still get their responses.
+        """
+        session, response = handshake.open_session(message, self._service, self._principal)
+        if self._session is not None:
+            self._session.close()
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+        self._session = session
+        self._pending_changes.clear()
         reply(response)
 
     def _end_session(self) -> None:

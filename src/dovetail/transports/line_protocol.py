@@ -5,7 +5,9 @@ The run time is linear in the number of bytes, for any chunk size. spec: stdio
 """
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from dovetail.errors import ConnectionLost, InvalidRequest
@@ -14,7 +16,10 @@ from dovetail.transports.duplex_client import DuplexClient
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool
 
+log = logging.getLogger("dovetail")
+
 _PREFIX_BYTES = 256
+_INPUT_CHECK_INTERVAL_S = 0.5
 MIN_PIECE_BYTES = 4096  # smaller pieces of a line are joined
 
 
@@ -99,6 +104,9 @@ class LineProtocol(asyncio.Protocol):
         self._reader: Any = None
         self._writer: Any = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._input_timer: asyncio.TimerHandle | None = None
+        # Returns whether the peer has closed its end of the input. The server reads no input while it cannot write.
+        self.has_input_ended: Callable[[], bool] | None = None
         self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
         self._spool: Spool | None = None
         self._spool_offset = 0
@@ -147,6 +155,8 @@ class LineProtocol(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Handle a last line without a newline. Running requests still get responses."""
         self._is_input_complete = True
+        if not self._writable.is_set():
+            self._shorten_stall()
         self.data_received(b"\n")
         return True
 
@@ -154,8 +164,7 @@ class LineProtocol(asyncio.Protocol):
         """End the connection. With two pipes, the client may still read responses."""
         self.is_lost = self.is_lost or self._reader is self._writer
         self._writable.set()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        self._cancel_timers()
         self.end()
 
     def pause_writing(self) -> None:
@@ -163,15 +172,31 @@ class LineProtocol(asyncio.Protocol):
         self._writable.clear()
         if self._reader is not None:
             self._reader.pause_reading()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-        self._stall_timer = self._loop.call_later(self._service.limits.write_timeout, self._abort)
+        self._cancel_timers()
+        self._stall_timer = self._loop.call_later(self._service.limits.write_timeout, self.abort)
+        self._watch_input_end()
+
+    def _watch_input_end(self) -> None:
+        """Shorten the timeout when the input ends, because a peer that sends nothing more rarely reads later."""
+        if self._is_input_complete or (self.has_input_ended is not None and self.has_input_ended()):
+            self._shorten_stall()
+        elif self.has_input_ended is not None:
+            self._input_timer = self._loop.call_later(_INPUT_CHECK_INTERVAL_S, self._watch_input_end)
+
+    def _shorten_stall(self) -> None:
+        self._cancel_timers()
+        limits = self._service.limits
+        self._stall_timer = self._loop.call_later(min(limits.write_timeout, limits.drain_timeout), self.abort)
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._stall_timer, self._input_timer):
+            if timer is not None:
+                timer.cancel()
 
     def resume_writing(self) -> None:
         """Continue writing and reading."""
         self._writable.set()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        self._cancel_timers()
         self._write_spooled()
         if self._writable.is_set():
             self._take_lines()
@@ -184,6 +209,8 @@ class LineProtocol(asyncio.Protocol):
             self._loop.call_soon(self.flush)
         self._out.append(data)
         self._queued_bytes += len(data)
+        if self._queued_bytes > SLICE_BYTES and not self._is_taking_lines:
+            self.flush()  # large messages wait in the spool, and not all together in memory
 
     def flush(self) -> None:
         """Send the queued messages."""
@@ -204,6 +231,7 @@ class LineProtocol(asyncio.Protocol):
     def _add_to_spool(self, out: list[bytes]) -> None:
         if self._spool is None:
             self._spool, self._spool_offset = Spool(self._budget), 0
+            self._spool.on_exhausted = self._drop_slow_client
         else:
             self._spool.is_single_message = False
         # Store a large message without copying it, and add the newline as a separate piece.
@@ -225,8 +253,14 @@ class LineProtocol(asyncio.Protocol):
         if not self._writable.is_set():
             await self._writable.wait()
 
-    def _abort(self) -> None:
-        # In uvloop, transports for reading a pipe have no `abort`.
+    def _drop_slow_client(self) -> None:
+        if not self._writable.is_set():
+            log.warning("disconnected a client that reads too slowly, because the disk for buffered messages is full")
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection and discard the unsent responses."""
+        # uvloop's transports for reading pipes have no `abort`.
         if self._writer is not None and hasattr(self._writer, "abort"):
             self._writer.abort()
         if self._reader is not None and self._reader is not self._writer:
@@ -304,12 +338,13 @@ class LineClient(DuplexClient, asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        self._flush()
 
     # The following methods implement DuplexClient.
 
     def write(self, data: bytes) -> None:
         """Send a message now if nothing is queued. Otherwise queue it, and send all messages of a loop iteration
-        together.
+        together. While the server does not read, messages stay in the queue.
         """
         self._out.append(data)
         if len(self._pending) <= 1:
@@ -317,8 +352,15 @@ class LineClient(DuplexClient, asyncio.Protocol):
         elif len(self._out) == 1:
             self._loop.call_soon(self._flush)
 
+    def withdraw(self, data: bytes) -> bool:
+        """Drop a message that waits because the server does not read. Return whether it was still waiting."""
+        if data in self._out:
+            self._out.remove(data)
+            return True
+        return False
+
     def _flush(self) -> None:
-        if not self._out:
+        if not self._out or not self._writable.is_set():
             return
         data = b"\n".join(self._out) + b"\n"
         self._out.clear()

@@ -5,14 +5,16 @@ import contextlib
 import errno
 import os
 import re
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from dovetail.protocol.exchange import Service
 from dovetail.transports.line_protocol import LineProtocol, serve_connection
+from dovetail.transports.operator_warnings import ThrottledWarning, warn_if_descriptors_run_out
 from dovetail.transports.spool import MemoryBudget
 
-MAX_CONNECTIONS = 1000
+MAX_CONNECTIONS = 1000  # open connections of one socket. A new connection then replaces an idle one
 _HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")  # an HTTP method and a space. No MCP message starts with a letter
 
 
@@ -23,13 +25,31 @@ class _ConnectionFactory:
         self._service = service
         self._tasks: set[asyncio.Task[None]] = set()
         self._budget = MemoryBudget(service.limits.max_buffered_bytes)
+        self._connections: set[_SocketConnection] = set()
+        self._full_warning = ThrottledWarning()
+        self._silence_warning = ThrottledWarning()
 
     def __call__(self) -> LineProtocol:
-        connection = _SocketConnection(self._service, self._budget, is_full=len(self._tasks) >= MAX_CONNECTIONS)
+        is_full = len(self._connections) >= MAX_CONNECTIONS and not self._evict_idle()
+        connection = _SocketConnection(self._service, self._budget, self._silence_warning, is_full=is_full)
+        self._connections.add(connection)
+        connection.done.add_done_callback(lambda _: self._connections.discard(connection))
         task = asyncio.get_running_loop().create_task(serve_connection(connection, self._service.limits.drain_timeout))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return connection
+
+    def _evict_idle(self) -> bool:
+        """Close the connection that has been idle for the longest time. A connection without a message comes first."""
+        idle_connections = [connection for connection in self._connections if connection.is_idle]
+        if idle_connections:
+            min(idle_connections, key=_SocketConnection.get_eviction_order).abort()
+        self._full_warning.log(
+            "all %d connections of the socket are in use. New clients %s",
+            MAX_CONNECTIONS,
+            "replace idle ones" if idle_connections else "are refused",
+        )
+        return bool(idle_connections)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -40,26 +60,61 @@ class _ConnectionFactory:
 
 class _SocketConnection(LineProtocol):
     """One connection. It is closed immediately if there are too many, or if the client sends HTTP. A web page could
-    make a browser send messages this way.
+    make a browser send messages this way. A client must send its first message within `header_timeout`.
     """
 
-    def __init__(self, service: Service, budget: MemoryBudget, *, is_full: bool) -> None:
+    def __init__(
+        self, service: Service, budget: MemoryBudget, silence_warning: ThrottledWarning, *, is_full: bool
+    ) -> None:
         super().__init__(service, budget=budget)
         self._is_full = is_full
         self._is_first_chunk = True
+        self._received_at = time.monotonic()
+        self._silence_warning = silence_warning
+        self._silence_timer: asyncio.TimerHandle | None = None  # runs until the first message
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of the connection is running."""
+        return self.duplex.running_count == 0
+
+    def get_eviction_order(self) -> tuple[bool, float]:
+        """Return the key by which idle connections are closed, the smallest first."""
+        return self._silence_timer is None, self._received_at
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         if self._is_full:
             transport.abort()
+            return
+        self._silence_timer = self._loop.call_later(self._service.limits.header_timeout, self._end_silence)
+        warn_if_descriptors_run_out(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_silence_timer()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_first_chunk:
-            self._is_first_chunk = False
-            if _HTTP_REQUEST_PATTERN.match(data):
-                self._abort()
+        self._received_at = time.monotonic()
+        if self._silence_timer is not None:
+            if self._is_first_chunk and _HTTP_REQUEST_PATTERN.match(data):
+                self.abort()
                 return
+            self._is_first_chunk = False
+            if b"\n" in data:
+                self._stop_silence_timer()
         super().data_received(data)
+
+    def _end_silence(self) -> None:
+        self._silence_warning.log(
+            "closed a connection whose client sent no message in %g seconds", self._service.limits.header_timeout
+        )
+        self.abort()
+
+    def _stop_silence_timer(self) -> None:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+            self._silence_timer = None
 
 
 @asynccontextmanager

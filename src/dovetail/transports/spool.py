@@ -1,24 +1,96 @@
 """Spool: buffered bytes, in memory up to a limit and on disk beyond it.
 
 Clients that send or read slowly leave bytes in buffers. Many slow clients must not fill the memory or delay other
-clients, so bytes over the limit go to an unnamed temporary file.
+clients, so bytes over the limit go to an unnamed temporary file. A thread writes the file, so the event loop does not
+wait for the disk unless many bytes wait for the thread. Bytes stay in memory until the disk has all of them, so a full
+disk loses nothing.
 """
 
+import asyncio
+import logging
 import os
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from typing import IO
 
+from dovetail.transports.operator_warnings import ThrottledWarning
+
 SLICE_BYTES = 64 * 1024
+_DISK_RETRY_S = 1.0  # after a failed write, no spool tries the disk for this time
+# If the memory holds this multiple of the budget, bytes go to disk at once instead of waiting for the thread. Otherwise
+# many large results in the same moment could fill the memory.
+_MAX_WAITING_FOR_DISK = 8
+# If the disk takes no bytes, the memory may hold this multiple of the budget before slow clients are disconnected.
+_MAX_OVERCOMMIT = 16
 
 
 class MemoryBudget:
     """The memory limit for buffered bytes. All spools share it."""
 
-    __slots__ = ("max_bytes", "used_bytes")
+    __slots__ = ("_disk_warning", "max_bytes", "retry_disk_at", "used_bytes")
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.used_bytes = 0
+        self.retry_disk_at = 0.0
+        self._disk_warning = ThrottledWarning(logging.ERROR)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the memory holds so many bytes that slow clients must be disconnected."""
+        return self.used_bytes > self.max_bytes * _MAX_OVERCOMMIT
+
+    def handle_disk_error(self, error: OSError, now: float) -> None:
+        """Keep away from the disk for a while, and log the error."""
+        self.retry_disk_at = now + _DISK_RETRY_S
+        self._disk_warning.log(
+            "cannot write buffered messages to the temporary directory: %s. They stay in memory. Free some disk space, "
+            "or set TMPDIR to a directory on another disk",
+            error.strerror or error,
+        )
+
+
+class _SpoolFile:
+    """An unnamed temporary file. A thread may write behind the bytes that the event loop reads."""
+
+    __slots__ = ("_file", "_lock")
+
+    def __init__(self) -> None:
+        import tempfile  # imported here, because tempfile is rarely needed and slow to import
+
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="dovetail-", buffering=0)  # noqa: SIM115
+        self._lock = threading.Lock()
+
+    def write_at(self, position: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            count = self._write_some(position, view)
+            position += count
+            view = view[count:]
+
+    def _write_some(self, position: int, view: memoryview) -> int:
+        if sys.platform != "win32":
+            return os.pwrite(self._file.fileno(), view, position)
+        with self._lock:
+            self._file.seek(position)
+            return self._file.write(view)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        if sys.platform != "win32":
+            return os.pread(self._file.fileno(), size, position)
+        with self._lock:
+            self._file.seek(position)
+            return self._file.read(size)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __del__(self) -> None:
+        # The event loop may end before it takes over a file that the thread has written.
+        if hasattr(self, "_file"):
+            self._file.close()
 
 
 class Spool:
@@ -27,13 +99,31 @@ class Spool:
     A single message has its own size limit, and may exceed the budget while nothing else is buffered.
     """
 
-    __slots__ = ("_budget", "_file", "_passed_bytes", "_passed_pieces", "_pieces", "is_single_message", "size")
+    __slots__ = (
+        "_budget",
+        "_file",
+        "_file_bytes",
+        "_is_closed",
+        "_is_moving",
+        "_passed_bytes",
+        "_passed_pieces",
+        "_pieces",
+        "is_disk_full",
+        "is_single_message",
+        "on_exhausted",
+        "size",
+    )
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes] = []  # the bytes after those in the file
         self.is_single_message = True
-        self._file: IO[bytes] | None = None
+        self.is_disk_full = False  # whether the disk did not take bytes that should have moved there
+        self.on_exhausted: Callable[[], None] | None = None  # disconnects a slow client if disk and memory are full
+        self._file: _SpoolFile | None = None
+        self._file_bytes = 0
+        self._is_moving = False
+        self._is_closed = False
         self.size = 0
         # How many pieces and bytes come before the last read position
         self._passed_pieces = self._passed_bytes = 0
@@ -41,10 +131,6 @@ class Spool:
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
         self.size += len(data)
-        if self._file is not None:
-            self._file.seek(0, os.SEEK_END)  # a read may have moved the file position
-            self._file.write(data)
-            return
         self._pieces.append(data)
         self._budget.used_bytes += len(data)
         if self._budget.used_bytes > self._budget.max_bytes and not (
@@ -53,33 +139,82 @@ class Spool:
             self.move_to_disk()
 
     def move_to_disk(self) -> None:
-        """Move the bytes to a temporary file and free the memory."""
-        if self._file is None:
-            import tempfile  # imported here, because tempfile is slow to import and rarely needed
+        """Start to move the bytes to a temporary file. The memory is free when the file has all of them."""
+        if self._is_moving or self._is_closed or not self._pieces:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._budget.retry_disk_at:
+            self._handle_full_disk()
+            return
+        self._is_moving = True
+        if self._budget.used_bytes > self._budget.max_bytes * _MAX_WAITING_FOR_DISK:
+            self._finish_move(*self._write_pieces())
+        else:
+            _get_disk_thread().submit(self._write_in_thread, loop)
 
-            self._file = tempfile.TemporaryFile(prefix="dovetail-")  # noqa: SIM115 - lives as long as the spool
-            for piece in self._pieces:
-                self._file.write(piece)
-            self._release()
+    def _write_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        file, piece_count, error = self._write_pieces()
+        try:
+            loop.call_soon_threadsafe(self._finish_move, file, piece_count, error)
+        except RuntimeError:  # the event loop is closed, so nothing reads the spool
+            if file is not None:
+                file.close()
+
+    def _write_pieces(self) -> tuple[_SpoolFile | None, int, OSError | None]:
+        # The event loop only appends to the pieces while they move, and clears them if the spool is closed.
+        file, position, pieces, error = self._file, self._file_bytes, tuple(self._pieces), None
+        try:
+            if file is None:
+                file = _SpoolFile()
+            for piece in pieces:
+                file.write_at(position, piece)
+                position += len(piece)
+        except OSError as exc:
+            error = exc
+        return file, len(pieces), error
+
+    def _finish_move(self, file: _SpoolFile | None, piece_count: int, error: OSError | None) -> None:
+        self._is_moving = False
+        if file is not None and (self._is_closed or (error is not None and file is not self._file)):
+            file.close()
+        if error is not None:
+            self._budget.handle_disk_error(error, asyncio.get_running_loop().time())
+        if self._is_closed:
+            return
+        if error is not None:
+            self._handle_full_disk()
+            return
+        self._file, self.is_disk_full = file, False
+        moved_bytes = sum(map(len, self._pieces[:piece_count]))
+        del self._pieces[:piece_count]
+        self._passed_pieces = self._passed_bytes = 0
+        self._file_bytes += moved_bytes
+        self._budget.used_bytes -= moved_bytes
+        if self._budget.used_bytes > self._budget.max_bytes:
+            self.move_to_disk()
+
+    def _handle_full_disk(self) -> None:
+        self.is_disk_full = True
+        if self.on_exhausted is not None and self._budget.is_exhausted:
+            self.on_exhausted()
 
     def read(self) -> bytes:
         """Return all bytes."""
-        if self._file is None:
-            return b"".join(self._pieces)
-        self._file.seek(0)
-        return self._file.read()
+        return b"".join(self.iter_slices()) if self._file is not None else b"".join(self._pieces)
 
     def iter_slices(self) -> Iterator[bytes]:
-        """Yield the bytes in slices. The spool may move to disk in between."""
-        for start in range(0, self.size, SLICE_BYTES):
-            yield self.read_slice(start)
+        """Yield the bytes in slices. The spool may move to disk between two slices."""
+        start = 0
+        while start < self.size:
+            part = self.read_slice(start)
+            start += len(part)
+            yield part
 
     def read_slice(self, start: int) -> bytes:
-        """Return the slice at this position, or empty bytes at the end."""
-        if self._file is not None:
-            self._file.seek(start)
-            return self._file.read(SLICE_BYTES)
-        return self._slice_pieces(start)
+        """Return the slice that starts at this position. Return empty bytes at the end."""
+        if self._file is not None and start < self._file_bytes:
+            return self._file.read_at(start, min(SLICE_BYTES, self._file_bytes - start))
+        return self._slice_pieces(start - self._file_bytes)
 
     def _slice_pieces(self, start: int) -> bytes:
         """Return a slice without joining all pieces, because that would copy a large message."""
@@ -101,13 +236,24 @@ class Spool:
 
     def close(self) -> None:
         """Free the memory and delete the file."""
-        self._release()
-        if self._file is not None:
-            self._file.close()
-
-    def _release(self) -> None:
+        self._is_closed = True
         self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
+        if self._file is not None and not self._is_moving:  # a running move closes the file at its end
+            self._file.close()
+
+
+_disk_thread: Executor | None = None
+
+
+def _get_disk_thread() -> Executor:
+    """Return the thread that writes the files of all spools."""
+    global _disk_thread
+    if _disk_thread is None:
+        from concurrent.futures import ThreadPoolExecutor  # imported here, because it is rarely needed
+
+        _disk_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-spool")
+    return _disk_thread
 
 
 def create_spool(data: bytes, budget: MemoryBudget) -> Spool:

@@ -6,6 +6,7 @@ libraries and child processes. Descriptor 0 is empty. spec: stdio
 
 import asyncio
 import os
+import select
 import stat
 import sys
 import threading
@@ -54,6 +55,7 @@ async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
     if _can_poll(descriptor):
         _enlarge_pipe(descriptor)
         loop = asyncio.get_running_loop()
+        protocol.has_input_ended = lambda: _has_hung_up(descriptor)
         pipe = prepare_pipe(os.fdopen(os.dup(descriptor), "rb", 0), loop)
         await loop.connect_read_pipe(lambda: protocol, pipe)
     else:
@@ -62,6 +64,13 @@ async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
         threading.Thread(
             target=_read_in_thread, args=(protocol, loop, descriptor), name="dovetail-stdin", daemon=True
         ).start()
+
+
+def _has_hung_up(descriptor: int) -> bool:
+    """Return whether the peer has closed its end, without a read."""
+    poll = select.poll()
+    poll.register(descriptor, getattr(select, "POLLRDHUP", 0))
+    return bool(poll.poll(0))
 
 
 def _read_in_thread(protocol: LineProtocol, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:

@@ -37,6 +37,7 @@ from dovetail.oauth.authorization_server.store import (
     ClientRecord,
     ProviderLogin,
     StoreFull,
+    StoreUnavailable,
     TokenGrant,
     decode_record,
     encode_record,
@@ -48,7 +49,7 @@ from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.login.saved_login import Token
 from dovetail.protocol.http_types import HTTPResponse
-from dovetail.protocol.rate_limiter import RateLimiter, build_key, normalize_address
+from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter, build_key, normalize_address
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.wire.base import Struct, replace
 
@@ -100,11 +101,11 @@ class AuthorizationEndpoints:
         self._token_endpoint = TokenEndpoint(settings, store, token_issuer, client_authenticator)
         self._fetch_limiter = RateLimiter(settings.max_fetches_per_minute, 60.0)
         # Counts failed logins per user and address.
-        self._login_failure_limiter = RateLimiter(settings.max_failures_per_minute, 60.0)
+        self._login_failure_limiter = WindowLimiter(settings.max_failures_per_minute, 60.0)
         # Counts failed logins per address, for all users.
-        self._address_failure_limiter = RateLimiter(settings.max_failures_per_minute * 5, 60.0)
+        self._address_failure_limiter = WindowLimiter(settings.max_failures_per_minute * 5, 60.0)
         # Counts failed logins per user, from any address.
-        self._user_failure_limiter = RateLimiter(settings.max_failures_per_minute * 10, 60.0)
+        self._user_failure_limiter = WindowLimiter(settings.max_failures_per_minute * 10, 60.0)
         # counts consent decisions per address
         self._decision_limiter = RateLimiter(settings.max_decisions_per_minute, 60.0)
         is_https = settings.issuer.startswith("https://")
@@ -154,6 +155,11 @@ class AuthorizationEndpoints:
         except StoreFull:
             response = error_response("temporarily_unavailable", "the server's store is full", 503)
             return add_headers(response, {"retry-after": "60"})
+        except StoreUnavailable as exc:
+            if self._settings.warn is not None:
+                self._settings.warn(f"the store cannot be used: {exc}")
+            response = error_response("temporarily_unavailable", "the server's store cannot be used now", 503)
+            return add_headers(response, {"retry-after": "5"})
 
     def _serve_metadata(self, request: Request) -> Flow[HTTPResponse]:
         """Serve the metadata of the authorization server. The issuer is exactly as configured. RFC 8414"""

@@ -19,7 +19,7 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
     clients: tuple[ClientRecord, ...] = ()
     allow_registration: bool = True
     max_registrations_per_hour: int = 10  # maximum per address
-    max_failures_per_minute: int = 10  # maximum failed logins per client and per user
+    max_failures_per_minute: int = 10  # maximum failed logins per client and per user, in any minute
     max_token_responses_per_minute: int = 600  # maximum per client and address
     max_decisions_per_minute: int = 60  # maximum consent decisions per address
     max_fetches_per_minute: int = 30  # maximum fetched client documents per address

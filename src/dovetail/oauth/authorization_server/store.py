@@ -20,6 +20,10 @@ class StoreFull(Exception):
     """The store cannot hold more entries of this kind."""
 
 
+class StoreUnavailable(Exception):
+    """The store cannot be used now, for example because its file is locked or the disk is full."""
+
+
 class AuthorizationStore(Protocol):
     """Stores the data of an authorization server. Each value expires at the time `until`.
 

@@ -33,7 +33,7 @@ from dovetail.oauth.flow import CheckUserActive, Flow, Now
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPoPChecker
 from dovetail.protocol.http_types import HTTPResponse
-from dovetail.protocol.rate_limiter import RateLimiter, build_key
+from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter, build_key
 from dovetail.wire.base import replace
 
 _CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
@@ -56,7 +56,7 @@ class TokenEndpoint:
         self._known_client_ids = frozenset(client.client_id for client in settings.clients)
         self._proof_checker = DPoPChecker()
         # Counts failed attempts per client and address.
-        self._failure_limiter = RateLimiter(settings.max_failures_per_minute, 60.0)
+        self._failure_limiter = WindowLimiter(settings.max_failures_per_minute, 60.0)
         self._issue_limiter = RateLimiter(settings.max_token_responses_per_minute, 60.0)
 
     def handle_token(self, request: Request) -> Flow[HTTPResponse]:

@@ -13,6 +13,7 @@ from dovetail.oauth.authorization_server.store import (
     AuthorizationCode,
     AuthorizationStore,
     InMemoryStore,
+    StoreUnavailable,
     TokenFamily,
     TokenGrant,
     decode_record,
@@ -20,7 +21,7 @@ from dovetail.oauth.authorization_server.store import (
 )
 from dovetail.oauth.flow import Flow, Now
 from dovetail.oauth.guard import keys as signing
-from dovetail.oauth.guard.claims import TokenRejected, check_audience
+from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, check_audience
 from dovetail.oauth.guard.verifiers import BuiltInVerifier, JWTVerifier
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer, UnsealError
@@ -278,12 +279,16 @@ class LocalTokenVerifier(BuiltInVerifier):
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
         """Return the caller to whom the token was issued."""
         now: float = yield Now()
-        if self._jwt_verifier is None:
-            self._jwt_verifier = JWTVerifier(
-                issuer=self.issuer, public_keys=self._token_issuer.build_jwks(now), audience=self._audience or None
-            )
-        principal = yield from self._jwt_verifier.verify(token, resource)
-        check_audience(principal.claims, self._audience or resource)
-        if self._token_issuer.find_active_grant(str(principal.claims.get("sid")), now) is None:
+        try:
+            if self._jwt_verifier is None:
+                self._jwt_verifier = JWTVerifier(
+                    issuer=self.issuer, public_keys=self._token_issuer.build_jwks(now), audience=self._audience or None
+                )
+            principal = yield from self._jwt_verifier.verify(token, resource)
+            check_audience(principal.claims, self._audience or resource)
+            grant = self._token_issuer.find_active_grant(str(principal.claims.get("sid")), now)
+        except StoreUnavailable as exc:
+            raise VerificationUnavailable("the store of the authorization server cannot be used", str(exc)) from exc
+        if grant is None:
             raise TokenRejected("the token was revoked")
         return principal

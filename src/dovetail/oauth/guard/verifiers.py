@@ -154,6 +154,7 @@ class JWTVerifier(BuiltInVerifier):
     def _select_keys(self, header: Mapping[str, Any], now: float) -> Flow[PublicKeys]:
         if self._fixed_keys is not None:
             return _require_keys(signing.select_keys(self._fixed_keys, header, self._algorithms))
+        self._handle_clock_change(now)
         keys = signing.select_keys(self._usable_keys(now), header, self._algorithms)
         if keys and self._fetched_at is not None and now < self._fetched_at + _KEY_REFRESH_INTERVAL_S:
             return keys
@@ -170,6 +171,13 @@ class JWTVerifier(BuiltInVerifier):
         if not keys and self._fetched_at != self._fetch_tried_at:
             raise VerificationUnavailable("the keys of the issuer cannot be fetched", self._fetch_failure)
         return _require_keys(keys)
+
+    def _handle_clock_change(self, now: float) -> None:
+        """Make the next fetch due if the clock was set back. Otherwise no fetch would happen until the old time."""
+        if self._fetch_tried_at is not None and self._fetch_tried_at > now + _KEY_FETCH_INTERVAL_S:
+            self._fetch_tried_at = None
+        if self._fetched_at is not None and self._fetched_at > now + _KEY_FETCH_INTERVAL_S:
+            self._fetched_at = now - _KEY_REFRESH_INTERVAL_S
 
     def _usable_keys(self, now: float) -> PublicKeys:
         return self._fetched_keys if self._fetched_at is not None and now < self._fetched_at + _KEY_TTL_S else []

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 from dovetail.eager_tasks import SuspendNotifier
 from dovetail.errors import AuthError, Forbidden, InternalError, InvalidRequest, ParseError, ProtocolError, Unauthorized
@@ -51,6 +52,7 @@ from dovetail.wire.revisions import STATELESS_REVISIONS
 
 log = logging.getLogger("dovetail")
 
+_CLIENT_CLOSED_REQUEST: Final = 499  # the status that nginx logs if a client disconnects before the response
 _STATELESS_VERSIONS = frozenset(version.encode() for version in STATELESS_REVISIONS)
 _EXPOSED_HEADERS = b"mcp-session-id, mcp-protocol-version, www-authenticate, dpop-nonce, retry-after"
 _ALLOWED_HEADERS = (
@@ -108,7 +110,9 @@ class Endpoint:
         self._timers = ResponseTimers(service.limits.keep_alive_interval)
         self._disconnect_timer = SharedTimer(_DISCONNECT_WATCH_DELAY_S)
         self._sessions = HandshakeSessionManager(service, self._budget, self._timers, is_stateful=sessions)
-        self._sse_2024 = SSE2024Server(service, self._path) if http_sse and self._sessions.is_stateful else None
+        self._sse_2024 = (
+            SSE2024Server(service, self._path, public_url) if http_sse and self._sessions.is_stateful else None
+        )
         self.is_ready = True
 
     def is_mcp_path(self, scope: Scope) -> bool:
@@ -142,6 +146,8 @@ class Endpoint:
             ):
                 await other_app(scope, receive, send)
                 return
+            if b"%" in (scope.get("raw_path") or b""):
+                _check_encoding(scope["raw_path"], path)
             if self._health and path in ("/live", "/ready"):
                 await self._send_health(path, send)
                 return
@@ -290,6 +296,9 @@ class Endpoint:
             if exchange.verdict != "gone":
                 raise
             exchange.task.uncancel()
+            if not writer.is_streaming:
+                # The client does not receive this response, but middleware in front of the endpoint waits for one.
+                await send_body(request.send, _CLIENT_CLOSED_REQUEST, [], b"")
 
     def _refuse(
         self, request: EndpointRequest, writer: ResponseWriter, id: jsonrpc.RequestId | None, exc: ProtocolError
@@ -315,7 +324,10 @@ class Endpoint:
     async def _read_body(self, request: EndpointRequest) -> bytes:
         limit = self._limits.max_body_bytes
         length = request.headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or len(length) > 12 or int(length) > limit):
+        if length is None:
+            if b"transfer-encoding" in request.headers:
+                _check_transfer_encoding(request)
+        elif not length.isdigit() or len(length) > 12 or int(length) > limit:
             # Keep the connection open.
             # Otherwise a client that is still sending would get a reset instead of this response.
             raise Refusal(413, f"The request body must be at most {limit} bytes")
@@ -341,6 +353,8 @@ class Endpoint:
                     spool.append(message.get("body", b""))
                     has_more = message.get("more_body", False)
                     del message  # free the piece, because the spool has stored it
+                    if spool.is_disk_full:
+                        raise Refusal(503, "The server has no room for this body", [(b"retry-after", b"5")])
             return spool.read()
         except TimeoutError:
             raise Refusal(
@@ -469,12 +483,26 @@ def _as_collection(names: Collection[str]) -> Collection[str]:
 
 
 def _get_relative_path(scope: Scope) -> str:
-    """Return the path relative to the application, without a slash at the end."""
+    """Return the path relative to the application, without the slash at the end."""
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     if root and path.startswith(root):
         path = path[len(root) :]
-    return "/" + path.strip("/")
+    return path.removesuffix("/") or "/"
+
+
+def _check_encoding(raw_path: bytes, path: str) -> None:
+    """Refuse another spelling of a path, such as /%6dcp. A rule of a proxy for the path would not match it."""
+    if not raw_path.removesuffix(b"/").endswith(quote(path.removesuffix("/")).encode()):
+        raise Refusal(404, "Not found. Write the path without unnecessary percent-encoding")
+
+
+def _check_transfer_encoding(request: EndpointRequest) -> None:
+    """Refuse a body whose end a proxy may see in another place. RFC 9112, section 6.1"""
+    if request.scope.get("http_version") == "1.0":
+        raise Refusal(400, "HTTP/1.0 has no Transfer-Encoding", [(b"connection", b"close")])
+    if request.headers[b"transfer-encoding"].lower() != b"chunked":
+        raise Refusal(501, "Transfer-Encoding must be chunked", [(b"connection", b"close")])
 
 
 def _get_client_address(scope: Scope) -> str | None:

@@ -45,7 +45,7 @@ from dovetail.transports.spool import MemoryBudget
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import replace
 from dovetail.wire.jsonrpc import RequestId
-from dovetail.wire.revisions import DEFAULT_HTTP_REVISION, DRAFT, is_stateless
+from dovetail.wire.revisions import DEFAULT_HTTP_REVISION, DRAFT, STATELESS_REVISIONS, is_stateless
 
 log = logging.getLogger("dovetail")
 
@@ -278,6 +278,7 @@ class HandshakeSessionManager:
 
     async def handle_get(self, request: EndpointRequest) -> None:
         """Send the stream for messages that are not part of a response, or resume an interrupted stream."""
+        _check_has_sessions(request)
         if not parse_accept(request.headers.get(b"accept"))[1]:
             raise Refusal(406, "Accept must include text/event-stream")
         session = self._find_session(request)
@@ -327,6 +328,7 @@ class HandshakeSessionManager:
 
     async def handle_delete(self, request: EndpointRequest) -> None:
         """End a session because the client asks for it."""
+        _check_has_sessions(request)
         self._end_session(self._find_session(request))
         await send_body(request.send, 204, request.cors_headers, b"")
 
@@ -455,6 +457,13 @@ class HandshakeSessionManager:
             sweep_timer.cancel()
         for session in list(self._sessions.values()):
             self._end_session(session)
+
+
+def _check_has_sessions(request: EndpointRequest) -> None:
+    """Refuse a GET or DELETE in a protocol version without sessions. spec: streamable-http#receiving-messages"""
+    version = request.headers.get(VERSION_HEADER, b"").decode("latin-1")
+    if version in STATELESS_REVISIONS:
+        raise Refusal(405, f"Protocol version {version} uses only POST", [(b"allow", b"POST")])
 
 
 def _get_owner(principal: Principal | None, address: str | None) -> Owner:

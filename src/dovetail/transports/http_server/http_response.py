@@ -4,6 +4,7 @@ This module knows ASGI and event streams, but not the messages.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
@@ -12,6 +13,8 @@ from dovetail.protocol import sse
 from dovetail.transports.http_server.http_request import Headers, ResponseMode, Send
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
+
+log = logging.getLogger("dovetail")
 
 # A response without data becomes an event stream after this time.
 # Proxies wait up to a minute for the first byte, and clients can only resume a stream that has started.
@@ -37,13 +40,22 @@ async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> N
 
 
 async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
-    """Send a large response in slices. If the client reads too slowly, move the rest to disk."""
+    """Send a large part of a response in slices. Move the rest to disk if the client reads too slowly.
+
+    If the disk is full and slow clients have used up the memory, the response ends incomplete. The HTTP server then
+    closes the connection.
+    """
     stall_timer = _StallTimer(spool)
     try:
         for piece in spool.iter_slices():
             sending = _send_message(send, {"type": "http.response.body", "body": piece, "more_body": True})
             await SuspendNotifier(sending, stall_timer.start)
             stall_timer.stop()
+    except asyncio.CancelledError:
+        if stall_timer.dropped_task is None:
+            raise
+        stall_timer.dropped_task.uncancel()
+        return
     finally:
         stall_timer.stop()
         spool.close()
@@ -52,21 +64,36 @@ async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
 
 
 class _StallTimer:
-    """Moves a response to disk if sending takes long."""
+    """Moves a response to disk if sending a slice takes long. Cancels the response if disk and memory are full."""
 
-    __slots__ = ("_spool", "_timer")
+    __slots__ = ("_spool", "_task", "_timer", "dropped_task")
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
+        self._task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.dropped_task: asyncio.Task[Any] | None = None  # the task that this timer has cancelled
 
     def start(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(SPOOL_AFTER_S, self._spool.move_to_disk)
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(SPOOL_AFTER_S, self._handle_stall)
+
+    def _handle_stall(self) -> None:
+        self._spool.on_exhausted = self._drop
+        self._spool.move_to_disk()
+
+    def _drop(self) -> None:
+        self._spool.on_exhausted = None
+        if self._task is not None:
+            log.warning("disconnected a client that reads too slowly, because the disk for buffered messages is full")
+            self.dropped_task = self._task
+            self._task.cancel()
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._spool.on_exhausted = None
 
 
 async def _send_message(send: Send, message: dict[str, Any]) -> None:

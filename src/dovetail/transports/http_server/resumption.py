@@ -210,6 +210,10 @@ class EventStreamReader:
             for number, event in events:
                 await self.write(event)
                 self._position = number
+            if events:  # only a silent stream needs comments
+                self._due_times.pop(self, None)
+                self._due_times = self._keep_alive.add(self)
+                self._is_comment_due = False
             if not events and not self._is_comment_due:
                 if stream.is_done:
                     break

@@ -6,7 +6,7 @@ spec: handshake/transports#http-with-sse
 import asyncio
 import secrets
 from collections import Counter, deque
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from dovetail.protocol import sse
 from dovetail.protocol.exchange import Service
@@ -23,11 +23,14 @@ _MAX_QUEUED_BYTES = 1024 * 1024
 class SSE2024Server:
     """The HTTP+SSE transport of 2024, for older clients."""
 
-    def __init__(self, service: Service, path: str) -> None:
+    def __init__(self, service: Service, path: str, public_url: str | None = None) -> None:
         self._service = service
         self._limits = service.limits
         prefix = path.rstrip("/")
         self._post_path_by_stream = {"/sse": "/messages", f"{prefix}/sse": f"{prefix}/messages"}
+        # The part of the public URL in front of the path. A proxy removes it before it passes a request on.
+        public_path = "" if public_url is None else urlsplit(public_url).path.rstrip("/")
+        self._public_root = public_path.removesuffix(prefix) if public_path.endswith(prefix) else None
         self._post_paths = frozenset(self._post_path_by_stream.values())
         self._connections: dict[str, _SSEConnection] = {}
         self._open_counts: Counter[str | None] = Counter()  # connections by principal or address
@@ -51,7 +54,7 @@ class SSE2024Server:
         if path in self._post_path_by_stream:
             if request.method != "GET":
                 raise Refusal(405, "Open the stream with GET", [(b"allow", b"GET")])
-            root = request.scope.get("root_path") or ""
+            root = self._public_root or request.scope.get("root_path") or ""
             await self._open_stream(root + self._post_path_by_stream[path], request)
         elif request.method != "POST":
             raise Refusal(405, "Send messages with POST", [(b"allow", b"POST")])

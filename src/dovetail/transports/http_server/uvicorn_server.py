@@ -7,6 +7,7 @@ large, or whose client does not read the response. A signal stops the server in 
 import asyncio
 import logging
 import os
+import re
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from dovetail.protocol.limits import ServerLimits
+from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
 log = logging.getLogger("dovetail")
 
@@ -25,6 +27,8 @@ _MAX_HELD_BYTES = 16 * 1024  # larger data is written immediately
 _HEADERS_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
+_BAD_REQUEST_RESPONSE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_AUTHORITY_END = re.compile(rb"[/?#]")
 _REQUEST_TIMEOUT_RESPONSE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _SHUTTING_DOWN_RESPONSE = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -183,6 +187,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         super().connection_made(cast("asyncio.Transport", CoalescingTransport(transport, self.loop, self.flush_queue)))
         self.flow = LightFlowControl(self.transport)
         self._start_head_timer()
+        warn_if_descriptors_run_out(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         _cancel_timers(self._head_timer, self._body_timer, self._stall_timer)
@@ -220,6 +225,8 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         # `size` is 0 if the headers arrived together with those of the previous request.
         if not 0 < size <= self.limits.max_header_bytes and self._is_head_too_large():
             self._reject(_HEADERS_TOO_LARGE_RESPONSE)
+        elif self.url[:1] != b"/" and not self._is_target_unambiguous():
+            self._reject(_BAD_REQUEST_RESPONSE)
         elif not self.transport.is_closing():
             previous_cycle = self.cycle
             super().on_headers_complete()
@@ -235,6 +242,15 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             max(sizes, default=0) > self.limits.max_header_bytes
             or len(self.url) + sum(sizes) > self.limits.max_header_block_bytes
         )
+
+    def _is_target_unambiguous(self) -> bool:
+        """Return whether an absolute target has the host of the Host header. RFC 9112, section 3.2.2: the host of the
+        target counts, but a proxy may have checked the header.
+        """
+        scheme, separator, rest = self.url.partition(b"://")
+        hosts = [value.strip(b" \t").lower() for name, value in self.headers if name == b"host"]
+        is_web = separator and scheme.lower() in (b"http", b"https")
+        return self.url == b"*" or bool(is_web and hosts == [_AUTHORITY_END.split(rest.lower(), maxsplit=1)[0]])
 
     def on_body(self, body: bytes) -> None:
         self._bytes_since_body = 0
