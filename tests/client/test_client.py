@@ -84,11 +84,12 @@ async def test_a_list_that_goes_in_circles_is_found_out(era: str) -> None:
 
 
 @both
-async def test_an_empty_cursor_is_the_end(era: str) -> None:
+async def test_an_empty_cursor_must_not_repeat_either(era: str) -> None:
     script = ScriptedServer(era, {"tools/list": {"tools": [tool_definition()], "nextCursor": ""}})
     async with serve_on_socket(script) as at, client(at) as one:
-        assert [found.name for found in await one.list_tools()] == ["echo"]
-        assert script.count("tools/list") == 1
+        with pytest.raises(InvalidResult, match="cursor"):
+            await one.list_tools()
+        assert script.count("tools/list") == 2
 
 
 async def test_pages_and_items_are_limited() -> None:

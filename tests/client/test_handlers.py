@@ -86,19 +86,21 @@ async def test_visits() -> None:
     assert await elicited(False, visit) == {"action": "decline"}
     with pytest.raises(InvalidParams, match=r"url.*https"):
         await elicited(None, visit | {"url": "javascript:alert(1)"})
-    with pytest.raises(MethodNotFound):
+    with pytest.raises(InvalidParams):
         await InputHandlers(elicitation_handler=print).answer("elicitation/create", visit)
+    with pytest.raises(MethodNotFound):
+        await InputHandlers().answer("elicitation/create", visit)
 
 
 async def test_samples_and_roots(tmp_path: Path) -> None:
     asked = {"messages": [], "maxTokens": 5}
     answering = InputHandlers(
-        sampling_handler=lambda _: "text", roots=lambda: [tmp_path, "file:///a", str(tmp_path), Root(uri="x:y")]
+        sampling_handler=lambda _: "text", roots=lambda: [tmp_path, "file:///a", str(tmp_path), Root(uri="FILE:///b")]
     )
     sampled = to_plain(await answering.answer("sampling/createMessage", asked))
     assert sampled["content"] == {"type": "text", "text": "text"}
     listed = to_plain(await answering.answer("roots/list", {}))
-    assert [one["uri"] for one in listed["roots"]] == [tmp_path.as_uri(), "file:///a", tmp_path.as_uri(), "x:y"]
+    assert [one["uri"] for one in listed["roots"]] == [tmp_path.as_uri(), "file:///a", tmp_path.as_uri(), "FILE:///b"]
     with pytest.raises(InputRequestError, match="int"):
         await InputHandlers(sampling_handler=lambda _: 5).answer("sampling/createMessage", asked)
     with pytest.raises(InputRequestError, match="int"):
@@ -157,7 +159,7 @@ async def test_a_question_without_parameters_is_none(method: str) -> None:
 
 
 def raising() -> Any:
-    yield "https://a.example/"
+    yield "file:///a"
     raise OSError("gone")
 
 

@@ -41,7 +41,7 @@ from dovetail.wire.lifecycle import (
     ServerCapabilities,
 )
 from dovetail.wire.logs import LoggingLevel
-from dovetail.wire.meta import CLIENT_CAPABILITIES
+from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, PROTOCOL_VERSION
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
 from dovetail.wire.resources import (
@@ -377,7 +377,7 @@ class Client:
             timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
             total_timeout: Seconds after which the call fails, even with progress. Defaults to `Timeouts.total`.
             progress_handler: Receives `(progress, total, message)`.
-            meta: The `_meta` of the request.
+            meta: The `_meta` of the request. The client sets the version, name and capabilities in it itself.
             retry: True allows the call to run twice. False never sends the call again. None repeats only calls of tools
                 that are declared read-only or idempotent.
             allow_input_required: True returns a `RequestAwaitingInput` when the server asks for input, instead of
@@ -385,9 +385,9 @@ class Client:
                 server cannot wait for an answer from `resume`, so its requests always go to the handlers. If the client
                 has no handlers, it declares all capabilities.
         """
-        if allow_input_required:
-            meta = await self._declare_capabilities(meta)
         options = _build_options(timeout, total_timeout, progress_handler, meta, retry)
+        if allow_input_required:
+            options = await self._declare_capabilities(options)
         if type(arguments) is not dict:
             check_type("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
@@ -413,14 +413,15 @@ class Client:
             timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
             total_timeout: Seconds after which the call fails, even with progress. Defaults to `Timeouts.total`.
             progress_handler: Receives `(progress, total, message)`.
-            meta: The `_meta` of the request.
+            meta: The `_meta` of the request. The client sets the version, name and capabilities in it itself.
         """
         check_type("pending", pending, RequestAwaitingInput, "a RequestAwaitingInput")
         check_type("responses", responses, Mapping, "a dict with a response for each key of pending.input_requests")
         row, params = METHODS.get(pending.method), build_resume_params(pending, responses)
         if row is None or not row.may_require_input:
             raise ValueError(f"cannot resume {pending.method!r}: this method never requires input")
-        options = _build_options(timeout, total_timeout, progress_handler, await self._declare_capabilities(meta), None)
+        options = _build_options(timeout, total_timeout, progress_handler, meta, None)
+        options = await self._declare_capabilities(options)
         return await self._run(self._sender.send, row, params, options, pending.round)
 
     async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
@@ -429,13 +430,13 @@ class Client:
         """
         return await self._run(self._session.handlers.answer_all, requests)
 
-    async def _declare_capabilities(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the `_meta` for a request whose input requests the caller answers. Without handlers, declare all
+    async def _declare_capabilities(self, options: RequestOptions) -> RequestOptions:
+        """Return the options for a request whose input requests the caller answers. Without handlers, declare all
         capabilities.
         """
         await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless or self._session.handlers.capabilities() != ClientCapabilities():
-            return meta
+            return options
         own_capabilities = self._session.connector.identity.capabilities
         capabilities = replace(
             ALL_CAPABILITIES,
@@ -443,7 +444,7 @@ class Client:
             experimental=own_capabilities.experimental,
             extensions=own_capabilities.extensions,
         )
-        return {CLIENT_CAPABILITIES: capabilities, **(meta or {})}
+        return replace(options, meta={**(options.meta or {}), CLIENT_CAPABILITIES: capabilities})
 
     # Methods for resources
 
@@ -482,7 +483,7 @@ class Client:
 
         Args:
             timeout: Seconds to wait for the result. Defaults to `Timeouts.request`.
-            meta: The `_meta` of the request.
+            meta: The `_meta` of the request. The client sets the version, name and capabilities in it itself.
         """
         options = _build_options(timeout, None, None, meta, None)
         return await self._run(self._sender.send_cached, METHODS["resources/read"], {"uri": uri}, options)
@@ -514,7 +515,7 @@ class Client:
         Args:
             arguments: The arguments of the prompt.
             timeout: Seconds to wait for the result. Defaults to `Timeouts.request`.
-            meta: The `_meta` of the request.
+            meta: The `_meta` of the request. The client sets the version, name and capabilities in it itself.
         """
         check_type("arguments", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
@@ -678,6 +679,10 @@ _STATELESS_HINTS = {
 }
 
 
+# The client sets these keys of `_meta` itself.
+_CLIENT_META = frozenset({PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES})
+
+
 def _build_options(
     timeout: float | None,
     total_timeout: float | None,
@@ -690,6 +695,8 @@ def _build_options(
     check_durations(timeout=timeout, total_timeout=total_timeout)
     check_callable("progress_handler", progress_handler)
     check_type("meta", meta, Mapping, "a dict")
+    if meta is not None and not meta.keys().isdisjoint(_CLIENT_META):
+        meta = {name: value for name, value in meta.items() if name not in _CLIENT_META}
     return RequestOptions(
         timeout=timeout, total_timeout=total_timeout, progress_handler=progress_handler, meta=meta, retry=retry
     )

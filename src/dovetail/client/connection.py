@@ -187,11 +187,12 @@ class Connection:
         diagnostics = self.transport.get_diagnostics(since) if isinstance(exc, TransportError) else {}
         return add_context(exc, server=self.name, step=step, protocol_version=self.revision, **diagnostics)
 
-    async def notify(self, method: str, params: Any = None) -> None:
+    async def notify(self, method: str, params: Any = None, headers: Headers = ()) -> None:
         """Send a notification."""
         encoder = self.encoder
-        # spec: streamable-http#standard-request-headers
-        headers = encoder.build_headers(method, {}) if encoder is not None and encoder.is_stateless else ()
+        if encoder is not None and encoder.is_stateless:
+            # spec: streamable-http#standard-request-headers
+            headers = encoder.build_headers(method, {})
         await self._send(jsonrpc.encode_notification(method, params), headers)
 
     async def _send(self, data: bytes, headers: Headers = ()) -> None:

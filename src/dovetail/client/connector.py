@@ -32,6 +32,7 @@ from dovetail.protocol.client_messages import RequestEncoder, encode_initialize
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest
 from dovetail.protocol.limits import Timeouts
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, Era, VersionNegotiation, check_protocol_version
+from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.lifecycle import (
     ClientCapabilities,
@@ -225,7 +226,10 @@ class ConnectionAttempt:
         result = decode_body(raw, InitializeResult, INITIALIZE)
         self._negotiation.handle_initialize(result.protocol_version)
         self._apply_result(result, result.server_info)
-        await self._connection.notify("notifications/initialized")
+        # The transport adds this header itself only after the handshake.
+        # spec: handshake/transports#protocol-version-header
+        version_header = (VERSION_HEADER, result.protocol_version.encode())
+        await self._connection.notify("notifications/initialized", headers=[version_header])
         await self._connection.transport.complete_handshake(result.protocol_version)
 
     async def _try_fallback(self, fallback: ClientTransport, original_error: MCPError) -> None:

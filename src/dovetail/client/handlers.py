@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from dovetail.callbacks import run_callback, type_name
+from dovetail.client.option_checks import is_file_uri
 from dovetail.client.validator import UnusableSchema, apply_defaults, compile_schema
 from dovetail.error_context import add_context, clip
 from dovetail.errors import (
@@ -31,9 +32,10 @@ from dovetail.wire.logs import LoggingMessageNotificationParams
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.raw_message import to_plain as raw_plain
 from dovetail.wire.roots import ListRootsResult, Root
-from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResult
+from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResult, check_tool_results
 
 _MAX_ERROR_CHARS: Final = 300
+_USER_REJECTED: Final = -1  # spec: handshake/sampling#error-handling
 
 # Answers a form or a URL request with an ElicitResult or a dict of the fields. None declines. May be async.
 ElicitationHandler: TypeAlias = Callable[[ElicitRequestParams], object]
@@ -41,7 +43,7 @@ ElicitationHandler: TypeAlias = Callable[[ElicitRequestParams], object]
 SamplingHandler: TypeAlias = Callable[
     [CreateMessageRequestParams], CreateMessageResult | str | Awaitable[CreateMessageResult | str]
 ]
-# The roots, or a sync or async function that returns them.
+# The roots (paths or file:// URIs), or a sync or async function that returns them.
 RootsProvider: TypeAlias = (
     Sequence[str | Path | Root] | Callable[[], Iterable[str | Path | Root] | Awaitable[Iterable[str | Path | Root]]]
 )
@@ -55,6 +57,10 @@ ALL_CAPABILITIES: Final = ClientCapabilities(
     sampling=SamplingCapability(tools={}),
     roots=RootsCapability(list_changed=True),
 )
+
+
+class UndeclaredMode(InvalidParams):
+    """The server asked in an elicitation mode that the client did not declare."""
 
 
 class InputHandlers:
@@ -124,6 +130,7 @@ class InputHandlers:
                 )
             case "sampling/createMessage" if self._sampling_handler is not None:
                 request = _decode_params(params, CreateMessageRequestParams, method)
+                _check_conversation(request)
                 return _check_encodable("sampling_handler", await self._create_message(request, self._sampling_handler))
             case "roots/list" if self._roots_provider is not None:
                 return _check_encodable("roots", await self._list_roots(self._roots_provider))
@@ -137,7 +144,7 @@ class InputHandlers:
         for key, request in requests.items():
             try:
                 responses[key] = to_plain(await respond(request.method, request.params))
-            except MethodNotFound:
+            except (MethodNotFound, UndeclaredMode):
                 raise add_context(
                     InputRequestError(f"the client has no handler for {clip(request.method)}"),
                     hint=_handler_hint(request),
@@ -152,7 +159,10 @@ class InputHandlers:
         """Call the elicitation handler and return the user's answer."""
         handler = self._elicitation_handler if request.mode == "form" else self._url_elicitation_handler
         if handler is None:
-            raise MethodNotFound(f"elicitation/create in {request.mode} mode")
+            if self._elicitation_handler is None and self._url_elicitation_handler is None:
+                raise MethodNotFound("elicitation/create")
+            # spec: handshake/elicitation#error-handling
+            raise UndeclaredMode(f"Invalid params: this client does not support elicitation in {request.mode} mode")
         if request.mode == "url" and not is_safe_url(request.url or ""):
             raise InvalidParams("Invalid params: url must use https. http is only allowed on this machine")
         try:
@@ -202,6 +212,13 @@ def _decode_params(params: Any, params_type: type[Any], method: str) -> Any:
         raise InvalidParams(f"Invalid params: {exc}") from None
 
 
+def _check_conversation(request: CreateMessageRequestParams) -> None:
+    try:
+        check_tool_results(request.messages)
+    except ValueError as exc:  # spec: handshake/sampling#error-handling
+        raise InvalidParams(f"Invalid params: {exc}") from None
+
+
 def _build_elicit_result(request: ElicitRequestParams, answer: Any) -> ElicitResult:
     if isinstance(answer, ElicitResult) and answer.action != "accept":
         return answer
@@ -234,6 +251,10 @@ async def _call_handler(name: str, handler: Callable[..., Any], *args: Any) -> A
     try:
         return await run_callback(handler, *args)
     except (ElicitationDeclined, ElicitationCancelled) as exc:
+        if name == "sampling_handler":
+            rejection = ProtocolError("User rejected sampling request")
+            rejection.code = _USER_REJECTED
+            raise rejection from None
         if name.endswith("elicitation_handler"):
             raise
         raise InputRequestError(f"{name} refused: {exc}") from None
@@ -262,11 +283,13 @@ def _check_encodable(name: str, answer: Any) -> Any:
 def _parse_root(root: Any) -> Root:
     match root:
         case Root():
+            if not is_file_uri(root.uri):
+                raise InputRequestError(f"roots must be paths or file:// URIs, not {clip(root.uri)!r}")
             return root
         case Path():
             return Root(uri=root.absolute().as_uri(), name=root.name or None)
         case str() if "://" in root:
-            return Root(uri=root)
+            return _parse_root(Root(uri=root))
         case str():
             return _parse_root(Path(root))
         case _:

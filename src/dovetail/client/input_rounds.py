@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dovetail.client.handlers import InputHandlers
+from dovetail.client.handlers import InputHandlers, UndeclaredMode
 from dovetail.error_context import add_context
 from dovetail.errors import (
     ElicitationCancelled,
@@ -170,7 +170,7 @@ class URLElicitations:
     async def _elicit(self, elicitation: ElicitRequestParams, error: RemoteError) -> None:
         try:
             result = await self._handlers.elicit(elicitation)
-        except MethodNotFound:
+        except (MethodNotFound, UndeclaredMode):
             raise add_context(error, hint=_MISSING_HANDLER_HINT) from None
         except ProtocolError as exc:
             raise InputRequestError(exc.message) from None

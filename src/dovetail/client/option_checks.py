@@ -33,12 +33,24 @@ def check_string_mapping(option: str, value: Any) -> None:
 
 
 def check_roots(roots: Any) -> None:
-    """Raise TypeError unless the roots are a list of paths or URIs, or a function that returns one."""
-    if roots is None or callable(roots) or isinstance(roots, str | Path | Root):
+    """Raise TypeError unless the roots are a list of paths or URIs, or a function that returns one. Raise ValueError if
+    the scheme of a URI is not file. spec: roots#root
+    """
+    if roots is None or callable(roots):
         return
+    if isinstance(roots, str | Path | Root):
+        roots = [roots]
     check_type("roots", roots, Sequence, "a list of paths, URIs or Root, or a function that returns one")
     for root in roots:
         check_type("roots", root, (str, Path, Root), "a list of paths, URIs or Root")
+        uri = root.uri if isinstance(root, Root) else root if isinstance(root, str) and "://" in root else None
+        if uri is not None and not is_file_uri(uri):
+            raise ValueError(f"roots= must contain paths or file:// URIs, not {describe_value(uri)}")
+
+
+def is_file_uri(uri: str) -> bool:
+    """Return whether a URI can be a root."""
+    return uri[:7].lower() == "file://"
 
 
 def check_middleware(middleware: Any) -> None:

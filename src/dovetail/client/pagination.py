@@ -53,7 +53,7 @@ class PageCollector:
                 hint="raise ClientLimits(max_items=...)",
             )
         cursor: str | None = page.next_cursor
-        if not cursor:
+        if cursor is None:  # an empty cursor is a cursor. spec: pagination#implementation-guidelines
             return None
         if cursor in self._seen_cursors:
             raise InvalidResult("the server sent the same cursor twice, so the list would never end")

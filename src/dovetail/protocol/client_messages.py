@@ -70,6 +70,8 @@ class RequestEncoder:
         if meta:
             merged_meta = self._meta | dict(meta)
             merged_meta.pop(PROGRESS_TOKEN, None)
+            if self.is_stateless:  # the body must match the version header
+                merged_meta[PROTOCOL_VERSION] = self.revision
             meta_members = encode(merged_meta)[1:-1]
             separator = b"," if meta_members else b""
         try:

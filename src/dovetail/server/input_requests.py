@@ -26,7 +26,7 @@ from dovetail.protocol.request_state import (
 )
 from dovetail.server.thread_pool import current_slot
 from dovetail.wire.codec import convert, to_plain
-from dovetail.wire.content import SamplingContent, TextContent, ToolResultContent, ToolUseContent
+from dovetail.wire.content import SamplingContent, TextContent
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.lifecycle import ClientCapabilities
@@ -37,6 +37,7 @@ from dovetail.wire.sampling import (
     ModelPreferences,
     SamplingMessage,
     ToolChoice,
+    check_tool_results,
 )
 from dovetail.wire.tools import Tool
 
@@ -106,7 +107,7 @@ class Sample:
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        self.messages = _check_tool_results(_to_sampling_messages(messages))
+        self.messages = check_tool_results(_to_sampling_messages(messages))
         self.max_tokens = max_tokens
         self.system_prompt = system_prompt
         self.temperature = temperature
@@ -399,28 +400,6 @@ def _read_accepted(raw: Any) -> ElicitResult:
     if result.action == "cancel":
         raise ElicitationCancelled
     return result
-
-
-def _check_tool_results(messages: list[SamplingMessage]) -> list[SamplingMessage]:
-    """Return the messages. Raise ValueError unless each use of a tool has its result in the next message, and results
-    are not mixed with other content. spec: sampling#tool-result-messages
-    """
-    open_ids: list[str] = []
-    for index, message in enumerate(messages):
-        blocks = message.content if isinstance(message.content, list) else [message.content]
-        result_ids = [block.tool_use_id for block in blocks if isinstance(block, ToolResultContent)]
-        if result_ids and (len(result_ids) != len(blocks) or message.role != "user"):
-            raise ValueError(
-                f"message {index} mixes tool results with other content. Put tool results alone in a user message"
-            )
-        if sorted(result_ids) != sorted(open_ids):
-            raise ValueError(
-                f"message {index} must contain exactly one result for each tool use of the message before it"
-            )
-        open_ids = [block.id for block in blocks if isinstance(block, ToolUseContent)]
-    if open_ids:
-        raise ValueError(f"the tool uses of the last message have no results: {', '.join(map(clip, open_ids))}")
-    return messages
 
 
 def _to_sampling_messages(messages: str | SamplingContent | Sequence[str | SamplingMessage]) -> list[SamplingMessage]:

@@ -5,8 +5,9 @@ The client chooses the model. The preferences of the server are only hints.
 
 from typing import Any, Literal
 
+from dovetail.error_context import clip
 from dovetail.wire.base import Params, Result, WireStruct, field
-from dovetail.wire.content import Role, SamplingContent
+from dovetail.wire.content import Role, SamplingContent, ToolResultContent, ToolUseContent
 from dovetail.wire.tools import Tool
 
 
@@ -61,3 +62,25 @@ class CreateMessageResult(Result):
     content: SamplingContent | list[SamplingContent]  # lists and tool blocks were added in protocol version 2025-11
     model: str
     stop_reason: str | None = None
+
+
+def check_tool_results(messages: list[SamplingMessage]) -> list[SamplingMessage]:
+    """Return the messages. Raise ValueError unless each use of a tool has its result in the next message, and results
+    are not mixed with other content. spec: sampling#tool-result-messages
+    """
+    open_ids: list[str] = []
+    for index, message in enumerate(messages):
+        blocks = message.content if isinstance(message.content, list) else [message.content]
+        result_ids = [block.tool_use_id for block in blocks if isinstance(block, ToolResultContent)]
+        if result_ids and (len(result_ids) != len(blocks) or message.role != "user"):
+            raise ValueError(
+                f"message {index} mixes tool results with other content. Put tool results alone in a user message"
+            )
+        if sorted(result_ids) != sorted(open_ids):
+            raise ValueError(
+                f"message {index} must contain exactly one result for each tool use of the message before it"
+            )
+        open_ids = [block.id for block in blocks if isinstance(block, ToolUseContent)]
+    if open_ids:
+        raise ValueError(f"the tool uses of the last message have no results: {', '.join(map(clip, open_ids))}")
+    return messages

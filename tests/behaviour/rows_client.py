@@ -1,0 +1,62 @@
+"""Requirements on the client."""
+
+from behaviour.manifest import Requirement
+from driver import HANDSHAKE, STATELESS
+
+SOCKET = ("tcp",)
+HTTP = ("http",)
+LATEST = ("2025-11-25",)
+BOTH_ERAS = (*LATEST, STATELESS)
+
+ROWS: tuple[Requirement, ...] = (
+    Requirement(
+        "client.empty-cursor",
+        "pagination#implementation-guidelines",
+        "An empty nextCursor is a cursor. Only a missing one ends a list.",
+        revisions=BOTH_ERAS,
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.version-header",
+        "handshake/transports#protocol-version-header",
+        "Every HTTP request after initialize has the negotiated version in MCP-Protocol-Version.",
+        revisions=HANDSHAKE,
+        transports=HTTP,
+    ),
+    Requirement(
+        "client.undeclared-mode",
+        "handshake/elicitation#error-handling",
+        "The client answers an elicitation in a mode that it did not declare with -32602.",
+        revisions=LATEST,
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.file-roots",
+        "roots#root",
+        "The client sends only roots with a file:// URI.",
+        revisions=BOTH_ERAS,
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.unbalanced-sampling",
+        "handshake/sampling#error-handling",
+        "The client answers a sampling request with -32602 if a tool use has no result or a result is mixed "
+        "with other content.",
+        revisions=LATEST,
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.rejected-sampling",
+        "handshake/sampling#error-handling",
+        "If the user rejects a sampling request, the client answers -1, and its own request continues.",
+        revisions=LATEST,
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.meta-envelope",
+        "basic#_meta",
+        "The caller's _meta is sent, but cannot replace the version, name and capabilities of the client.",
+        revisions=(STATELESS,),
+        transports=HTTP,
+    ),
+)

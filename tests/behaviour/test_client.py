@@ -1,0 +1,229 @@
+"""Test what the client sends, with a scripted server that records every message."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from behaviour.manifest import requirement
+from dovetail import Client
+from dovetail.errors import ElicitationDeclined, InputRequestError
+from dovetail.types import Root
+from driver import STATELESS
+from scripted_server import (
+    CAPABILITIES,
+    LATEST_HANDSHAKE,
+    ScriptedServer,
+    serve_on_socket,
+    serve_over_http,
+    text_result,
+)
+
+META = "io.modelcontextprotocol/"
+
+
+def script(revision: str, reactions: dict[str, Any] | None = None, capabilities: Any = CAPABILITIES) -> ScriptedServer:
+    """Return a server of a revision."""
+    era = "stateless" if revision == STATELESS else "handshake"
+    initialized = {
+        "protocolVersion": revision,
+        "capabilities": capabilities,
+        "serverInfo": {"name": "scripted", "version": "1"},
+    }
+    discovered = {"supportedVersions": [STATELESS], "capabilities": capabilities, "resultType": "complete"}
+    first = {"server/discover": discovered} if era == "stateless" else {"initialize": initialized}
+    return ScriptedServer(era, first | (reactions or {}))
+
+
+@asynccontextmanager
+async def connect_client(server: ScriptedServer, **options: Any) -> AsyncIterator[Client]:
+    async with serve_on_socket(server) as target, Client(target, **options) as client:
+        yield client
+
+
+class AskingServer:
+    """A reaction to tools/call that first sends a request to the client and waits for the response."""
+
+    def __init__(self, method: str, params: dict[str, Any]) -> None:
+        self.request = {"method": method, "params": params}
+        self.reply: dict[str, Any] = {}
+
+    async def ask(self, **options: Any) -> tuple[dict[str, Any], Any]:
+        """Call a tool that asks. Return the client's response, and the text of the tool or the exception."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            def send(message: dict[str, Any]) -> None:
+                writer.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
+
+            call_id = None
+            while line := await reader.readline():
+                message = json.loads(line)
+                match message.get("method"):
+                    case "initialize":
+                        result = {"protocolVersion": LATEST_HANDSHAKE, "capabilities": CAPABILITIES}
+                        info = {"name": "asking", "version": "1"}
+                        send({"id": message["id"], "result": result | {"serverInfo": info}})
+                    case "tools/call":
+                        call_id = message["id"]
+                        send({"id": "question"} | self.request)
+                    case None if message.get("id") == "question":
+                        self.reply = message
+                        send({"id": call_id, "result": text_result("went on")})
+                    case _:
+                        pass
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with listening:
+            port = listening.sockets[0].getsockname()[1]
+            async with Client(f"tcp://127.0.0.1:{port}", protocol_version=LATEST_HANDSHAKE, **options) as client:
+                value = await client.call("ask")
+        return self.reply, value
+
+
+@requirement("client.empty-cursor")
+async def test_an_empty_cursor_leads_to_the_next_page(revision: str, transport: str) -> None:
+    def list_page(message: dict[str, Any]) -> dict[str, Any]:
+        is_first = "cursor" not in message["params"]
+        page = {"resources": [{"uri": "x:1" if is_first else "x:2", "name": "x"}], "resultType": "complete"}
+        return page | ({"nextCursor": ""} if is_first else {})
+
+    server = script(revision, {"resources/list": list_page})
+    async with connect_client(server) as client:
+        assert [resource.uri for resource in await client.list_resources()] == ["x:1", "x:2"]
+    cursors = [one["params"].get("cursor") for one in server.received if one.get("method") == "resources/list"]
+    assert cursors == [None, ""]
+
+
+@requirement("client.version-header")
+async def test_every_request_after_initialize_has_the_version_header(revision: str, transport: str) -> None:
+    server = script(revision)
+    server.session = "s1"
+    async with serve_over_http(server) as url, Client(url, protocol_version=revision) as client:
+        await client.list_tools()
+    posts = [headers for method, headers in server.heads if method == "POST"]
+    methods = [message["method"] for message in server.received]
+    assert methods == ["initialize", "notifications/initialized", "tools/list"]
+    assert [headers.get("mcp-protocol-version") for headers in posts] == [None, revision, revision]
+
+
+@requirement("client.undeclared-mode")
+@pytest.mark.parametrize(
+    ("declared", "params"),
+    [
+        (
+            "elicitation_handler",
+            {"mode": "url", "message": "m", "url": "https://example.com", "elicitationId": "1"},
+        ),
+        (
+            "url_elicitation_handler",
+            {"mode": "form", "message": "m", "requestedSchema": {"type": "object", "properties": {}}},
+        ),
+    ],
+)
+async def test_an_undeclared_elicitation_mode_is_invalid_params(declared: str, params: dict[str, Any]) -> None:
+    options: dict[str, Any] = {declared: lambda request: {}}  # pyright: ignore[reportUnknownLambdaType]
+    reply, value = await AskingServer("elicitation/create", params).ask(**options)
+    assert reply["error"]["code"] == -32602
+    assert value == "went on"
+
+
+@requirement("client.undeclared-mode")
+async def test_elicitation_without_any_handler_is_an_unknown_method() -> None:
+    params = {"message": "m", "requestedSchema": {"type": "object", "properties": {}}}
+    reply, _ = await AskingServer("elicitation/create", params).ask()
+    assert reply["error"]["code"] == -32601
+
+
+@requirement("client.file-roots")
+@pytest.mark.parametrize("root", ["https://example.com/x", "git://example.com/x", Root(uri="https://example.com")])
+def test_a_root_without_a_file_uri_is_refused(root: Any) -> None:
+    with pytest.raises(ValueError, match="file://"):
+        Client("http://127.0.0.1:1/mcp", roots=[root])
+
+
+@requirement("client.file-roots")
+async def test_a_function_cannot_send_a_root_without_a_file_uri() -> None:
+    with pytest.raises(InputRequestError):
+        await AskingServer("roots/list", {}).ask(roots=lambda: ["https://example.com"])
+    reply, value = await AskingServer("roots/list", {}).ask(roots=lambda: ["file:///x"])
+    assert reply["result"]["roots"] == [{"uri": "file:///x"}]
+    assert value == "went on"
+
+
+TOOL_USE = {"type": "tool_use", "id": "1", "name": "t", "input": {}}
+TOOL_RESULT = {"type": "tool_result", "toolUseId": "1", "content": []}
+TEXT = {"type": "text", "text": "x"}
+UNBALANCED = [
+    [{"role": "assistant", "content": [TOOL_USE]}],
+    [{"role": "assistant", "content": [TOOL_USE]}, {"role": "user", "content": [TEXT]}],
+    [{"role": "assistant", "content": [TOOL_USE]}, {"role": "user", "content": [TOOL_RESULT, TEXT]}],
+    [{"role": "user", "content": [TOOL_RESULT]}],
+]
+
+
+@requirement("client.unbalanced-sampling")
+@pytest.mark.parametrize("messages", UNBALANCED)
+async def test_an_unbalanced_sampling_request_never_reaches_the_handler(messages: list[dict[str, Any]]) -> None:
+    requests: list[Any] = []
+
+    def sample(request: Any) -> str:
+        requests.append(request)
+        return "answer"
+
+    params = {"messages": messages, "maxTokens": 5}
+    reply, value = await AskingServer("sampling/createMessage", params).ask(sampling_handler=sample)
+    assert reply["error"]["code"] == -32602
+    assert requests == []
+    assert value == "went on"
+
+
+@requirement("client.unbalanced-sampling")
+async def test_a_balanced_sampling_request_is_answered() -> None:
+    messages = [{"role": "assistant", "content": [TOOL_USE]}, {"role": "user", "content": [TOOL_RESULT]}]
+    params = {"messages": messages, "maxTokens": 5}
+    reply, _ = await AskingServer("sampling/createMessage", params).ask(sampling_handler=lambda _: "answer")
+    assert reply["result"]["content"] == {"type": "text", "text": "answer"}
+
+
+@requirement("client.rejected-sampling")
+async def test_a_rejected_sampling_request_does_not_end_the_call() -> None:
+    def sample(request: Any) -> str:
+        raise ElicitationDeclined
+
+    params = {"messages": [{"role": "user", "content": TEXT}], "maxTokens": 5}
+    reply, value = await AskingServer("sampling/createMessage", params).ask(sampling_handler=sample)
+    assert reply["error"]["code"] == -1
+    assert value == "went on"
+
+
+@requirement("client.meta-envelope")
+async def test_the_callers_meta_cannot_replace_the_envelope(revision: str, transport: str) -> None:
+    server = script(revision)
+    meta: dict[str, Any] = {
+        META + "protocolVersion": "x",
+        META + "clientInfo": {"name": "x", "version": "x"},
+        META + "clientCapabilities": {"roots": {}},
+        "example.com/kept": 1,
+    }
+    async with serve_over_http(server) as url, Client(url) as client:
+        await client.call_tool("echo", meta=meta)
+        await client.call_tool("echo", meta=meta, allow_input_required=True)
+        await client.request("tools/call", {"name": "echo", "_meta": {META + "protocolVersion": "x"}})
+    calls = [
+        (message, headers)
+        for message, (_, headers) in zip(server.received, server.heads, strict=True)
+        if message["method"] == "tools/call"
+    ]
+    assert len(calls) == 3
+    for message, headers in calls:
+        sent = message["params"]["_meta"]
+        assert sent[META + "protocolVersion"] == headers["mcp-protocol-version"] == revision
+        assert sent[META + "clientInfo"]["name"] == "dovetail"
+    for message, _ in calls[:2]:
+        assert message["params"]["_meta"]["example.com/kept"] == 1
+    assert calls[0][0]["params"]["_meta"][META + "clientCapabilities"] == {}
+    assert "sampling" in calls[1][0]["params"]["_meta"][META + "clientCapabilities"]
