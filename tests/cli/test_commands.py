@@ -173,13 +173,16 @@ def test_a_server_that_breaks_the_contract_exits_with_6(run: RunCommand, tmp_pat
     assert run("info", "--protocol-version", "stateless", "--", sys.executable, program).code == 6
 
 
-def test_a_server_that_wants_a_login_exits_with_4_and_says_how(run: RunCommand, environment: dict[str, str]) -> None:
+def test_a_server_that_wants_credentials_exits_with_4_and_says_how(
+    run: RunCommand, environment: dict[str, str]
+) -> None:
     with ServerProcess(
         [sys.executable, str(ROOT / "examples" / "over_http.py"), "--port", "0"], environment
     ) as guarded:
         said = run("list", guarded)
         assert said.code == 4
-        assert "dovetail auth login" in said.err
+        assert "--auth TOKEN" in said.err
+        assert "auth login" not in said.err  # this server has tokens, but no authorization server
         assert run("call", guarded, "whoami", "--auth", "let-me-in").check_success().out.startswith("You are ada")
         assert run("call", guarded, "whoami", "-H", "Authorization: Bearer let-me-in").code == 0
 
