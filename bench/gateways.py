@@ -1,7 +1,8 @@
 """Measure gateways: the CPU time of a call in the gateway compared with that of the client and the server.
 
 Client and server are dovetail's. The figures contain the CPU time of each process without its children, so a server
-that a gateway starts does not count. Peers use the handshake era, which all of them support.
+that a gateway starts does not count. All gateways have the same number of connections. They use the stateless era if
+they support it. dovetail's gateway runs in both eras, so that each peer has a row of dovetail with the same era.
 """
 
 import contextlib
@@ -19,7 +20,11 @@ from request_kinds import HANDSHAKE, STATELESS
 from server_process import HERE, OURS, SERVERS, ServerProcess, ServerSettings
 
 WIDTH = 32  # connections at once, and concurrent calls of the client
-PEER_WIDTH = 8  # peers open sessions so slowly that more connections would time out
+# How a peer differs from dovetail's gateway, as it comes. The table prints these notes.
+PEER_NOTES = {
+    "fastmcp": "opens a new session with the server for every call. uvicorn with asyncio and h11",
+    "mcp-proxy": "supports only the handshake era. One session with the server. uvicorn with asyncio and h11",
+}
 _STDIO_SERVER = [sys.executable, str(SERVERS / "with_dovetail.py"), "stdio"]
 _MCP_PROXY = HERE.parent / ".venv-peers" / ("Scripts" if sys.platform == "win32" else "bin") / "mcp-proxy"
 
@@ -37,14 +42,13 @@ class Gateway:
     def __init__(self, name: str, upstream: str, command: list[str], tool: str, era: str) -> None:
         self.name = name
         self.upstream = upstream  # the transport to the server
+        self.era = era
         self._process = ServerProcess(name, ServerSettings("http"), command)
         self._request_kind = request_kinds.echo(tool)
-        self._era = era
 
     def run(self, seconds: float) -> Sample:
         """Call the gateway from many connections, then from one."""
-        width = WIDTH if self._era == STATELESS else PEER_WIDTH
-        return _run(self._process, self._request_kind, self._era, width, seconds)
+        return _run(self._process, self._request_kind, self.era, WIDTH, seconds)
 
     def stop(self) -> None:
         """Stop the process."""
@@ -68,7 +72,7 @@ def measure(plan: Plan, *, with_peers: bool) -> dict[str, Any]:
             for gateway in gateways:
                 sample = gateway.run(plan.seconds)
                 samples.setdefault(gateway.name, []).append(sample)
-                if gateway.name.endswith(OURS):
+                if gateway.name.endswith(OURS) and gateway.era == STATELESS:
                     name = gateway.name.removesuffix(f":{OURS}")
                     ends_us = direct.cpu_us + clients[gateway.upstream].cpu_us
                     ratios.setdefault(name, []).append(sample.cpu_us / ends_us)
@@ -76,7 +80,11 @@ def measure(plan: Plan, *, with_peers: bool) -> dict[str, Any]:
                         assert sample.p50_us is not None
                         assert direct.p50_us is not None
                         ratios.setdefault(f"{name}-latency", []).append(sample.p50_us / direct.p50_us)
-    return {"figures": {name: _summarize(values) for name, values in samples.items()}, "ratios": ratios}
+    eras = {gateway.name: gateway.era for gateway in gateways}
+    figures = {name: _summarize(values) | {"era": eras.get(name, STATELESS)} for name, values in samples.items()}
+    peers = {name.rpartition(":")[2] for name in figures}
+    notes = {peer: note for peer, note in PEER_NOTES.items() if peer in peers}
+    return {"figures": figures, "ratios": ratios, "connections": WIDTH, "notes": notes}
 
 
 @contextlib.contextmanager
@@ -97,8 +105,9 @@ def _start_all(with_peers: bool) -> Generator[tuple[ServerProcess, list[Gateway]
             start(f"gateway-http-{upstream}:{OURS}", upstream, [*ours, "allow"], "up__echo", STATELESS)
             start(f"gateway-http-{upstream}-policy:{OURS}", upstream, [*ours, "policy"], "up__echo", STATELESS)
             if with_peers:
+                start(f"gateway-http-{upstream}-handshake:{OURS}", upstream, [*ours, "allow"], "up__echo", HANDSHAKE)
                 fastmcp = [sys.executable, str(SERVERS / "gateway_fastmcp.py")]
-                start(f"gateway-http-{upstream}:fastmcp", upstream, fastmcp, "echo", HANDSHAKE)
+                start(f"gateway-http-{upstream}:fastmcp", upstream, fastmcp, "echo", STATELESS)
         if with_peers and Path(_MCP_PROXY).exists():  # mcp-proxy serves stdio servers over HTTP
             mcp_proxy = [str(_MCP_PROXY), "--host=127.0.0.1", "--port=0", "--pass-environment", "--"]
             start("gateway-http-stdio:mcp-proxy", "stdio", mcp_proxy, "echo", HANDSHAKE)
@@ -129,7 +138,7 @@ def _run_client(transport: str, server: ServerProcess, seconds: float) -> Sample
     return Sample(result["cpu"] / result["calls"] * 1e6, None)
 
 
-def _summarize(samples: list[Sample]) -> dict[str, float]:
-    figures = {"cpu_us": median(sample.cpu_us for sample in samples)}
+def _summarize(samples: list[Sample]) -> dict[str, Any]:
+    figures: dict[str, Any] = {"cpu_us": median(sample.cpu_us for sample in samples)}
     latencies = [sample.p50_us for sample in samples if sample.p50_us is not None]
     return figures | ({"p50_us": median(latencies)} if latencies else {})

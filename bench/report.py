@@ -111,13 +111,20 @@ def _startup_tables(figures: dict[str, Any]) -> str:
             stdio, web = (_format_mb(row[key]) if key in row else "" for key in ("idle_stdio", "idle_http"))
             lines.append(f"  {name:16}{stdio:>13}{web:>14}{session:>12}{more:>27}")
     if "gateway" in figures:
-        lines += ["", "gateway", f"  {'':40}{'CPU us/call':>12}{'p50 us':>10}"]
-        for name, row in figures["gateway"]["figures"].items():
-            latency = f"{row['p50_us']:.0f}" if "p50_us" in row else ""
-            lines.append(f"  {name:40}{row['cpu_us']:12.1f}{latency:>10}")
+        lines += _format_gateways(figures["gateway"])
     if "streams" in figures:
         lines += streams.format_table(figures["streams"])
     return "\n".join(lines) + "\n"
+
+
+def _format_gateways(gateway: dict[str, Any]) -> list[str]:
+    """Return the table of the gateways, with the differences between them."""
+    title = f"gateway, CPU with {gateway['connections']} connections, p50 with one"
+    lines = ["", title, f"  {'':40}{'era':12}{'CPU us/call':>12}{'p50 us':>10}"]
+    for name, row in gateway["figures"].items():
+        latency = f"{row['p50_us']:.0f}" if "p50_us" in row else ""
+        lines.append(f"  {name:40}{row['era']:12}{row['cpu_us']:12.1f}{latency:>10}")
+    return lines + [f"  {peer}: {note}" for peer, note in gateway["notes"].items()]
 
 
 def _format_mb(size: float) -> str:

@@ -32,6 +32,7 @@ _DESCRIPTION_NAME: Final = re.compile(
 )
 _MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # names of the protocol that are not secrets
 _MAX_NAME_CHARS: Final = 200
+_MAX_CACHED_BYTES: Final = 4096  # maximum size of a JSON value whose names are cached
 _REQUEST_STATE_KEY: Final = "requestState"
 
 # Objects whose members have names that authors chose. The name says nothing about a member that is an object itself.
@@ -61,10 +62,12 @@ _SECRET_VALUE: Final = re.compile(
 )
 _ASSIGNMENT: Final = re.compile(r"(?P<before>[?&;\s]|^)(?P<name>[\w.-]{1,64})=(?P<value>[^\s&;#\"']+)")
 _QUERY_SECRETS: Final = frozenset({"key", "sig", "signature"})  # names that are secrets only in the query of a URL
-# Part of every text that `_SECRET_VALUE` or `_ASSIGNMENT` can match.
-_VALUE_HINT: Final = re.compile(
-    rb"(?i)bearer|basic|://|=|private key|eyj|gh[pousr]_|_pat_|glpat-|xox|[sr]k[_-]|akia|aiza|npm_|pypi-|requeststate"
-)
+# Every text that `_SECRET_VALUE` or `_ASSIGNMENT` can match contains one of these parts, in any case. Searching for
+# each part is faster than one pattern for all.
+_VALUE_HINTS: Final = (
+    b"=", b"://", b"bearer", b"basic", b"private key", b"eyj", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"_pat_",
+    b"glpat-", b"xox", b"sk_", b"rk_", b"sk-", b"rk-", b"akia", b"aiza", b"npm_", b"pypi-", b"requeststate",
+)  # fmt: skip
 _MEMBER_NAME: Final = re.compile(rb'"([^"\\]*)"\s*:')
 
 
@@ -132,10 +135,19 @@ def may_hold_secrets(encoded_value: bytes) -> bool:
     # The value may contain JSON text, or escapes that hide a secret word.
     if b"\\" in encoded_value or not encoded_value.isascii():
         return True
+    lowered = encoded_value.lower()
+    if any(hint in lowered for hint in _VALUE_HINTS):
+        return True
+    names = tuple(_MEMBER_NAME.findall(encoded_value))
+    # The cache must not keep the names of large messages.
+    check_names = _may_name_secrets if len(encoded_value) <= _MAX_CACHED_BYTES else _may_name_secrets.__wrapped__
+    return check_names(names)
+
+
+@functools.lru_cache(512)
+def _may_name_secrets(names: tuple[bytes, ...]) -> bool:
     # A member called "value" can be a secret that has its name in another member.
-    return _VALUE_HINT.search(encoded_value) is not None or any(
-        name == b"value" or is_secret_name(name.decode()) for name in _MEMBER_NAME.findall(encoded_value)
-    )
+    return any(name == b"value" or is_secret_name(name.decode()) for name in names)
 
 
 class _Masker:
