@@ -163,7 +163,10 @@ async def test_files_are_followed(file: File) -> None:
         assert text(await host.call("b.token")) == "none"
 
 
-async def test_the_question_about_a_start_says_all_that_is_started(file: File, tmp_path: Path) -> None:
+async def test_the_question_about_a_start_says_all_that_is_started(
+    file: File, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USERS_KEY", "value-of-the-user")
     process = file.entry(
         env={"LD_PRELOAD": "/evil.so", "K": "${USERS_KEY}"},
         env_vars=["HANDED_ON"],
@@ -182,13 +185,28 @@ async def test_the_question_about_a_start_says_all_that_is_started(file: File, t
         await host.list_tools()
         before = host.servers[1].identity
     told = asked["a"].text
-    for word in (str(file.child), "LD_PRELOAD", "HANDED_ON", "some.env", "/elsewhere", "USERS_KEY", str(file.path)):
+    for word in (str(file.child), "HANDED_ON", "some.env", "/elsewhere", "USERS_KEY", str(file.path)):
         assert word in told
-    assert "evil.so" not in told  # a value may be a secret
+    assert asked["a"].details["variables"] == {
+        "HANDED_ON": "${HANDED_ON}",
+        "K": "${USERS_KEY}",  # the name, not what it refers to
+        "LD_PRELOAD": "/evil.so",
+    }
+    assert "/evil.so" in told
+    assert "value-of-the-user" not in told
     assert "X-Own" in asked["b"].text
     assert "USERS_KEY" in asked["b"].text
     file.write({"b": far | {"headers": {"X-Own": "${ANOTHER_KEY}"}}})
     assert Host.from_config(file.path, level="project").servers[0].identity != before
+
+
+def test_an_argument_cannot_pass_for_a_file_of_variables(file: File) -> None:
+    args = file.entry()["args"]
+    identities = set[str]()
+    for changes in ({"envFile": ".env"}, {"args": [*args, "envFile=.env"]}, {"env": {"envFile": ".env"}}, {}):
+        file.write({"a": file.entry(**changes)})
+        identities.add(Host.from_config(file.path, level="project").servers[0].identity)
+    assert len(identities) == 4
 
 
 async def test_a_name_that_cannot_be_taken_costs_its_entry_alone(file: File) -> None:

@@ -44,7 +44,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
             raise ValueError(f'start must be "lazy" or "eager", not {self.start!r}')
 
 
-_PROCESS_KEYS: Final = ("command", "args", "env", "cwd")
+_PROCESS_KEYS: Final = ("command", "args", "env", "envFile", "cwd")
 
 
 def identify_server(target: Target) -> str:

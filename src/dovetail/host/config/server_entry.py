@@ -93,9 +93,13 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         return {"url": self.url} if self.url is not None else self._process_target()
 
     def _process_target(self) -> dict[str, Any]:
-        passthrough = {name: f"${{{name}}}" for name in self.env_passthrough}
-        process_target = {"command": self.command, "args": self.args, "env": passthrough | self.env, "cwd": self.cwd}
-        return process_target | ({"args": [*self.args, f"envFile={self.env_file}"]} if self.env_file else {})
+        return {
+            "command": self.command,
+            "args": self.args,
+            "env": _list_variables(self),
+            "envFile": self.env_file,
+            "cwd": self.cwd,
+        }
 
     @property
     def references(self) -> list[Reference]:
@@ -168,18 +172,27 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         return f"<ServerConfig {self.name!r} of {self.source} {str(self.path)!r}: {location}, {names}>"
 
 
+def _list_variables(config: ServerConfig) -> dict[str, str]:
+    """Return the environment variables as in the file. A variable that is passed on refers to itself."""
+    return {name: f"${{{name}}}" for name in config.env_passthrough} | config.env
+
+
 def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSettings:
     """Return the settings of a server. `defaults` applies to settings that are not in its file."""
     return replace(defaults, **{name: getattr(config.settings, name) for name in config.settings_keys})
 
 
 def describe_config(config: ServerConfig) -> dict[str, Any]:
-    """Return what the user sees before a server may start. It shows references, not secret values."""
+    """Return what the user sees before a server may start: each setting as written in the file.
+
+    The values of variables are included, because a variable such as NODE_OPTIONS can run other code. The value behind a
+    reference is not included.
+    """
     references = [str(reference) for reference in config.references if reference.kind != "place"]
     details: dict[str, Any] = {
         "command" if config.url is None else "address": config.display_target,
         "folder": config.cwd,
-        "variables": sorted({*config.env, *config.env_passthrough}),
+        "variables": dict(sorted(_list_variables(config).items())),
         "file of variables": config.env_file,
         "headers": sorted(config.headers),
         "given": references + config.env_passthrough,
