@@ -21,7 +21,7 @@ SLICE_BYTES = 64 * 1024
 _DISK_RETRY_S = 1.0  # after a failed write, no spool tries the disk for this time
 # If the memory holds this multiple of the budget, bytes go to disk at once instead of waiting for the thread. Otherwise
 # many large results in the same moment could fill the memory.
-_MAX_WAITING_FOR_DISK = 8
+_MAX_WAITING_FOR_DISK = 4
 # If the disk takes no bytes, the memory may hold this multiple of the budget before slow clients are disconnected.
 _MAX_OVERCOMMIT = 16
 
