@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import copy
 import json
-import logging
 import os
 import stat
 import tempfile
@@ -20,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dovetail.errors import DamagedFile, UnsupportedFileVersion
+from dovetail.log import log
 from dovetail.wire.codec import encode
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
-
-log = logging.getLogger("dovetail")
 
 _LOCK_TIMEOUT_S: Final = 30.0  # usually milliseconds are enough, but eight processes on a busy machine needed 4 s
 _LOCK_POLL_INTERVAL_S: Final = 0.005

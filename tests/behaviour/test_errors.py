@@ -77,7 +77,7 @@ async def test_an_unforeseen_failure_is_masked_and_logged_once(
         assert "hunter2" not in told
         assert "Traceback" not in told
         (reference,) = REFERENCE.findall(told)
-        logged = record.getMessage()
+        logged = f"{record.getMessage()}\n{record.exc_text}"
         assert reference in logged
         assert "Traceback" in logged
         assert "test_errors.py" in logged

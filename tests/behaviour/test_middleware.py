@@ -77,7 +77,7 @@ async def test_middleware_that_returns_nothing_is_named_in_the_log(
         error = await expect_error(call(peer, "tool"))
     assert error.code == -32603
     assert "forgetful" not in error.message
-    (record,) = [one for one in caplog.records if "forgetful" in one.getMessage()]
+    (record,) = [record for record in caplog.records if record.exc_info and "forgetful" in str(record.exc_info[1])]
     assert record.levelno == logging.ERROR
 
 

@@ -37,6 +37,10 @@ def guarded(*middleware: Any, **options: Any) -> Server:
     async def secret() -> str:
         return "secret"
 
+    @app.tool
+    async def other() -> str:
+        return "other"
+
     return app
 
 

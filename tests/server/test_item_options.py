@@ -289,7 +289,8 @@ async def test_a_revealed_error_is_shown_and_the_rest_is_masked_and_logged_once(
     assert "secret" not in told[3]
     (record,) = caplog.records
     assert told[3].rpartition(" ")[2] in record.getMessage()
-    assert "ValueError: secret" in record.getMessage()
+    assert record.exc_info
+    assert repr(record.exc_info[1]) == "ValueError('secret')"
     with pytest.raises(TypeError, match="expose_errors"):
         app.add_tool(fail, name="other", expose_errors=[LookupError("no class")])  # pyright: ignore[reportArgumentType]
 

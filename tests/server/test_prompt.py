@@ -119,7 +119,7 @@ async def test_an_error_of_the_author_is_shown_and_all_others_are_masked(caplog:
     with pytest.raises(Exception, match="no such season") as caught:
         await get(told)
     assert getattr(caught.value, "code", None) == -32602
-    with pytest.raises(Exception, match="prompts/get") as caught:
+    with pytest.raises(Exception, match="run") as caught:
         await get(masked)
     assert getattr(caught.value, "code", None) == -32603
     assert "secret" not in str(caught.value)

@@ -472,12 +472,12 @@ async def test_faults_elsewhere_are_errors_without_details(fault: Callable[[], B
         raise fault()
 
     completing = {"ref": {"type": "ref/prompt", "name": "other"}, "argument": {"name": "x", "value": ""}}
-    for method, params in (
-        ("resources/read", {"uri": "a:b"}),
-        ("prompts/get", {"name": "run"}),
-        ("completion/complete", completing),
+    for method, params, operation in (
+        ("resources/read", {"uri": "a:b"}, "a:b"),
+        ("prompts/get", {"name": "run"}, "run"),
+        ("completion/complete", completing, "completion/complete"),
     ):
-        with pytest.raises(InternalError, match=values(method, "faulty")) as caught:
+        with pytest.raises(InternalError, match=values(operation, "faulty")) as caught:
             await Client(app).request(method, params)
         assert "secret" not in caught.value.message
 

@@ -1,7 +1,6 @@
 """ASGIGuard: runs the flows of a guard for one endpoint, and serves the metadata of the protected resource."""
 
 import copy
-import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -9,6 +8,7 @@ from typing import Final
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.safe_fetch import ServerFetcher
 from dovetail.errors import AuthError
+from dovetail.log import log
 from dovetail.oauth.guard.claims import AuthenticationFailed
 from dovetail.oauth.guard.guard import (
     CredentialChecker,
@@ -26,8 +26,6 @@ from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from dovetail.transports.http_server.http_request import EndpointRequest, Scope
 from dovetail.wire.codec import encode
-
-log = logging.getLogger("dovetail")
 
 _WELL_KNOWN_PATH: Final = "/.well-known/"
 _WARNING_INTERVAL_S: Final = 60.0  # minimum time between two warnings

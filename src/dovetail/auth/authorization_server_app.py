@@ -7,7 +7,6 @@ alone.
 
 import asyncio
 import inspect
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.safe_fetch import ServerFetcher
 from dovetail.auth.sqlite_store import SQLiteStore
 from dovetail.error_context import clip
+from dovetail.log import log
 from dovetail.oauth.authorization_server.authorization_endpoint import METADATA_PATH, AuthorizationEndpoints
 from dovetail.oauth.authorization_server.clients import RegisteredClient, get_client_record
 from dovetail.oauth.authorization_server.identity_provider import (
@@ -37,8 +37,6 @@ from dovetail.protocol.http_checks import LOOPBACK, HostFilter, Refusal, collect
 from dovetail.protocol.http_types import ASGIApp, ASGIMessage, HTTPRequest, HTTPResponse
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.sealer import Sealer
-
-log = logging.getLogger("dovetail")
 
 Users = Mapping[str, str] | Callable[[str, str], str | Awaitable[str | None] | None]
 

@@ -5,7 +5,6 @@ All waiting requests share one login. Only one renewal runs at a time, even acro
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -17,6 +16,7 @@ from dovetail.auth.safe_fetch import SafeFetcher
 from dovetail.auth.token_stores import FileTokenStore, create_token_store
 from dovetail.error_context import clip
 from dovetail.errors import LoginFailed
+from dovetail.log import log
 from dovetail.oauth import proofs, token_request
 from dovetail.oauth.challenge import Challenge, parse_challenge
 from dovetail.oauth.flow import Flow
@@ -41,8 +41,6 @@ from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.wire.base import replace
-
-log = logging.getLogger("dovetail")
 
 _MAX_TRIES = 3  # how often a request is sent again with new credentials
 # Limit the number of logins for additional scopes, because a server could ask for more scopes forever.

@@ -3,7 +3,6 @@ machine.
 """
 
 import asyncio
-import logging
 import webbrowser
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -13,11 +12,10 @@ from dovetail.auth.loopback_listener import LoopbackListener, open_listener
 from dovetail.callbacks import run_callback
 from dovetail.error_context import add_context, clip
 from dovetail.errors import LoginFailed
+from dovetail.log import log
 from dovetail.oauth.flow import OpenBrowser, ReserveRedirectURI, ShowCode
 from dovetail.oauth.login.login_settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
 from dovetail.protocol.http_checks import is_safe_url
-
-log = logging.getLogger("dovetail")
 
 LoginSettings = OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity
 

@@ -267,7 +267,7 @@ class LogPrinter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one message."""
-        output.print_note(record.getMessage())
+        output.print_note("\n".join(filter(None, (record.getMessage(), record.exc_text))))
 
     def __enter__(self) -> None:
         self._logger.addHandler(self)

@@ -25,6 +25,7 @@ from dovetail.errors import (
     UnsupportedFileVersion,
     VersionNegotiationError,
 )
+from dovetail.protocol.client_messages import get_required_capabilities
 
 EXIT_OK: Final = 0
 EXIT_INTERNAL_ERROR: Final = 1
@@ -139,7 +140,7 @@ def translate_error(exc: MCPError) -> None:
                 "callers of a server that runs as a process have no scopes. Run `dovetail run FILE --http`, and call "
                 "its URL with --auth TOKEN"
             )
-        case RemoteError() if _needs_client_capability(exc.data) and "elicitation" in exc.data["requiredCapabilities"]:
+        case RemoteError() if "elicitation" in get_required_capabilities(exc.data):
             # Every command declares elicitation, so either the version has none, or something removed it.
             exc.hint = hint if "_handler=" not in hint else BRIDGE_HINT
         case RequestTimeout() if "imeout" in hint:

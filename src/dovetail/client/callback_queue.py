@@ -6,13 +6,12 @@ A plain function is called immediately. The queue awaits the coroutines of async
 
 import asyncio
 import inspect
-import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
-log = logging.getLogger("dovetail")
+from dovetail.log import log
 
 # A mark for the running handler. Tasks that the handler starts have the same mark.
 _current_callback: ContextVar[object] = ContextVar("dovetail_within", default=None)

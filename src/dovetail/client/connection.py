@@ -6,7 +6,6 @@ exception that contains the server and the step.
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
@@ -27,6 +26,7 @@ from dovetail.errors import (
     ServerBusy,
     TransportError,
 )
+from dovetail.log import log
 from dovetail.protocol.client_messages import RequestEncoder, create_error, parse_progress
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers
 from dovetail.protocol.recording_format import Receiver, Recorder
@@ -37,8 +37,6 @@ from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
 from dovetail.wire.progress import CancelledParams
 from dovetail.wire.raw_message import RawMessage, decode_body
-
-log = logging.getLogger("dovetail")
 
 NotificationHandler = Callable[[str, Any], None]
 

@@ -7,7 +7,6 @@ the client also tries `initialize`, so that a slow start does not decide the ver
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from dovetail.errors import (
     RemoteError,
     RequestTimeout,
 )
+from dovetail.log import log
 from dovetail.protocol.client_messages import RequestEncoder, encode_initialize
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest
 from dovetail.protocol.limits import Timeouts
@@ -45,8 +45,6 @@ from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import SERVER_INFO
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.revisions import is_stateless
-
-log = logging.getLogger("dovetail")
 
 # Servers with the older HTTP+SSE transport answer a POST with one of these status codes.
 # spec: streamable-http#backward-compatibility

@@ -6,7 +6,6 @@ are rejected.
 """
 
 import asyncio
-import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -31,6 +30,7 @@ from dovetail.errors import (
     ResourceNotFound,
     ToolError,
 )
+from dovetail.log import log
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Caller, ForwardedResult, IncomingExchange
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
@@ -206,8 +206,6 @@ class ParkedCalls:
             self._cancel(call)
         self._tickets.clear()
 
-
-log = logging.getLogger("dovetail")
 
 _NOTICE_METHODS: Final = {
     "tools": TOOLS_LIST_CHANGED,

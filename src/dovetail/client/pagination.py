@@ -1,12 +1,12 @@
 """Complete lists, fetched page by page, with limits and a check for repeated cursors."""
 
-import logging
 from typing import Any, Final
 
 import msgspec
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import InvalidResult
+from dovetail.log import log
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.base import Struct
 from dovetail.wire.methods import METHODS, Method
@@ -14,8 +14,6 @@ from dovetail.wire.prompts import Prompt
 from dovetail.wire.raw_message import to_plain
 from dovetail.wire.resources import Resource, ResourceTemplate
 from dovetail.wire.tools import Tool
-
-log = logging.getLogger("dovetail")
 
 
 class ListMethod(Struct, frozen=True):

@@ -6,7 +6,6 @@ the connection.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -37,6 +36,7 @@ from dovetail.errors import (
     RemoteError,
     RequestTimeout,
 )
+from dovetail.log import log
 from dovetail.protocol.client_transport import Headers, describe_request
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -45,8 +45,6 @@ from dovetail.wire.base import Struct, replace
 from dovetail.wire.methods import METHODS, Method
 from dovetail.wire.raw_message import decode_body, to_plain
 from dovetail.wire.tools import CallToolResult
-
-log = logging.getLogger("dovetail")
 
 CALL_TOOL = METHODS["tools/call"]
 

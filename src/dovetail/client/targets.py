@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import logging
 import os
 import re
 import shlex
@@ -23,13 +22,12 @@ from dovetail.client.option_checks import (
 )
 from dovetail.error_context import add_context, clip
 from dovetail.errors import ScriptNotFound
+from dovetail.log import log
 from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
 from dovetail.protocol.client_transport import ClientTransport, InProcessServer
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.wire.base import JSONValue
-
-log = logging.getLogger("dovetail")
 
 _GENERIC_SCRIPT_NAMES = ("index", "main", "__main__", "cli")
 _BUILD_FOLDERS = ("dist", "build", "src", "lib", "bin", "out")

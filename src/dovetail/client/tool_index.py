@@ -4,7 +4,6 @@ whether a call may be repeated.
 Schemas are compiled on first use. A definition that is unsafe to use causes a warning, but does not fail the call.
 """
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,13 +11,12 @@ from dovetail.client.option_checks import suggest_match
 from dovetail.client.validator import SchemaValidator, UnusableSchema, compile_schema
 from dovetail.error_context import clip
 from dovetail.errors import InvalidResult
+from dovetail.log import log
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.headers import HeaderPath, build_param_headers, compile_header_paths
 from dovetail.wire.base import UNSET
 from dovetail.wire.raw_message import copy_value
 from dovetail.wire.tools import CallToolResult, Tool
-
-log = logging.getLogger("dovetail")
 
 
 class ToolEntry:

@@ -6,7 +6,6 @@ file is rotated, and the oldest file is deleted.
 
 import contextlib
 import json
-import logging
 import os
 import threading
 import time
@@ -21,6 +20,7 @@ from dovetail.host.authorization import DecisionDetails
 from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup
 from dovetail.host.events import EventEmitter, EventKind, HostEvent
 from dovetail.host.policy.policy import PolicyRequest
+from dovetail.log import log
 from dovetail.protocol.limits import MiB
 from dovetail.protocol.recording_format import (
     FORMAT_VERSION,
@@ -34,8 +34,6 @@ from dovetail.protocol.redaction import may_hold_secrets
 from dovetail.storage import append, lock_path, make_private_dir, open_for_append, read_first_line, replace_file
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode, to_plain
-
-log = logging.getLogger("dovetail")
 
 # Count time from this date, so that the entries of all processes are in one order.
 _EPOCH: Final = "1970-01-01T00:00:00Z"

@@ -1,14 +1,12 @@
 """Events of a host. Listeners choose events by kind, or by a glob of kinds."""
 
-import logging
 from collections.abc import Callable
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from dovetail.log import log
 from dovetail.wire.base import Struct
-
-log = logging.getLogger("dovetail")
 
 EventKind: TypeAlias = Literal[
     "server.added",

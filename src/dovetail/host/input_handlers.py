@@ -20,6 +20,7 @@ from dovetail.errors import (
 from dovetail.host.authorization import ConsentDeferred, RequestAuthorizer, build_consent_request
 from dovetail.host.consent.consent import AllowWithChanges, AnswerLater, Deny
 from dovetail.host.policy.policy import PolicyRequest
+from dovetail.protocol.client_messages import get_required_capabilities
 from dovetail.protocol.language_model import Model, ModelReply
 from dovetail.wire.base import replace
 from dovetail.wire.codec import convert, to_plain
@@ -237,12 +238,7 @@ _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[..
 
 def add_handler_hints(exc: MCPError) -> None:
     """Add a hint to an error if the host lacks the option for a capability that the server requires."""
-    data = getattr(exc, "data", None)
-    required_capabilities: Any = data.get("requiredCapabilities") if isinstance(data, dict) else None
-    hints = (
-        [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
-        if isinstance(required_capabilities, dict)
-        else []
-    )
+    required_capabilities = get_required_capabilities(getattr(exc, "data", None))
+    hints = [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
     if hints:
         exc.hint = f"pass {' and '.join(hints)}, which the server requires"

@@ -6,7 +6,6 @@ stopped.
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -20,10 +19,9 @@ from dovetail.host.config.secret_lookup import SecretNotFound, mask_error
 from dovetail.host.events import HostEvent
 from dovetail.host.list_cache import ListCache, fetch_definitions, has_change_notices
 from dovetail.host.server_settings import ServerSettings, ServerState
+from dovetail.log import log
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
 from dovetail.wire.revisions import is_stateless
-
-log = logging.getLogger("dovetail")
 
 T = TypeVar("T")
 

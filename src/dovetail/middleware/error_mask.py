@@ -1,6 +1,5 @@
 """MaskErrors: hide the text of errors from callers, including errors that authors raise on purpose."""
 
-import logging
 import secrets
 
 from dovetail.error_context import clip
@@ -12,12 +11,11 @@ from dovetail.errors import (
     MethodNotFound,
     ProtocolError,
 )
+from dovetail.log import log
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name, has_failed
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
-
-log = logging.getLogger("dovetail")
 
 # These errors are not masked, because models need them to correct their calls.
 _ARGUMENT_ERROR_PREFIX = "Invalid arguments"

@@ -3,13 +3,17 @@
 import asyncio
 import logging
 import time
-from typing import Any
+from typing import Any, Final
 
+from dovetail.error_context import clip
 from dovetail.errors import MCPError
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_caller_key, get_target_name, has_failed
 from dovetail.protocol.redaction import mask_secrets
+from dovetail.protocol.safe_text import escape_json
 from dovetail.wire.codec import encode
+
+_MAX_ARGUMENTS_CHARS: Final = 4000  # longer arguments are shortened to a text
 
 
 class LogRequests:
@@ -57,19 +61,25 @@ class LogRequests:
 
     def _write(self, exchange: Exchange, outcome: str, ms: float) -> None:
         fields: dict[str, Any] = {
-            "method": exchange.method,
+            "method": clip(exchange.method),
             "about": get_target_name(exchange),
-            "caller": get_caller_key(exchange),
+            "caller": clip(get_caller_key(exchange), 200),
             "outcome": outcome,
             "ms": round(ms, 1),
         }
         if self._include_arguments:
-            fields["arguments"] = mask_secrets(exchange.params.get("arguments") or {})
+            fields["arguments"] = _shorten(mask_secrets(exchange.params.get("arguments") or {}))
         if self._writes_json:
-            text = encode(fields).decode()
+            text = escape_json(encode(fields).decode())
         else:
-            parts = (exchange.method, fields["about"], outcome, f"{ms:.1f} ms", fields["caller"])
+            parts = (clip(exchange.method), fields["about"], outcome, f"{ms:.1f} ms", fields["caller"])
             text = " ".join(part for part in parts if part)
             if self._include_arguments:
-                text += " " + encode(fields["arguments"]).decode()
+                text += " " + escape_json(encode(fields["arguments"]).decode())
         self._logger.log(self._level, "%s", text, extra={"request": fields})
+
+
+def _shorten(arguments: Any) -> Any:
+    """Return the arguments. Long arguments are replaced by the first characters of their JSON text."""
+    text = encode(arguments).decode()
+    return arguments if len(text) <= _MAX_ARGUMENTS_CHARS else clip(text, _MAX_ARGUMENTS_CHARS)

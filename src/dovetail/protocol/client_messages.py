@@ -189,13 +189,19 @@ def find_elicitation_obstacle(revision: str | None) -> str | None:
     return f"protocol version {revision} has no elicitation. The connection needs {first_version} or newer"
 
 
-def _missing_capability_hint(revision: str | None, data: Any) -> str:
+def get_required_capabilities(data: Any) -> Mapping[str, Any]:
+    """Return the capabilities that an error names as missing."""
     required = data.get("requiredCapabilities") if isinstance(data, dict) else None
-    if "elicitation" in (required or ()) and (obstacle := find_elicitation_obstacle(revision)) is not None:
+    return required if isinstance(required, dict) else {}
+
+
+def _missing_capability_hint(revision: str | None, data: Any) -> str:
+    required = get_required_capabilities(data)
+    if "elicitation" in required and (obstacle := find_elicitation_obstacle(revision)) is not None:
         return obstacle
     names = [
         _HANDLER_OPTIONS[f"{name}.url" if name == "elicitation" and "url" in (modes or ()) else name]
-        for name, modes in (required.items() if isinstance(required, dict) else ())
+        for name, modes in required.items()
         if name in _HANDLER_OPTIONS
     ]
     return f"pass {' and '.join(names) or ', '.join(_HANDLER_OPTIONS.values())} to the client"

@@ -2,6 +2,7 @@
 marks.
 """
 
+import json
 import re
 from typing import Final
 
@@ -22,6 +23,11 @@ def escape_line(text: str, limit: int | None = None) -> str:
     """Escape unsafe characters and line breaks, and shorten the text to `limit` characters."""
     shortened = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
     return escape_text(shortened).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def escape_json(text: str) -> str:
+    """Escape unsafe characters of a JSON text. The text stays valid JSON with the same value."""
+    return UNSAFE_CHARS.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def _escape_char(char: str) -> str:

@@ -5,7 +5,6 @@ The recorder masks secrets before it writes a message. This module is imported o
 
 import datetime
 import itertools
-import logging
 import os
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from dovetail.log import log
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.recording_format import (
     EXCHANGE_HEADER,
@@ -26,8 +26,6 @@ from dovetail.protocol.recording_format import (
 from dovetail.protocol.redaction import strip_url
 from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.storage import append, open_for_append, read_first_line
-
-log = logging.getLogger("dovetail")
 
 _last_writers: dict[str, object] = {}  # by file, the writer that wrote the last frame
 _lock: Final = threading.Lock()

@@ -4,17 +4,15 @@ For a caller who may not see an item, the item does not exist. If a caller sees 
 with an error that lists the scopes.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, cast
 
 from dovetail.errors import InsufficientScope
+from dovetail.log import log
 from dovetail.protocol.principal import SCOPE_PATTERN, Principal
 from dovetail.protocol.uri_key import rule_keys, uri_readings
 from dovetail.server.uri_template import URITemplate, may_match_start, may_match_template
 from dovetail.wire.base import Struct
-
-log = logging.getLogger("dovetail")
 
 Predicate = Callable[[Principal | None], bool]
 

@@ -6,11 +6,11 @@ not yet received a change, a second change of the same kind is not queued again.
 
 import asyncio
 import contextvars
-import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
+from dovetail.log import log
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import ChangeListener, IncomingExchange
 from dovetail.protocol.uri_key import uri_key
@@ -21,8 +21,6 @@ from dovetail.wire.subscriptions import SubscriptionFilter
 
 if TYPE_CHECKING:
     from dovetail.protocol.mountable import ChangeCallback
-
-log = logging.getLogger("dovetail")
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 

@@ -26,7 +26,14 @@ from dovetail.errors import (
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import ChangeListener, IncomingExchange, convert_params
 from dovetail.protocol.limits import CallerBusy, ServerLimits
-from dovetail.protocol.middleware import Handler, Middleware, compose_middleware, reads_results, validate_middleware
+from dovetail.protocol.middleware import (
+    Handler,
+    Middleware,
+    compose_middleware,
+    get_target_name,
+    reads_results,
+    validate_middleware,
+)
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS
 from dovetail.protocol.principal import Principal, get_remaining_seconds
 from dovetail.protocol.request_state import RequestStateSealer
@@ -58,6 +65,8 @@ RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"  # name of the recording file f
 
 _SWEEP_INTERVAL_S: Final = 0.5  # how often to check for calls that take too long
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # larger messages count toward `max_inflight_bytes`
+# Names the failed item in errors and in the log.
+_ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt"}
 _ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
     "tools/call": ("tool", "name"),
     "resources/read": ("resource", "uri"),
@@ -398,7 +407,7 @@ class Dispatcher:
                 raise error from None
             if isinstance(error, (ToolError, RemoteError)):
                 raise InvalidParams(str(error)) from None
-            raise self._mask_exception(exchange, exc, exchange.method) from None
+            raise self._mask_exception(exchange, exc) from None
         finally:
             running_exchanges.discard(exchange)
             # Tasks that outlive the call cannot send messages. spec: progress#implementation-notes
@@ -417,7 +426,7 @@ class Dispatcher:
         except ProtocolError:
             raise
         except BaseException as exc:
-            raise self._mask_exception(exchange, exc, exchange.method) from None
+            raise self._mask_exception(exchange, exc) from None
         finally:
             if exchange.origin is not None:
                 _release_share(state.subscriptions_by_origin, exchange.origin)
@@ -553,7 +562,8 @@ class Dispatcher:
         else:
             state.is_sweeping = False
 
-    def _mask_exception(self, exchange: IncomingExchange, exc: BaseException, operation: str) -> ProtocolError:
+    def _mask_exception(self, exchange: IncomingExchange, exc: BaseException) -> ProtocolError:
+        operation = f"{_ITEM_NOUNS.get(exchange.method, exchange.method)} {get_target_name(exchange)}".rstrip()
         return mask_exception(exchange, exc, operation, server=self.name, debug=self._debug)
 
 

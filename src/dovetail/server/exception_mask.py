@@ -1,20 +1,14 @@
 """Convert unexpected exceptions to errors without details, and write the details to the log."""
 
 import asyncio
-import logging
 import os
-import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import ConnectionLost, InternalError, ProtocolError, ServerBusy
+from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange
-
-log = logging.getLogger("dovetail")
-
-_MAX_TRACEBACK_CHARS: Final = 8192  # maximum length of a traceback in the log
-_MAX_PART_CHARS: Final = 512
 
 _ERROR_BY_END_REASON: Final[dict[str, Callable[[IncomingExchange], ProtocolError]]] = {
     "timeout": lambda exchange: InternalError(
@@ -45,10 +39,10 @@ def mask_exception(
     if isinstance(exc, ConnectionLost):
         return InternalError("The client disconnected before it answered")
     reference = os.urandom(4).hex()
-    log.error("%s failed [%s]\n%s", clip(operation), reference, format_traceback(exc))
+    log.error("%s failed [%s]", operation, reference, exc_info=exc)
     if debug:
-        return InternalError(f"{operation} failed: {type(exc).__name__}: {clip(str(exc), 1024)} [{reference}]")
-    return InternalError(f"{operation} failed. The log of {server} has the details under {reference}")
+        return InternalError(f"{clip(operation)} failed: {type(exc).__name__}: {clip(str(exc), 1024)} [{reference}]")
+    return InternalError(f"{clip(operation)} failed. The log of {server} has the details under {reference}")
 
 
 def unwrap_group(exc: BaseException) -> BaseException:
@@ -63,17 +57,3 @@ def _get_current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
-
-
-def format_traceback(exc: BaseException) -> str:
-    """Format a traceback for the log. It is shortened and indented, so that text from a caller cannot look like another
-    log record.
-    """
-    # A part is a frame or an exception message, which may contain text from the caller.
-    parts = [
-        part if len(part) <= _MAX_PART_CHARS else part[:_MAX_PART_CHARS] + "…\n"
-        for part in traceback.format_exception(exc, limit=30)
-    ]
-    return "\n".join(
-        f"  {clip(line, _MAX_PART_CHARS + 1)}" for line in "".join(parts)[-_MAX_TRACEBACK_CHARS:].splitlines()
-    )

@@ -131,7 +131,10 @@ class ItemHandlers:
         else:
             if value is None and resource.signature.returns in (str, bytes):  # the author probably forgot a `return`
                 raise ValueError(f"{resource.signature.where}: the function must return a value, but it returned None")
-            contents = to_resource_contents(value, uri, resource.declaration.mime_type)
+            try:
+                contents = to_resource_contents(value, uri, resource.declaration.mime_type)
+            except (TypeError, ValueError) as exc:
+                raise TypeError(f"{resource.signature.where}: {exc}") from exc
             result = ReadResourceResult(contents=contents)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             cache_hint = resource.cache_hint or self._visibility.get_cache_hint("resources/read")

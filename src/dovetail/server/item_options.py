@@ -1,16 +1,14 @@
 """The options with which tools, resources and prompts are registered."""
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, cast
 
+from dovetail.log import log
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.tools import ToolAnnotations
-
-log = logging.getLogger("dovetail")
 
 _MAX_TOOL_NAME_CHARS: Final = 128  # maximum in the specification
 TAGS_META_KEY: Final = "dovetail/tags"

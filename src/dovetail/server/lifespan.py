@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import logging
 import os
 import sys
 import traceback
@@ -18,13 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.errors import InternalError, ServerBusy
-from dovetail.server.exception_mask import format_traceback
+from dovetail.log import log
 
 if TYPE_CHECKING:
     from dovetail.protocol.exchange import IncomingExchange
     from dovetail.server.change_notices import ChangeStream
-
-log = logging.getLogger("dovetail")
 
 Lifespan = Callable[..., AbstractAsyncContextManager[object]]
 
@@ -108,7 +105,7 @@ class LifespanRun:
         except BaseException as exc:
             exc = _explain_yield_error(exc, lifespan)
             if self.is_open:
-                log.error("the lifespan of %s failed during shutdown\n%s", self._name, format_traceback(exc))
+                log.error("the lifespan of %s failed during shutdown", self._name, exc_info=exc)
             else:
                 self.failure = exc
                 setattr(exc, _START_FAILURE_ATTRIBUTE, _StartFailure(exc))
@@ -156,7 +153,7 @@ def log_start_failure(name: str, exc: BaseException) -> InternalError:
     """Log why a lifespan could not start, once per exception. Return an error without details for callers."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     if failure is None or not failure.is_logged:
-        log.error("the lifespan of %s failed during startup\n%s", name, format_traceback(_trim_traceback(exc)))
+        log.error("the lifespan of %s failed during startup", name, exc_info=_trim_traceback(exc))
     if failure is not None:
         failure.is_logged = True
     return InternalError(_MASKED_MESSAGE)

@@ -4,10 +4,10 @@ This module only reports problems. A tool with problems is still registered.
 """
 
 import inspect
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from dovetail.log import log
 from dovetail.schemas.provider_rules import LONG_DESCRIPTION, PROVIDER_RULES, UNMODIFIED_RULE_SETS, find_violations
 from dovetail.schemas.reader import as_object, get_mapping
 from dovetail.server.parameters import docstrings
@@ -15,8 +15,6 @@ from dovetail.server.tool import Tool
 from dovetail.wire import tools
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
-
-log = logging.getLogger("dovetail")
 
 # An estimate for English text and JSON. Each model counts tokens differently.
 _BYTES_PER_TOKEN: Final = 4

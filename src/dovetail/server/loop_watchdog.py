@@ -4,7 +4,6 @@ The watchdog logs the stack of a blocked loop. It also ends the process if the s
 """
 
 import asyncio
-import logging
 import os
 import select
 import sys
@@ -13,7 +12,7 @@ import time
 import traceback
 from typing import Self
 
-log = logging.getLogger("dovetail")
+from dovetail.log import OwnText, log
 
 _HANG_UP_GRACE_S = 0.5
 
@@ -93,7 +92,9 @@ class LoopWatchdog:
         self._last_report_at = now
         frame = sys._current_frames().get(self._loop_thread_id)  # pyright: ignore[reportPrivateUsage]
         stack = "".join(traceback.format_stack(frame, limit=12)) if frame is not None else "(no stack)"
-        log.error("the event loop has been blocked for %.1f seconds at\n%s", now - self._last_tick_at, stack[-4096:])
+        log.error(
+            "the event loop has been blocked for %.1f seconds at\n%s", now - self._last_tick_at, OwnText(stack[-4096:])
+        )
 
 
 def hung_up(descriptor: int) -> bool:

@@ -1,18 +1,16 @@
 """Resource and ResourceTemplate: functions that return the contents of a URI, compiled at registration."""
 
-import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Unpack
 
+from dovetail.log import log
 from dovetail.protocol.uri_key import uri_key
 from dovetail.server.compiled_function import RunOptions, compile_function
 from dovetail.server.invocation import get_description, get_function_name
 from dovetail.server.item_options import CacheHint, build_meta
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
-
-log = logging.getLogger("dovetail")
 
 _SCHEME_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
 

@@ -1,6 +1,5 @@
 """Worker processes: several processes serve one socket, and the parent replaces workers that exit."""
 
-import logging
 import os
 import signal
 import sys
@@ -8,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-log = logging.getLogger("dovetail")
+from dovetail.log import log
 
 _RESPAWN_DELAY_S: Final = 0.5
 _STARTUP_FAILED_EXIT_CODE: Final = 3  # the exit code of uvicorn if the startup fails

@@ -56,7 +56,7 @@ def _dump_json(value: Any, indent: int | None) -> str:
     from dovetail.wire.codec import to_plain
 
     text = json.dumps(to_plain(value), indent=indent, ensure_ascii=not _is_stdout_utf8(), default=str)
-    return safe_text.UNSAFE_CHARS.sub(lambda match: json.dumps(match[0])[1:-1], text)
+    return safe_text.escape_json(text)
 
 
 def _is_stdout_utf8() -> bool:

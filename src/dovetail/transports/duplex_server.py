@@ -6,7 +6,6 @@ defines none for it.
 """
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -20,6 +19,7 @@ from dovetail.errors import (
     ProtocolError,
     RemoteError,
 )
+from dovetail.log import log
 from dovetail.protocol import downgrade, handshake, stateless
 from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
 from dovetail.protocol.handshake import PendingRequests
@@ -49,8 +49,6 @@ def wrap_with_recorder(
 
     return record_received, record_written
 
-
-log = logging.getLogger("dovetail")
 
 Write = Callable[[bytes], None]
 Drain = Callable[[], Coroutine[Any, Any, None]]

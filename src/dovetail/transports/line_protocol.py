@@ -5,18 +5,16 @@ The run time is linear in the number of bytes, for any chunk size. spec: stdio
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from dovetail.errors import ConnectionLost, InvalidRequest
+from dovetail.log import log
 from dovetail.protocol.exchange import Service
 from dovetail.transports.duplex_client import DuplexClient
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool
-
-log = logging.getLogger("dovetail")
 
 _PREFIX_BYTES = 256
 _INPUT_CHECK_INTERVAL_S = 0.5

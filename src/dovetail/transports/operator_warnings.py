@@ -7,7 +7,7 @@ import logging
 import time
 from typing import Any
 
-log = logging.getLogger("dovetail")
+from dovetail.log import log
 
 _INTERVAL_S = 60.0
 

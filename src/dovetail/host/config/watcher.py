@@ -5,7 +5,6 @@ If a file cannot be read, for example while it is being written, the servers do 
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +12,7 @@ from typing import Any, Final
 from dovetail.host.config.config_files import find_config_files, load_config
 from dovetail.host.config.secret_lookup import ConfigLevel, SecretResolver
 from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
-
-log = logging.getLogger("dovetail")
+from dovetail.log import log
 
 _POLL_INTERVAL_S: Final = 1.0  # time between two checks of the files
 

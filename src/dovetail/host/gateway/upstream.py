@@ -5,7 +5,6 @@ request. Credentials of a caller are never forwarded.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -30,6 +29,7 @@ from dovetail.host.execution import ServerUse, find_completion_denial, find_deni
 from dovetail.host.gateway.caller_consent import ConsentRequired, ConsentRound, SingleUseStates, find_input_required
 from dovetail.host.parts import HostParts
 from dovetail.host.supervisor import ServerSupervisor
+from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange, convert_params
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
@@ -37,8 +37,6 @@ from dovetail.server.tool import build_error_result
 from dovetail.wire.base import Result, Struct, replace
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
-
-log = logging.getLogger("dovetail")
 
 # While a server is not running, assume that it has every capability.
 _ALL_CAPABILITIES: Final = ServerCapabilities(

@@ -5,7 +5,6 @@ translates names and URIs: in requests, in lists and in the links of results.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,6 +19,7 @@ from dovetail.errors import (
     ToolError,
     ToolNotFound,
 )
+from dovetail.log import log
 from dovetail.protocol.exchange import ForwardedResult, IncomingExchange, convert_params
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
@@ -49,8 +49,6 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult
 
 if TYPE_CHECKING:  # Only type checkers import this, because few servers have access rules.
     from dovetail.server.access_rules import AccessRule, AccessRules
-
-log = logging.getLogger("dovetail")
 
 _RETRY_WAIT_S: Final = 1.0  # how long a list waits for a server that was not available before
 _MAX_ROUTES: Final = 1024

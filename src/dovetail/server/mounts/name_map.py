@@ -5,12 +5,12 @@ The prefix of tools and prompts ends with an underscore. The prefix of URIs ends
 still a valid scheme. Each outer name can be converted back to the inner name.
 """
 
-import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from dovetail.error_context import clip
+from dovetail.log import log
 from dovetail.protocol.mountable import ItemKind
 from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
 from dovetail.server.item_options import TAGS_META_KEY, check_type
@@ -31,8 +31,6 @@ from dovetail.wire.prompts import GetPromptResult, Prompt
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.resources import ReadResourceResult, Resource, ResourceTemplate
 from dovetail.wire.tools import CallToolResult, Tool
-
-log = logging.getLogger("dovetail")
 
 _PARSED_METHODS: Final = ("tools/call", "prompts/get", "resources/read")
 INPUT_REQUIRED_MARKER: Final = b'"input_required"'

@@ -5,19 +5,17 @@ share the subscription to a resource. A stateless client holds a subscription fo
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from dovetail.errors import MCPError, ServerBusy, TransportError
+from dovetail.log import log
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.uri_key import uri_key
 from dovetail.server.mounts.local_server import LocalServer
 from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
-
-log = logging.getLogger("dovetail")
 
 _MAX_WATCHES: Final = 4096
 _MAX_WATCHES_PER_ORIGIN: Final = 1024  # maximum number for one principal or address

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import InternalError, MCPError
+from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
@@ -21,8 +22,6 @@ from dovetail.server.uri_template import may_match_template
 
 if TYPE_CHECKING:  # Only type checkers import this, because few servers have access rules.
     from dovetail.server.access_rules import AccessRule
-
-log = logging.getLogger("dovetail")
 
 # Wait this long for the list of a mounted server. After that, leave out its items.
 LIST_TIMEOUT_S: Final = 10.0

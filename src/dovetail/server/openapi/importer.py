@@ -1,16 +1,14 @@
 """Tools from an OpenAPI document: each operation becomes a tool, with its parameters as arguments."""
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Unpack, cast
 
+from dovetail.log import log
 from dovetail.protocol.http_types import SendRequest
 from dovetail.server.item_options import ToolOptions, check_type
 from dovetail.server.openapi.document import OpenAPIOperation, iter_operations, parse_document, resolve_base_url
 from dovetail.server.openapi.operation_call import MAX_RESPONSE_BYTES, Credentials, OperationCall
-
-log = logging.getLogger("dovetail")
 
 _ANNOTATIONS_BY_METHOD: Mapping[str, dict[str, Any]] = {
     "GET": {"read_only": True},

@@ -2,12 +2,12 @@
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from dovetail.errors import MCPError, TransportError
+from dovetail.log import log
 from dovetail.protocol.http_types import ASGIApp, HTTPRequest, HTTPResponse, SendRequest
 from dovetail.protocol.limits import FetchLimits
 
@@ -70,9 +70,6 @@ def get_openapi_document(application: Any) -> Mapping[str, Any]:
     if schema is not None:
         return schema.to_schema()
     raise TypeError("the ASGI application has no OpenAPI document. Pass one as document=")
-
-
-log = logging.getLogger("dovetail")
 
 
 class _ResponseTooLarge(TransportError):

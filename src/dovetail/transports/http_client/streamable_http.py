@@ -7,7 +7,6 @@ resumes broken streams. Errors explain an unexpected status or web page.
 
 import asyncio
 import contextlib
-import logging
 import random
 import re
 from collections.abc import Coroutine, Mapping
@@ -23,6 +22,7 @@ from dovetail.errors import (
     ParseError,
     TransportError,
 )
+from dovetail.log import log
 from dovetail.protocol.backoff import compute_backoff
 from dovetail.protocol.client_messages import create_error
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
@@ -35,8 +35,6 @@ from dovetail.transports.duplex_client import build_response_error
 from dovetail.transports.http_client.http1_connection import ClientResponse, ConnectionBroken
 from dovetail.transports.http_client.remote_server import RemoteServer, convert_error, read_body, read_refusal
 from dovetail.wire.raw_message import RawMessage, find_answered_ids, read_messages
-
-log = logging.getLogger("dovetail")
 
 SESSION_HEADER: Final = b"mcp-session-id"
 LAST_EVENT_HEADER: Final = b"last-event-id"

@@ -5,13 +5,13 @@ request and sends the response. `handshake_session_manager` handles sessions, an
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar
 from urllib.parse import quote
 
 from dovetail.eager_tasks import SuspendNotifier
 from dovetail.errors import AuthError, Forbidden, InternalError, InvalidRequest, ParseError, ProtocolError, Unauthorized
+from dovetail.log import log
 from dovetail.protocol import stateless
 from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
 from dovetail.protocol.http_checks import (
@@ -49,8 +49,6 @@ from dovetail.transports.spool import MemoryBudget, Spool, create_spool
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode
 from dovetail.wire.revisions import STATELESS_REVISIONS
-
-log = logging.getLogger("dovetail")
 
 _CLIENT_CLOSED_REQUEST: Final = 499  # the status that nginx logs if a client disconnects before the response
 _STATELESS_VERSIONS = frozenset(version.encode() for version in STATELESS_REVISIONS)

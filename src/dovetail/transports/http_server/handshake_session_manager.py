@@ -6,7 +6,6 @@ handshake/transports#streamable-http
 """
 
 import asyncio
-import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
@@ -23,6 +22,7 @@ from dovetail.errors import (
     ServerBusy,
     UnsupportedProtocolVersion,
 )
+from dovetail.log import log
 from dovetail.protocol import downgrade, sse
 from dovetail.protocol import handshake as handshake_protocol
 from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
@@ -46,8 +46,6 @@ from dovetail.wire import jsonrpc
 from dovetail.wire.base import replace
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.revisions import DEFAULT_HTTP_REVISION, DRAFT, STATELESS_REVISIONS, is_stateless
-
-log = logging.getLogger("dovetail")
 
 SESSION_HEADER: Final = b"mcp-session-id"
 LAST_EVENT_HEADER: Final = b"last-event-id"

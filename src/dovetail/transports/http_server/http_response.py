@@ -4,17 +4,15 @@ This module knows ASGI and event streams, but not the messages.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from dovetail.eager_tasks import SuspendNotifier
+from dovetail.log import log
 from dovetail.protocol import sse
 from dovetail.transports.http_server.http_request import Headers, ResponseMode, Send
 from dovetail.transports.http_server.shared_timer import DueTimes, SharedTimer
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_spool
-
-log = logging.getLogger("dovetail")
 
 # A response without data becomes an event stream after this time.
 # Proxies wait up to a minute for the first byte, and clients can only resume a stream that has started.

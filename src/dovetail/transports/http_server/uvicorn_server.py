@@ -5,7 +5,6 @@ large, or whose client does not read the response. A signal stops the server in 
 """
 
 import asyncio
-import logging
 import os
 import re
 import socket
@@ -19,8 +18,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
-
-log = logging.getLogger("dovetail")
 
 _BACKLOG = 2048  # the default of uvicorn
 _MAX_HELD_BYTES = 16 * 1024  # larger data is written immediately

@@ -7,7 +7,6 @@ stdio#shutdown
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
 import subprocess
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from dovetail.log import log
 from dovetail.transports.pipes import open_reader, open_writer
 from dovetail.transports.process import process_group
 from dovetail.transports.process.command import (
@@ -28,8 +28,6 @@ from dovetail.transports.process.command import (
     windows_command,
 )
 from dovetail.transports.process.process_group import ProcessGroup
-
-log = logging.getLogger("dovetail")
 
 Sink = Callable[[str], object] | TextIO
 

@@ -5,7 +5,6 @@ loop.
 """
 
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from dovetail.log import log
 from dovetail.transports.process.reaper import reaper
 
 
@@ -84,8 +84,6 @@ if sys.platform == "win32":
     from dovetail.transports.process.windows_job import WindowsJob as Members
 else:
     Members = PosixProcessGroup
-
-log = logging.getLogger("dovetail")
 
 GRACE_PERIOD_S = 2.0
 _POLL_INTERVAL_S = 0.02

@@ -5,14 +5,13 @@ and the helper terminates and then kills the groups it watches. The helper runs 
 Windows does not need a helper, because a job object ends with its last handle.
 """
 
-import logging
 import os
 import subprocess
 import sys
 import threading
 from typing import IO
 
-log = logging.getLogger("dovetail")
+from dovetail.log import log
 
 SHELL = "/bin/sh"
 GRACE_PERIOD_S = 2.0

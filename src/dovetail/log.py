@@ -1,0 +1,80 @@
+"""The logger of dovetail. Its filter makes every record safe to write.
+
+Values in a record may come from a peer, so the filter shortens them and escapes their control characters. A record of a
+failure has the exception as `exc_info`, and its traceback starts with the first frame of the author.
+"""
+
+import logging
+import os
+import traceback
+from types import TracebackType
+from typing import Any, Final
+
+from dovetail.error_context import clip
+
+_MAX_VALUE_CHARS: Final = 1000
+_MAX_TRACEBACK_CHARS: Final = 8192
+_MAX_PART_CHARS: Final = 512  # maximum length of one frame or one exception message
+# Frames of dovetail, and of the modules that it calls the author's functions with.
+_INTERNAL_PATHS: Final = (
+    os.path.join(os.path.dirname(__file__), ""),
+    *(
+        os.path.join(os.path.dirname(os.__file__), name)
+        for name in ("asyncio", "concurrent", "contextlib", "threading")
+    ),
+)
+
+log: Final = logging.getLogger("dovetail")
+
+
+class OwnText(str):
+    """A text of several lines that dovetail wrote. The filter leaves it unchanged."""
+
+    __slots__ = ()
+
+
+def trim_traceback(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames before the author's first frame. Return all frames if the author has
+    none.
+    """
+    frame = trace
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_INTERNAL_PATHS):
+        frame = frame.tb_next
+    return frame or trace
+
+
+def format_traceback(exc: BaseException, trace: TracebackType | None) -> str:
+    """Format a traceback for the log: limited in length, without control characters, and indented so that no line looks
+    like a separate log record.
+    """
+    # Each part is a frame or the message of an exception. A message may contain text from the caller.
+    parts = [
+        part if len(part) <= _MAX_PART_CHARS else part[:_MAX_PART_CHARS] + "…\n"
+        for part in traceback.format_exception(type(exc), exc, trace, limit=30)
+    ]
+    return "\n".join(
+        f"  {clip(line, _MAX_PART_CHARS + 1)}" for line in "".join(parts)[-_MAX_TRACEBACK_CHARS:].splitlines()
+    )
+
+
+def _make_safe(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_clip_value, record.args))
+    elif record.args:
+        record.args = {name: _clip_value(value) for name, value in record.args.items()}
+    if record.exc_info and record.exc_info[1] is not None:
+        exc = record.exc_info[1]
+        trace = trim_traceback(record.exc_info[2])
+        record.exc_info = (type(exc), exc, trace)
+        # Formatters write this text instead of formatting the exception themselves.
+        record.exc_text = format_traceback(exc, trace)
+    return True
+
+
+def _clip_value(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | OwnText):
+        return value
+    return clip(str(value), _MAX_VALUE_CHARS)
+
+
+log.addFilter(_make_safe)

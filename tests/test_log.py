@@ -1,0 +1,156 @@
+"""Test the records of dovetail's logger: short, on one line, with the exception and the author's frames first."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dovetail import Client, Server
+from dovetail.errors import RemoteError, ServerBusy
+from dovetail.log import OwnText, log
+from dovetail.middleware import LogRequests
+from dovetail.testing import connect
+
+HOSTILE = "boom\n2026-11-16 CRITICAL root logged in\x1b[2J\x9b\u202e\u2028" + "x" * 5000
+UNSAFE = ("\n2026", "\x1b", "\x9b", "\u202e", "\u2028")
+
+
+def check_safe(text: str) -> None:
+    assert len(text) < 12_000
+    assert not [char for char in UNSAFE if char in text]
+    assert not [line for line in text.splitlines() if line.startswith("2026")]
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """Return what a plain handler writes."""
+    written: list[str] = []
+
+    class Writer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            written.append(self.format(record))
+
+    handler = Writer()
+    log.addHandler(handler)
+    try:
+        yield written
+    finally:
+        log.removeHandler(handler)
+
+
+@pytest.mark.parametrize("value", [HOSTILE, ValueError(HOSTILE), [HOSTILE]], ids=["text", "error", "list"])
+def test_a_value_is_shortened_and_escaped(lines: list[str], value: Any) -> None:
+    log.warning("%s said: %s", "s", value)
+    log.warning("%(name)s", {"name": value})
+    for line in lines:
+        check_safe(line)
+        assert len(line) < 2000
+
+
+def test_numbers_and_own_texts_stay(lines: list[str]) -> None:
+    log.warning("%d %.1f %s", 7, 1.25, OwnText("a\nb"))
+    assert lines == ["7 1.2 a\nb"]
+
+
+def test_a_traceback_is_shortened_and_escaped(lines: list[str]) -> None:
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError as exc:
+        log.error("failed", exc_info=exc)
+    check_safe(lines[0])
+    assert "ValueError: boom" in lines[0]
+
+
+class Odd:
+    pass
+
+
+def make_server() -> Server:
+    app = Server("failing")
+
+    @app.tool
+    def divide(a: int) -> float:
+        return a / 0
+
+    @app.resource("notes://{id}")
+    def note(id: str) -> Any:
+        return Odd()
+
+    @app.prompt
+    def ask() -> str:
+        raise LookupError("no")
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "error", "frame"),
+    [
+        ("call_tool", "divide", ZeroDivisionError, "divide"),
+        ("read_resource", "notes://7", TypeError, None),
+        ("get_prompt", "ask", LookupError, "ask"),
+    ],
+)
+async def test_a_failure_names_the_item_and_carries_the_exception(
+    caplog: pytest.LogCaptureFixture, method: str, name: str, error: type[Exception], frame: str | None
+) -> None:
+    async with connect(make_server()) as client:
+        arguments = [{"a": 1}] if name == "divide" else []
+        with contextlib.nullcontext() if name == "divide" else pytest.raises(RemoteError, match=name):
+            await getattr(client, method)(name, *arguments)
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert name in record.getMessage()
+    assert record.exc_info is not None
+    kind, exc, trace = record.exc_info
+    assert (kind, type(exc)) == (error, error)
+    assert trace is not None
+    if frame is not None:
+        assert trace.tb_frame.f_code.co_name == frame
+    else:
+        assert "note" in str(exc)  # the author's function has returned, so the message names it
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_requests_with_large_or_hostile_arguments_stay_short(
+    caplog: pytest.LogCaptureFixture, as_json: bool
+) -> None:
+    caplog.set_level(logging.INFO, "dovetail.requests")
+    app = Server("a", middleware=[LogRequests(include_arguments=True, json=as_json)])
+
+    @app.tool
+    def echo(text: str) -> str:
+        return ""
+
+    async with connect(app) as client:
+        for text in (HOSTILE[:60], "x" * 1_000_000):
+            await client.call_tool("echo", {"text": text})
+    messages = [record.getMessage() for record in caplog.records if "tools/call" in record.getMessage()]
+    assert len(messages) == 2
+    for message in messages:
+        check_safe(message)
+        if as_json:
+            assert json.loads(message)["method"] == "tools/call"
+
+
+async def test_a_mounted_server_cannot_forge_records(lines: list[str]) -> None:
+    async def fail(exchange: Any, call_next: Any) -> object:
+        if exchange.method == "tools/list":
+            raise ServerBusy(HOSTILE)
+        return await call_next(exchange)
+
+    inner = Server("inner", middleware=[fail])
+
+    @inner.tool
+    def a() -> str:
+        return ""
+
+    app = Server("outer")
+    app.mount(Client(inner, name="inner"), prefix="in")
+    async with connect(app) as client:
+        await client.list_tools()
+    assert [line for line in lines if "boom" in line]
+    for line in lines:
+        check_safe(line)
