@@ -252,7 +252,7 @@ class SharedDocument:
         self.path = Path(path) if path is not None else None
         self._migrations = migrations
         self._lock = threading.Lock()  # protects the cached document. Held only briefly
-        # Held while a change waits for other processes. Other threads can still read.
+        # This lock is held while a change waits for other processes. Other threads can still read.
         self._change_lock = threading.Lock()
         self._cached_stat: tuple[int, ...] | None = None
         self._cached_document: Document = {}

@@ -115,7 +115,7 @@ class HostFilter:
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(f"public_url must be an http or https URL, not {public_url!r}")
-            # The canonical URL of a server has neither. spec: authorization#canonical-server-uri
+            # A canonical server URL has no query or fragment. spec: authorization#canonical-server-uri
             if "?" in public_url or "#" in public_url:
                 raise ValueError(f"public_url must not have a query or a fragment: {public_url!r}")
             self._hosts.add(parts.netloc.rpartition("@")[2].lower())

@@ -157,7 +157,7 @@ class StatelessProtocol:
 def _check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
     """Check that a header has the same value as the body. spec: streamable-http#server-validation"""
     header_value = headers.get(header)
-    # Usually both are the same plain text, which needs no decoding.
+    # Usually the header and the body have the same plain text, which needs no decoding.
     is_same = type(value) is str and header_value == value.encode()
     if is_same and value.isascii() and value.isprintable() and not value.startswith("=?"):
         return

@@ -170,7 +170,7 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
     from_project: bool = False  # True if a project file defines the server
     server_identity: str = ""  # a digest of the server's command or URL
     caller: str = ""  # the gateway caller. Empty for the user of the host
-    project: str = ""  # the project for project grants
+    project: str = ""  # the folder of the project, for grants that are limited to it
 
     @property
     def full_name(self) -> str:

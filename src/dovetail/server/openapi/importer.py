@@ -57,7 +57,7 @@ def add_operations(
     )
     for operation in included:
         # If the output schema is invalid, register the tool without it.
-        # If this fails, too, skip only this operation.
+        # If the tool cannot be registered without it either, skip this operation.
         for output in (operation.output_schema if validate_output else None, None):
             try:
                 app.add_tool(
