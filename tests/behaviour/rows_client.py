@@ -1,6 +1,6 @@
 """Requirements on the client."""
 
-from behaviour.manifest import Requirement
+from behaviour.manifest import PUBLISHED, Requirement
 from driver import HANDSHAKE, STATELESS
 
 SOCKET = ("tcp",)
@@ -58,5 +58,20 @@ ROWS: tuple[Requirement, ...] = (
         "The caller's _meta is sent, but cannot replace the version, name and capabilities of the client.",
         revisions=(STATELESS,),
         transports=HTTP,
+    ),
+    Requirement(
+        "client.server-capabilities",
+        "handshake/lifecycle#capability-negotiation",
+        "The client sends no request for resources, prompts, completion or log levels to a server that did not "
+        "declare it. A list of such items is empty.",
+        revisions=PUBLISHED,
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.own-capabilities",
+        "handshake/roots#root-list-changes",
+        "A client without roots does not report that they have changed.",
+        revisions=LATEST,
+        transports=SOCKET,
     ),
 )

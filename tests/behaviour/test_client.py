@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,12 +10,13 @@ import pytest
 
 from behaviour.manifest import requirement
 from dovetail import Client
-from dovetail.errors import ElicitationDeclined, InputRequestError
+from dovetail.errors import ElicitationDeclined, InputRequestError, NotSupported, RemoteError
 from dovetail.types import Root
 from driver import STATELESS
 from scripted_server import (
     CAPABILITIES,
     LATEST_HANDSHAKE,
+    ErrorReply,
     ScriptedServer,
     serve_on_socket,
     serve_over_http,
@@ -227,3 +228,75 @@ async def test_the_callers_meta_cannot_replace_the_envelope(revision: str, trans
         assert message["params"]["_meta"]["example.com/kept"] == 1
     assert calls[0][0]["params"]["_meta"][META + "clientCapabilities"] == {}
     assert "sampling" in calls[1][0]["params"]["_meta"][META + "clientCapabilities"]
+
+
+USES: dict[str, Callable[[Client], Awaitable[Any]]] = {
+    "resources/list": lambda client: client.list_resources_page(),
+    "resources/templates/list": lambda client: client.list_resource_templates_page(),
+    "resources/read": lambda client: client.read_resource("x:1"),
+    "resources/subscribe": lambda client: client.subscribe_resource("x:1"),
+    "prompts/list": lambda client: client.list_prompts_page(),
+    "prompts/get": lambda client: client.get_prompt("p"),
+    "completion/complete": lambda client: client.complete("a", "v", prompt="p"),
+    "logging/setLevel": lambda client: client.set_logging_level("info"),
+}
+OPENING = {"server/discover", "initialize", "notifications/initialized"}
+
+
+def list_sent(server: ScriptedServer) -> list[str]:
+    """Return the methods of all messages after the connection was opened."""
+    return [message["method"] for message in server.received if message["method"] not in OPENING]
+
+
+@requirement("client.server-capabilities")
+async def test_requests_without_the_servers_capability_are_not_sent(revision: str, transport: str) -> None:
+    server = script(revision, capabilities={"tools": {}})
+    async with connect_client(server, protocol_version=revision) as client:
+        for method, use in USES.items():
+            if (revision, method) in ((STATELESS, "logging/setLevel"), ("2024-11-05", "completion/complete")):
+                continue  # a part of each request, and without a capability in that version
+            with pytest.raises(NotSupported):
+                await use(client)
+        assert await client.list_resources() == []
+        assert await client.list_resource_templates() == []
+        assert await client.list_prompts() == []
+        assert list_sent(server) == []
+
+
+@requirement("client.server-capabilities")
+async def test_requests_with_the_servers_capability_are_sent(revision: str, transport: str) -> None:
+    uses = {name: use for name, use in USES.items() if revision != STATELESS or "/s" not in name}
+    server = script(revision, {name: ErrorReply(-32000) for name in uses})
+    async with connect_client(server, protocol_version=revision) as client:
+        for use in uses.values():
+            with pytest.raises(RemoteError):
+                await use(client)
+    assert list_sent(server) == [*uses]
+
+
+@requirement("client.server-capabilities")
+async def test_a_subscription_needs_its_own_capability() -> None:
+    server = script(LATEST_HANDSHAKE, capabilities={"resources": {}})
+    async with connect_client(server, protocol_version=LATEST_HANDSHAKE) as client:
+        with pytest.raises(NotSupported):
+            await client.subscribe_resource("x:1")
+        assert list_sent(server) == []
+
+
+@requirement("client.server-capabilities")
+async def test_a_raw_request_is_sent_without_a_capability() -> None:
+    server = script(LATEST_HANDSHAKE, {"prompts/list": {"prompts": []}}, capabilities={})
+    async with connect_client(server, protocol_version=LATEST_HANDSHAKE) as client:
+        assert await client.request("prompts/list") == {"prompts": []}
+
+
+@requirement("client.own-capabilities")
+async def test_changes_of_roots_are_not_sent_without_roots() -> None:
+    server = script(LATEST_HANDSHAKE)
+    async with connect_client(server, protocol_version=LATEST_HANDSHAKE) as client:
+        with pytest.raises(NotSupported):
+            await client.send_roots_list_changed()
+    async with connect_client(server, protocol_version=LATEST_HANDSHAKE, roots=["/"]) as client:
+        await client.send_roots_list_changed()
+        await client.ping()
+    assert list_sent(server) == ["notifications/roots/list_changed", "ping"]

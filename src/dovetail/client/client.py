@@ -628,6 +628,11 @@ class Client:
         """Tell the server that the roots have changed. Stateless servers need no notification, because they request the
         roots each time.
         """
+        identity = self._session.connector.identity
+        if (identity.handshake_capabilities or identity.capabilities).roots is None:
+            raise add_context(
+                NotSupported("this client does not declare roots"), server=self.name, hint="pass roots= to the client"
+            )
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
             await self._run(connection.notify, "notifications/roots/list_changed")
@@ -655,7 +660,7 @@ class Client:
         self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None
     ) -> Any:
         """Send a request with any method, for protocol extensions. Return the result as plain JSON. The client never
-        retries it.
+        retries it, and does not check whether the server declares the capability for it.
 
         Args:
             params: The parameters of the request.

@@ -71,6 +71,7 @@ class Connection:
         self.encoder: RequestEncoder | None = None
         self.server_info: Implementation | None = None
         self.server_capabilities = ServerCapabilities()
+        self.unsupported_methods: frozenset[str] = frozenset()  # requests whose capability the server did not declare
         self.instructions: str | None = None
         self.lost_error: TransportError | None = None
         self.lost_event = asyncio.Event()  # set when the connection is lost

@@ -28,7 +28,7 @@ from dovetail.errors import (
     RequestTimeout,
 )
 from dovetail.log import log
-from dovetail.protocol.client_messages import RequestEncoder, encode_initialize
+from dovetail.protocol.client_messages import RequestEncoder, encode_initialize, find_unsupported_methods
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest
 from dovetail.protocol.limits import Timeouts
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, Era, VersionNegotiation, check_protocol_version
@@ -240,6 +240,7 @@ class ConnectionAttempt:
         connection = self._connection
         connection.encoder = self._identity.create_encoder(self._negotiation.revision)
         connection.server_capabilities = result.capabilities
+        connection.unsupported_methods = find_unsupported_methods(self._negotiation.revision, result.capabilities)
         connection.instructions = result.instructions
         connection.server_info = server_info
 
@@ -393,8 +394,9 @@ class Connector:
             return
         if self.identity.log_level is not None and connection.server_capabilities.logging is not None:
             await self._request_logs(connection, self.identity.log_level, deadline)
-        if self.resource_subscriptions:
-            await connection.transport.wait_until_listening()
+        if not self.resource_subscriptions or "resources/subscribe" in connection.unsupported_methods:
+            return
+        await connection.transport.wait_until_listening()
         for uri in sorted(self.resource_subscriptions):
             connection.subscriber_counts[uri] += 1
             try:

@@ -529,6 +529,8 @@ class MountedClient:
             return error
         if isinstance(exc, ProtocolError | ToolError):
             return exc
+        if isinstance(exc, NotSupported):
+            return MethodNotFound(exchange.method)
         if isinstance(exc, RequestTimeout):
             return InternalError(f"{self.name} did not respond in time")
         log.warning("a request to %s failed: %s", self.name, exc)

@@ -26,7 +26,7 @@ from dovetail.errors import (
     TransportError,
 )
 from dovetail.protocol.backoff import compute_backoff
-from dovetail.protocol.client_messages import RequestEncoder
+from dovetail.protocol.client_messages import RequestEncoder, create_unsupported_error
 from dovetail.protocol.client_transport import Headers, describe_request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.base import Struct
@@ -49,6 +49,7 @@ class SendOptions(Struct, frozen=True, kw_only=True):
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
     can_repeat: bool = False  # True if the server may run the request twice
+    ignore_capabilities: bool = False  # True to send the request although the server did not declare the capability
 
 
 class Reconnector:
@@ -181,6 +182,13 @@ class Reconnector:
             try:
                 if connection is None or connection.lost_error is not None:
                     connection = await self.get_connection(deadline)
+                if method in connection.unsupported_methods and not options.ignore_capabilities:
+                    raise add_context(
+                        create_unsupported_error(method),
+                        server=self._name,
+                        step=describe_request(method, params),
+                        protocol_version=connection.revision,
+                    )
                 return await connection.request(method, params, deadline, meta=options.meta, headers=headers)
             except (TransportError, RateLimited) as exc:
                 attempt += 1

@@ -33,6 +33,7 @@ from dovetail.errors import (
     MCPError,
     MethodNotFound,
     NotFound,
+    NotSupported,
     RemoteError,
     RequestTimeout,
 )
@@ -252,7 +253,10 @@ class RequestSender:
         async def send(params: dict[str, Any], options: RequestOptions) -> Any:
             idle_timeout = self._timeouts.call if timeout is None else timeout
             send_options = SendOptions(
-                idle_timeout=idle_timeout, total_timeout=max(self._timeouts.total, idle_timeout), meta=options.meta
+                idle_timeout=idle_timeout,
+                total_timeout=max(self._timeouts.total, idle_timeout),
+                meta=options.meta,
+                ignore_capabilities=True,
             )
             return to_plain(await self._reconnector.request(method, params, send_options))
 
@@ -426,6 +430,8 @@ class RequestSender:
             if exc.code != MethodNotFound.code:
                 raise
             pages.items.clear()  # a server without this method has no items to list
+        except NotSupported:
+            pages.items.clear()
         except InvalidResult as exc:
             raise self.add_request_context(exc, listing.method.name) from None
         if listing is not TOOLS:

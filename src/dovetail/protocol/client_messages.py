@@ -16,6 +16,7 @@ from dovetail.errors import (
     MethodNotFound,
     MissingClientCapability,
     NotFound,
+    NotSupported,
     RateLimited,
     RemoteError,
     ToolError,
@@ -27,12 +28,12 @@ from dovetail.protocol.stateless import METHOD_HEADER, NAME_HEADER, VERSION_HEAD
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
-from dovetail.wire.lifecycle import ClientCapabilities, Implementation
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, PROTOCOL_VERSION
 from dovetail.wire.methods import METHODS
 from dovetail.wire.raw_message import ErrorObject, to_plain
-from dovetail.wire.revisions import DRAFT, REVISIONS, is_older, is_stateless
+from dovetail.wire.revisions import DRAFT, R_2024_11_05, REVISIONS, is_older, is_stateless
 
 
 class RequestEncoder:
@@ -215,6 +216,38 @@ _UNSUPPORTED_HINTS: Final = {
     "completion": "this server does not complete arguments",
     "logging": "this server sends no log messages",
 }
+
+
+# The capability that a server must declare for each request. spec: handshake/lifecycle#capability-negotiation
+_REQUIRED_CAPABILITIES: Final = {
+    "resources/list": "resources",
+    "resources/templates/list": "resources",
+    "resources/read": "resources",
+    "resources/subscribe": "resources",
+    "resources/unsubscribe": "resources",
+    "prompts/list": "prompts",
+    "prompts/get": "prompts",
+    "completion/complete": "completions",
+    "logging/setLevel": "logging",
+}
+
+
+def find_unsupported_methods(revision: str, capabilities: ServerCapabilities) -> frozenset[str]:
+    """Return the requests that a client must not send, because the server did not declare the capability."""
+    methods = {name for name, field in _REQUIRED_CAPABILITIES.items() if getattr(capabilities, field) is None}
+    if capabilities.resources is not None and not capabilities.resources.subscribe:
+        methods |= {"resources/subscribe", "resources/unsubscribe"}
+    if revision in (R_2024_11_05, DRAFT):  # completion has no capability in these versions
+        methods.discard("completion/complete")
+    return frozenset(methods)
+
+
+def create_unsupported_error(method: str) -> NotSupported:
+    """Create the exception for a request whose capability the server did not declare."""
+    hint = _UNSUPPORTED_HINTS.get(method) or _UNSUPPORTED_HINTS.get(method.partition("/")[0])
+    field = _REQUIRED_CAPABILITIES[method]
+    capability = "resources.subscribe" if method.endswith("subscribe") else field
+    return add_context(NotSupported(f"the server does not declare the capability {capability!r}"), hint=hint)
 
 
 class RemoteUnauthorized(Unauthorized, RemoteError):
