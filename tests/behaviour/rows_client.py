@@ -74,4 +74,18 @@ ROWS: tuple[Requirement, ...] = (
         revisions=LATEST,
         transports=SOCKET,
     ),
+    Requirement(
+        "client.late-progress",
+        "progress#behavior-requirements",
+        "Progress that arrives after the result of a request does not reach the progress handler.",
+        revisions=BOTH_ERAS,
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.listen-backoff",
+        "subscriptions#graceful-closure",
+        "If the server ends a subscription again and again, the client waits longer before each new one.",
+        revisions=(STATELESS,),
+        transports=SOCKET,
+    ),
 )

@@ -4,12 +4,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from behaviour.manifest import requirement
-from dovetail import Client
+from dovetail import Client, ClientLimits
 from dovetail.errors import ElicitationDeclined, InputRequestError, NotSupported, RemoteError
 from dovetail.types import Root
 from driver import STATELESS
@@ -17,7 +18,10 @@ from scripted_server import (
     CAPABILITIES,
     LATEST_HANDSHAKE,
     ErrorReply,
+    Messages,
     ScriptedServer,
+    create_notification,
+    encode_message,
     serve_on_socket,
     serve_over_http,
     text_result,
@@ -300,3 +304,50 @@ async def test_changes_of_roots_are_not_sent_without_roots() -> None:
         await client.send_roots_list_changed()
         await client.ping()
     assert list_sent(server) == ["notifications/roots/list_changed", "ping"]
+
+
+@requirement("client.late-progress")
+async def test_progress_after_the_result_is_dropped(revision: str, transport: str) -> None:
+    def notice(message: dict[str, Any], progress: int) -> bytes:
+        params = {"progressToken": message["params"]["_meta"]["progressToken"], "progress": progress}
+        return encode_line(create_notification("notifications/progress", **params))
+
+    def call(message: dict[str, Any]) -> bytes:
+        result = encode_line({"id": message["id"], "result": text_result()})
+        return notice(message, 1) + result + notice(message, 2)  # one write
+
+    reported: list[float] = []
+    async with connect_client(script(revision, {"tools/call": call})) as client:
+        await client.call_tool("echo", progress_handler=lambda progress, *_: reported.append(progress))
+        await client.call_tool("echo")
+    assert reported == [1]
+
+
+def encode_line(message: dict[str, Any]) -> bytes:
+    return encode_message(message) + b"\n"
+
+
+@requirement("client.listen-backoff")
+async def test_the_client_waits_longer_each_time_a_server_ends_a_subscription() -> None:
+    times: list[float] = []
+    enough = asyncio.Event()
+
+    def listen(message: dict[str, Any]) -> Messages:
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 6:
+            enough.set()
+        meta = {"_meta": {META + "subscriptionId": message["id"]}}
+        return Messages(
+            [
+                create_notification("notifications/subscriptions/acknowledged", notifications={}, **meta),
+                create_notification("notifications/tools/list_changed", **meta),
+                {"resultType": "complete", **meta},
+            ]
+        )
+
+    server = script(STATELESS, {"subscriptions/listen": listen})
+    limits = ClientLimits(reconnect_delay=0.01)
+    async with connect_client(server, limits=limits) as client, client.listen(tools=True):
+        await asyncio.wait_for(enough.wait(), 10)
+    for attempt, (before, after) in enumerate(pairwise(times)):
+        assert after - before >= 0.01 * 2**attempt

@@ -168,3 +168,17 @@ def test_how_a_given_client_proves_itself(
     offered: list[str] | None, has_secret: bool, wanted: str | None, method: str
 ) -> None:
     assert choose_auth_method(described(token_endpoint_auth_methods_supported=offered), has_secret, wanted) == method
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"client_id": "c", "token_endpoint_auth_method": "private_key_jwt"},
+        {"client_id": "c", "token_endpoint_auth_method": "tls_client_auth"},
+        {"client_id": "c", "token_endpoint_auth_method": "client_secret_basic"},
+    ],
+)
+def test_a_registration_with_an_unusable_authentication_method_fails_at_once(answer: dict[str, Any]) -> None:
+    with pytest.raises(LoginFailed, match=answer["token_endpoint_auth_method"]) as caught:
+        found(OAuth(), world=FlowEnvironment({f"{ISSUER}/register": json_answer(answer, 201)}))
+    assert caught.value.hint is not None

@@ -200,12 +200,13 @@ class ReconnectingSubscription:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        failed_attempts = 0
+        failed_attempts = graceful_ends = 0
         while not self._is_closed:
             notice_count, self._acknowledged_at = self._notice_count, inf
             cause: MCPError | None = None
+            has_ended_gracefully = False
             try:
-                await self._listen(await self._reconnector.get_connection())
+                has_ended_gracefully = await self._listen(await self._reconnector.get_connection())
             except _TRANSIENT_ERRORS as exc:
                 if self.acknowledged_filter is None or (
                     isinstance(exc, HTTPStatusError) and exc.status_code not in TRANSIENT_STATUS_CODES
@@ -222,6 +223,9 @@ class ReconnectingSubscription:
             # Proxies close idle streams, so a stream that lasted several minutes does not count as a failed attempt.
             was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
+            # A server that ends its streams may want fewer of them, even if it sends notifications.
+            # spec: subscriptions#graceful-closure
+            graceful_ends = graceful_ends + 1 if has_ended_gracefully and not was_stable else 0
             if failed_attempts > self._limits.max_reconnects:
                 error = ConnectionLost(
                     f"the server closed the stream {failed_attempts} times without sending a notification"
@@ -229,7 +233,8 @@ class ReconnectingSubscription:
                 error.__cause__ = cause
                 self._fail(error)
                 return
-            delay = compute_backoff(self._limits.reconnect_delay, failed_attempts, self._limits.max_reconnect_delay)
+            attempts = max(failed_attempts, graceful_ends - 1)
+            delay = compute_backoff(self._limits.reconnect_delay, attempts, self._limits.max_reconnect_delay)
             await asyncio.sleep(delay * random.uniform(1.0, 1.2))
 
     def _fail(self, exc: Exception) -> None:
@@ -292,11 +297,13 @@ class ReconnectingSubscription:
 
     # Methods that listen on one connection
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _listen(self, connection: Connection) -> bool:
+        """Listen until the stream ends. Return whether the server ended it with a result."""
         if connection.encoder is not None and connection.encoder.is_stateless:
             await self._listen_stateless(connection, connection.encoder)
-        else:
-            await self._listen_handshake(connection)
+            return True
+        await self._listen_handshake(connection)
+        return False
 
     async def _listen_stateless(self, connection: Connection, encoder: RequestEncoder) -> None:
         method, params = "subscriptions/listen", {"notifications": self._filter}

@@ -8,6 +8,7 @@ from typing import Any
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import ConnectionLost, InvalidRequest, InvalidResult, MCPError, ParseError, TransportError
+from dovetail.protocol.client_messages import parse_progress
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers, MessageReceiver
 from dovetail.wire.base import UNSET, Struct
 from dovetail.wire.jsonrpc import RequestId
@@ -157,7 +158,7 @@ class DuplexClient:
         for message in messages:
             is_response = message.method is None and (message.result is not UNSET or message.error is not None)
             if is_response and message.id is not None:
-                pending = self._pending.get(message.id)
+                pending = self._pending.pop(message.id, None)
                 if pending is None and type(message.id) is str:
                     self._reject_message(
                         _get_message_bytes(message, data, messages), f"its id is the text {clip(message.id)!r}"
@@ -170,8 +171,15 @@ class DuplexClient:
                 self._reject_message(
                     _get_message_bytes(message, data, messages), "it has neither a result nor an error"
                 )
-            else:
+            elif message.method != "notifications/progress" or not self._is_late(message):
                 receiver.receive(message)
+
+    def _is_late(self, progress: RawMessage) -> bool:
+        """Return whether the response of the request has already arrived. The token of a request is its ID."""
+        try:
+            return parse_progress(progress.params)[0] not in self._pending
+        except InvalidResult:
+            return False
 
     def _handle_null_id(self, message: RawMessage, data: bytes) -> None:
         """Handle a response without an ID, which means that the server could not read the request. This is only clear

@@ -138,13 +138,22 @@ def _register(
             hint="register a client at that server by hand and pass auth=OAuth(client_id=...)",
         )
     granted_method, granted_scope = data.get("token_endpoint_auth_method"), data.get("scope")
+    if not isinstance(granted_method, str):
+        granted_method = choose_auth_method(server, True) if secret else "none"
+    # The server may substitute metadata, and the client must check it. RFC 7591, section 3.2.1
+    if granted_method not in _AUTH_METHODS or (granted_method != "none" and not isinstance(secret, str)):
+        raise add_context(
+            LoginFailed(
+                f"{clip(server.issuer)} registered this client for the authentication method {clip(granted_method)}, "
+                "but the client has no credentials for it"
+            ),
+            hint="register a client at that server by hand and pass auth=OAuth(client_id=...)",
+        )
     return ClientRegistration(
         issuer=server.issuer,
         client_id=client_id,
         client_secret=secret if isinstance(secret, str) else None,
-        method=granted_method
-        if isinstance(granted_method, str)
-        else (choose_auth_method(server, True) if secret else "none"),
+        method=granted_method,
         redirect_uris=[redirect_uri],
         # The server may have changed the scopes. RFC 7591, section 3.2.1
         scopes=granted_scope.split() if isinstance(granted_scope, str) else [],
