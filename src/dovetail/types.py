@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dovetail.client.deadlines import ProgressHandler as ProgressHandler
     from dovetail.client.handlers import ElicitationHandler as ElicitationHandler
     from dovetail.client.handlers import LogHandler as LogHandler
+    from dovetail.client.handlers import NotificationHandler as NotificationHandler
     from dovetail.client.handlers import RootsProvider as RootsProvider
     from dovetail.client.handlers import SamplingHandler as SamplingHandler
     from dovetail.client.targets import Target as Target
@@ -127,6 +128,7 @@ _MODULE_BY_NAME = {
     "LoggingMessageNotificationParams": "dovetail.wire.logs",
     "ModelHint": "dovetail.wire.sampling",
     "ModelPreferences": "dovetail.wire.sampling",
+    "NotificationHandler": "dovetail.client.handlers",
     "ProgressHandler": "dovetail.client.deadlines",
     "OpenAPIOperation": "dovetail.server.openapi.document",
     "Prompt": "dovetail.wire.prompts",

@@ -1,7 +1,7 @@
 """Requirements on the client."""
 
 from behaviour.manifest import PUBLISHED, Requirement
-from driver import HANDSHAKE, STATELESS
+from driver import DRAFT, HANDSHAKE, STATELESS
 
 SOCKET = ("tcp",)
 HTTP = ("http",)
@@ -86,6 +86,27 @@ ROWS: tuple[Requirement, ...] = (
         "subscriptions#graceful-closure",
         "If the server ends a subscription again and again, the client waits longer before each new one.",
         revisions=(STATELESS,),
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.other-notifications",
+        "handshake/elicitation#completion-notifications-for-url-mode-elicitation",
+        "The notice that an elicitation is complete, and notifications of extensions, reach notification_handler.",
+        revisions=BOTH_ERAS,
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.progress",
+        "handshake/progress#progress-flow",
+        "A handler can report the progress of a request to the handshake server that sent it.",
+        revisions=LATEST,
+        transports=SOCKET,
+    ),
+    Requirement(
+        "client.dialogs",
+        "house",
+        "In the draft dialect, the client reports when a dialog opens and when it closes.",
+        revisions=(DRAFT,),
         transports=SOCKET,
     ),
 )

@@ -52,8 +52,12 @@ async def connect_client(server: ScriptedServer, **options: Any) -> AsyncIterato
 class AskingServer:
     """A reaction to tools/call that first sends a request to the client and waits for the response."""
 
-    def __init__(self, method: str, params: dict[str, Any]) -> None:
+    client: Client
+
+    def __init__(self, method: str, params: dict[str, Any], revision: str = LATEST_HANDSHAKE) -> None:
         self.request = {"method": method, "params": params}
+        self.revision = revision
+        self.received: list[dict[str, Any]] = []
         self.reply: dict[str, Any] = {}
 
     async def ask(self, **options: Any) -> tuple[dict[str, Any], Any]:
@@ -66,9 +70,10 @@ class AskingServer:
             call_id = None
             while line := await reader.readline():
                 message = json.loads(line)
+                self.received.append(message)
                 match message.get("method"):
                     case "initialize":
-                        result = {"protocolVersion": LATEST_HANDSHAKE, "capabilities": CAPABILITIES}
+                        result = {"protocolVersion": self.revision, "capabilities": CAPABILITIES}
                         info = {"name": "asking", "version": "1"}
                         send({"id": message["id"], "result": result | {"serverInfo": info}})
                     case "tools/call":
@@ -84,8 +89,9 @@ class AskingServer:
         listening = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with listening:
             port = listening.sockets[0].getsockname()[1]
-            async with Client(f"tcp://127.0.0.1:{port}", protocol_version=LATEST_HANDSHAKE, **options) as client:
-                value = await client.call("ask")
+            target = f"tcp://127.0.0.1:{port}"
+            async with Client(target, protocol_version=self.revision, **options) as self.client:
+                value = await self.client.call("ask")
         return self.reply, value
 
 
@@ -351,3 +357,89 @@ async def test_the_client_waits_longer_each_time_a_server_ends_a_subscription() 
         await asyncio.wait_for(enough.wait(), 10)
     for attempt, (before, after) in enumerate(pairwise(times)):
         assert after - before >= 0.01 * 2**attempt
+
+
+@requirement("client.other-notifications")
+async def test_other_notifications_reach_their_handler(revision: str, transport: str) -> None:
+    def call(_: dict[str, Any]) -> Messages:
+        return Messages(
+            [
+                create_notification("notifications/elicitation/complete", elicitationId="1"),
+                create_notification("notifications/example/vendor", value=1),
+                {"method": "notifications/example/bare"},
+                create_notification("notifications/tools/list_changed"),
+                text_result(),
+            ]
+        )
+
+    received: list[tuple[str, Any]] = []
+    done = asyncio.Event()
+
+    def handle(method: str, params: dict[str, Any]) -> None:
+        received.append((method, params))
+        if len(received) == 3:
+            done.set()
+
+    async with connect_client(script(revision, {"tools/call": call}), notification_handler=handle) as client:
+        await client.call_tool("echo")
+        await asyncio.wait_for(done.wait(), 10)
+    assert received == [
+        ("notifications/elicitation/complete", {"elicitationId": "1"}),
+        ("notifications/example/vendor", {"value": 1}),
+        ("notifications/example/bare", {}),
+    ]
+
+
+@requirement("client.progress")
+async def test_a_handler_can_report_progress() -> None:
+    params = {
+        "messages": [{"role": "user", "content": TEXT}],
+        "maxTokens": 5,
+        "_meta": {"progressToken": "t"},
+    }
+    server = AskingServer("sampling/createMessage", params)
+
+    async def sample(request: Any) -> str:
+        await server.client.send_progress(request.meta["progressToken"], 0.5, 1, "half")
+        return "answer"
+
+    reply, _ = await server.ask(sampling_handler=sample)
+    assert "result" in reply
+    (progress,) = [one["params"] for one in server.received if one.get("method") == "notifications/progress"]
+    assert progress == {"progressToken": "t", "progress": 0.5, "total": 1, "message": "half"}
+
+
+@requirement("client.progress")
+async def test_a_stateless_server_gets_no_progress() -> None:
+    server = script(STATELESS)
+    async with connect_client(server) as client:
+        with pytest.raises(NotSupported):
+            await client.send_progress(1, 1)
+        assert list_sent(server) == []
+
+
+@requirement("client.dialogs")
+async def test_the_client_reports_when_a_dialog_opens_and_closes() -> None:
+    params = {"message": "m", "requestedSchema": {"type": "object", "properties": {}}}
+    server = AskingServer("elicitation/createDialog", params, "draft")
+
+    def answer(_: Any) -> dict[str, Any]:
+        return {}
+
+    reply, _ = await server.ask(elicitation_handler=answer)
+    assert reply["result"]["action"] == "accept"
+    methods = [one.get("method") for one in server.received]
+    assert methods[-3:] == [
+        "notifications/elicitation/dialog_opened",
+        "notifications/elicitation/dialog_closed",
+        None,
+    ]
+
+
+@requirement("client.dialogs")
+async def test_a_dialog_without_a_handler_never_opens() -> None:
+    params = {"message": "m", "requestedSchema": {"type": "object", "properties": {}}}
+    server = AskingServer("elicitation/createDialog", params, "draft")
+    reply, _ = await server.ask()
+    assert reply["error"]["code"] == -32601
+    assert not any("dialog" in one.get("method", "") for one in server.received)

@@ -11,6 +11,7 @@ from dovetail.client.handlers import (
     ALL_CAPABILITIES,
     ElicitationHandler,
     LogHandler,
+    NotificationHandler,
     RootsProvider,
     SamplingHandler,
 )
@@ -73,6 +74,7 @@ class ManagedClientOptions(TypedDict, total=False):
     sampling_handler: SamplingHandler | None
     roots: RootsProvider | None
     log_level: LoggingLevel | None
+    notification_handler: NotificationHandler | None
     protocol_version: str | Era | None
     client_info: Implementation | None
     capabilities: ClientCapabilities | None
@@ -108,6 +110,8 @@ class Client:
         roots: The directories the server may work in, or a function that returns them.
         log_handler: Receives log messages of the server.
         log_level: The lowest level of log messages to request.
+        notification_handler: Receives the method and the params of notifications that no other option handles, such as
+            those of extensions.
         protocol_version: Require a version, or the newest version of the "handshake" or the "stateless" era.
         client_info: The name and version that the server sees. Defaults to those of dovetail.
         capabilities: Capabilities to declare besides those of the handlers.
@@ -134,6 +138,7 @@ class Client:
         roots: RootsProvider | None = None,
         log_handler: LogHandler | None = None,
         log_level: LoggingLevel | None = None,
+        notification_handler: NotificationHandler | None = None,
         protocol_version: str | Era | None = None,
         client_info: Implementation | None = None,
         capabilities: ClientCapabilities | None = None,
@@ -166,6 +171,7 @@ class Client:
             roots=roots,
             log_handler=log_handler,
             log_level=log_level,
+            notification_handler=notification_handler,
             capabilities=capabilities,
             timeouts=timeouts,
             limits=limits,
@@ -636,6 +642,23 @@ class Client:
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
             await self._run(connection.notify, "notifications/roots/list_changed")
+
+    async def send_progress(
+        self, progress_token: str | int, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Report the progress of a request that the server sent, for example of a sampling request.
+
+        Args:
+            progress_token: The `progressToken` in the `meta` of the request that your handler received.
+            progress: How much is done. The value must increase with every call.
+            total: The value of `progress` when the work is done, if you know it.
+            message: A text for the user.
+        """
+        connection = await self._run(self._session.reconnector.get_connection)
+        if self._sender.is_stateless:
+            error = NotSupported("a stateless server sends no requests, so it cannot receive their progress")
+            raise self._sender.add_request_context(error, "notifications/progress")
+        await self._run(connection.send_progress, progress_token, progress, total, message)
 
     async def shutdown(self) -> None:
         """Ask a handshake server to end its session, then close the connection."""

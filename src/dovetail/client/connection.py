@@ -8,7 +8,7 @@ exception that contains the server and the step.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, Final
 
 from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
@@ -35,10 +35,10 @@ from dovetail.wire.base import UNSET
 from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
-from dovetail.wire.progress import CancelledParams
+from dovetail.wire.progress import CancelledParams, ProgressParams
 from dovetail.wire.raw_message import RawMessage, decode_body
 
-NotificationHandler = Callable[[str, Any], None]
+OnNotification = Callable[[str, Any], None]
 
 _MAX_LOGGED_INVALID = 3
 _TIMEOUT_HINTS = {
@@ -47,6 +47,12 @@ _TIMEOUT_HINTS = {
 _DEFAULT_TIMEOUT_HINT = "pass Timeouts(request=...) to wait longer"
 # Limits how many responses may wait until the server reads them.
 _MAX_PENDING_REPLIES = 256
+
+
+# The draft dialect reports when the user sees a dialog.
+_CREATE_DIALOG: Final = "elicitation/createDialog"
+_DIALOG_OPENED: Final = "notifications/elicitation/dialog_opened"
+_DIALOG_CLOSED: Final = "notifications/elicitation/dialog_closed"
 
 
 class Connection:
@@ -60,7 +66,7 @@ class Connection:
         callbacks: CallbackQueue,
         *,
         max_input_requests: int,
-        on_notification: NotificationHandler,
+        on_notification: OnNotification,
         on_gap: Callable[[], None],
         open_deadlines: DeadlineTimer | None = None,
         recorders: list[Recorder] | None = None,
@@ -193,6 +199,13 @@ class Connection:
             # spec: streamable-http#standard-request-headers
             headers = encoder.build_headers(method, {})
         await self._send(jsonrpc.encode_notification(method, params), headers)
+
+    async def send_progress(self, token: str | int, progress: float, total: float | None, message: str | None) -> None:
+        """Send the progress of a request of the server, in the form of the protocol version."""
+        from dovetail.protocol.downgrade import encode_notification  # few clients send progress
+
+        params = ProgressParams(progress_token=token, progress=progress, total=total, message=message)
+        await self._send(encode_notification(self.revision or "", token, "notifications/progress", params))
 
     async def _send(self, data: bytes, headers: Headers = ()) -> None:
         if self._recorders:
@@ -328,7 +341,10 @@ class Connection:
 
     async def _answer_request(self, id: RequestId, method: str, params: Any, parent_id: RequestId | None) -> None:
         self.pause_timeouts()
+        is_dialog = method == _CREATE_DIALOG and self._handlers.capabilities().elicitation is not None
         try:
+            if is_dialog:
+                await self._send_reply(jsonrpc.encode_notification(_DIALOG_OPENED, {"requestId": id}))
             result = await self._handlers.answer(method, params)
             reply = jsonrpc.encode_result(id, encode(result))
         except ProtocolError as exc:
@@ -341,6 +357,8 @@ class Connection:
             reply = jsonrpc.encode_protocol_error(id, InternalError("The client could not handle the request"))
         finally:
             self.resume_timeouts()
+        if is_dialog:
+            await self._send_reply(jsonrpc.encode_notification(_DIALOG_CLOSED, {"requestId": id}))
         await self._send_reply(reply)
 
     def _report_failure(self, parent_id: RequestId | None, method: str, exc: InputRequestError) -> None:

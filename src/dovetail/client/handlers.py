@@ -50,6 +50,9 @@ RootsProvider: TypeAlias = (
 # Receives the log messages of the server. May be async.
 LogHandler: TypeAlias = Callable[[LoggingMessageNotificationParams], object]
 
+# Receives the method and the params of notifications that no other option handles. May be async.
+NotificationHandler: TypeAlias = Callable[[str, dict[str, Any]], object]
+
 InputRelay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 ALL_CAPABILITIES: Final = ClientCapabilities(

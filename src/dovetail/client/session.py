@@ -21,6 +21,7 @@ from dovetail.client.handlers import (
     InputHandlers,
     InputRelay,
     LogHandler,
+    NotificationHandler,
     RootsProvider,
     SamplingHandler,
 )
@@ -63,6 +64,7 @@ class Session:
         roots: RootsProvider | None = None,
         log_handler: LogHandler | None = None,
         log_level: LoggingLevel | None = None,
+        notification_handler: NotificationHandler | None = None,
         capabilities: ClientCapabilities | None = None,
         timeouts: Timeouts | None = None,
         limits: ClientLimits | None = None,
@@ -75,6 +77,7 @@ class Session:
             ("url_elicitation_handler", url_elicitation_handler),
             ("sampling_handler", sampling_handler),
             ("log_handler", log_handler),
+            ("notification_handler", notification_handler),
         ):
             check_callable(option, function)
         check_log_level("log_level=", log_level)
@@ -92,6 +95,7 @@ class Session:
         # Called with None when a connection is open, and with the error when it is lost.
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
+        self._notification_handler = notification_handler
         self.handlers = InputHandlers(
             elicitation_handler=elicitation_handler,
             url_elicitation_handler=url_elicitation_handler,
@@ -307,6 +311,7 @@ class Session:
                 self.sender.url_elicitations.mark_complete(
                     decode_body(params, ElicitationCompleteParams, method).elicitation_id
                 )
+            self._call_notification_handler(method, params)
         elif method == "notifications/message":
             if self.log_relay is not None:
                 self.log_relay(to_plain(params))
@@ -315,6 +320,13 @@ class Session:
                     self.callbacks.call(
                         self._log_handler, decode_body(params, LoggingMessageNotificationParams, method)
                     )
+        else:
+            self._call_notification_handler(method, params)
+
+    def _call_notification_handler(self, method: str, params: Any) -> None:
+        if self._notification_handler is not None:
+            with contextlib.suppress(InvalidResult):
+                self.callbacks.call(self._notification_handler, method, to_plain(params))
 
     def _handle_gap(self) -> None:
         """Clear the caches and inform the subscriptions, because notifications may have been lost."""

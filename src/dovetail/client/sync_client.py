@@ -424,6 +424,12 @@ class SyncClient:
         """Tell the server that the roots have changed."""
         run_blocking(self._client.send_roots_list_changed())
 
+    def send_progress(
+        self, progress_token: str | int, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Report the progress of a request that the server sent."""
+        run_blocking(self._client.send_progress(progress_token, progress, total, message))
+
     def shutdown(self) -> None:
         """Ask a handshake server to end its session, then close the connection."""
         run_blocking(self._client.shutdown())
