@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dovetail.client.subscription import Subscription as Subscription
     from dovetail.client.sync_client import SyncClient as SyncClient
     from dovetail.client.targets import CommandTarget as CommandTarget
+    from dovetail.client.targets import CustomTarget as CustomTarget
     from dovetail.client.targets import HTTPTarget as HTTPTarget
     from dovetail.errors import AuthError as AuthError
     from dovetail.errors import ElicitationCancelled as ElicitationCancelled
@@ -78,6 +79,7 @@ _MODULE_BY_NAME = {
     "CommandTarget": "dovetail.client.targets",
     "Completion": "dovetail.wire.completion",
     "Context": "dovetail.server.context",
+    "CustomTarget": "dovetail.client.targets",
     "Depends": "dovetail.server.dependencies",
     "Elicit": "dovetail.server.input_requests",
     "ElicitURL": "dovetail.server.input_requests",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dovetail.client.handlers import RootsProvider as RootsProvider
     from dovetail.client.handlers import SamplingHandler as SamplingHandler
     from dovetail.client.targets import Target as Target
+    from dovetail.protocol.client_transport import CustomConnection as CustomConnection
     from dovetail.protocol.http_types import ASGIApp as ASGIApp
     from dovetail.protocol.http_types import AsyncHTTPClient as AsyncHTTPClient
     from dovetail.protocol.http_types import HTTPRequest as HTTPRequest
@@ -99,6 +100,7 @@ _MODULE_BY_NAME = {
     "ContentBlock": "dovetail.wire.content",
     "CreateMessageRequestParams": "dovetail.wire.sampling",
     "CreateMessageResult": "dovetail.wire.sampling",
+    "CustomConnection": "dovetail.protocol.client_transport",
     "DiscoverResult": "dovetail.wire.lifecycle",
     "ElicitRequestParams": "dovetail.wire.elicitation",
     "ElicitResult": "dovetail.wire.elicitation",

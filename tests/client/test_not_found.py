@@ -6,7 +6,7 @@ import pytest
 
 from client.full_server import NEWEST_HANDSHAKE, STATELESS, connect_client
 from dovetail import Client, RemoteError, Server, ToolError
-from dovetail.errors import NotFound
+from dovetail.errors import NotFound, NotSupported
 from dovetail.protocol.client_messages import create_error
 from dovetail.wire.raw_message import ErrorObject
 from mentions import mentions, values
@@ -116,7 +116,7 @@ async def test_a_server_without_a_feature_is_named_as_such(revision: str) -> Non
             (client.read("a://x"), "resources"),
             (client.complete("a", "b", prompt="x"), "arguments"),
         ):
-            with pytest.raises(RemoteError) as caught:
+            with pytest.raises(NotSupported) as caught:
                 await request
             assert said in (caught.value.hint or "")
 

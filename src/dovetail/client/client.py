@@ -98,7 +98,7 @@ class Client:
 
     Args:
         target: A URL, a command as a list, a script, a `Server`, "unix:/path", "tcp://host:port", an entry of an
-            mcp.json, an `HTTPTarget`, a `CommandTarget`, or your own transport.
+            mcp.json, an `HTTPTarget`, a `CommandTarget`, or a `CustomTarget` for your own transport.
         name: The name of the server in errors and logs.
         headers: HTTP headers of every request, for a URL. `HTTPTarget` has more options.
         auth: A login, or a bearer token as text, for a URL.

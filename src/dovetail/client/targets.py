@@ -24,7 +24,7 @@ from dovetail.error_context import add_context, clip
 from dovetail.errors import ScriptNotFound
 from dovetail.log import log
 from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
-from dovetail.protocol.client_transport import ClientTransport, InProcessServer
+from dovetail.protocol.client_transport import ClientTransport, InProcessServer, OpenCustomConnection
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.wire.base import JSONValue
@@ -116,6 +116,23 @@ class CommandTarget:
         self.stderr = stderr
 
 
+class CustomTarget:
+    """A server that the client reaches over your own transport.
+
+    Args:
+        open_connection: An async function that opens a connection and returns an object with `send(data)` and an async
+            `close()`. The function gets `receive`, to call with each message of the server, and `lose`, to call with a
+            reason when the connection ends. The client calls `open_connection` again after a lost connection.
+        name: The name of the server in errors and logs.
+    """
+
+    def __init__(self, open_connection: OpenCustomConnection, *, name: str = "custom") -> None:
+        check_callable("open_connection", open_connection)
+        check_type("name", name, str, "a text")
+        self.open_connection = open_connection
+        self.name = name
+
+
 Target: TypeAlias = (
     str
     | Path
@@ -125,6 +142,7 @@ Target: TypeAlias = (
     | ClientTransport
     | HTTPTarget
     | CommandTarget
+    | CustomTarget
 )
 
 
@@ -185,6 +203,8 @@ def resolve_target(
 def _resolve_object(target: Target | ResolvedTarget, limits: ClientLimits, timeouts: Timeouts) -> ResolvedTarget:
     if isinstance(target, ResolvedTarget):
         return target
+    if isinstance(target, CustomTarget):
+        return _resolve_custom(target)
     if isinstance(target, str) and target.startswith(("unix:", "tcp:")):
         return _resolve_socket(target, limits, timeouts)
     if isinstance(target, InProcessServer) and not isinstance(target, type):
@@ -193,7 +213,7 @@ def _resolve_object(target: Target | ResolvedTarget, limits: ClientLimits, timeo
         return ResolvedTarget(type(target).__name__, None, lambda: target)
     raise TypeError(
         "the target must be a URL, a command as a list, a script, a Server, 'unix:/path', 'tcp://host:port', an entry "
-        f"of an mcp.json, an HTTPTarget, a CommandTarget or a transport, not {target!r}"
+        f"of an mcp.json, an HTTPTarget, a CommandTarget or a CustomTarget, not {target!r}"
     )
 
 
@@ -257,6 +277,12 @@ def _resolve_server(server: InProcessServer) -> ResolvedTarget:
     from dovetail.transports.memory import MemoryClient
 
     return ResolvedTarget(server.name, None, lambda: MemoryClient(server.open_connection, server.start, server.stop))
+
+
+def _resolve_custom(target: CustomTarget) -> ResolvedTarget:
+    from dovetail.transports.custom_client import CustomClient
+
+    return ResolvedTarget(target.name, None, lambda: CustomClient(target.open_connection))
 
 
 def _resolve_http(target: HTTPTarget, limits: ClientLimits, timeouts: Timeouts) -> ResolvedTarget:

@@ -4,8 +4,8 @@ A transport sends requests and returns their responses. It passes all other mess
 interpret them.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from dovetail.error_context import clip
 from dovetail.errors import TransportError
@@ -149,6 +149,24 @@ class ClientTransport(Protocol):
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
         """Return details about a failure, such as `exit_code` and `stderr`. `since` leaves out older stderr lines."""
         ...
+
+
+class CustomConnection(Protocol):
+    """An open connection of your own transport."""
+
+    def send(self, data: bytes, /) -> object:
+        """Send one message. Must not block. Raise an exception if the connection is lost."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection. The client calls this once."""
+        ...
+
+
+# Opens a connection. Call `receive` with each message of the server, and `lose` with a reason when the connection ends.
+OpenCustomConnection: TypeAlias = Callable[
+    [Callable[[bytes], None], Callable[[str], None]], Awaitable[CustomConnection]
+]
 
 
 class ServerConnection(Protocol):

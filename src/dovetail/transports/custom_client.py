@@ -1,0 +1,40 @@
+"""The client side of a transport that the user provides. It moves whole messages, and this module matches responses."""
+
+from dovetail.errors import ConnectError, ConnectionLost, MCPError
+from dovetail.protocol.client_transport import CustomConnection, OpenCustomConnection
+from dovetail.transports.duplex_client import DuplexClient
+
+
+class CustomClient(DuplexClient):
+    """A client connection over the user's transport."""
+
+    def __init__(self, open_connection: OpenCustomConnection) -> None:
+        super().__init__()
+        self._open_connection = open_connection
+        self._connection: CustomConnection | None = None
+
+    async def connect(self) -> None:
+        """Open the user's connection."""
+        try:
+            self._connection = await self._open_connection(self.receive_message, self._lose)
+        except MCPError:
+            raise
+        except Exception as exc:
+            raise ConnectError(f"the transport could not connect: {type(exc).__name__}: {exc}") from exc
+
+    def _lose(self, reason: str) -> None:
+        self.end(ConnectionLost(reason))
+
+    def write(self, data: bytes) -> None:
+        """Send a message. If that fails, the connection is lost."""
+        if self._connection is not None:
+            try:
+                self._connection.send(data)
+            except Exception as exc:
+                self._lose(f"the transport could not send: {type(exc).__name__}: {exc}")
+
+    async def disconnect(self) -> None:
+        """Close the user's connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

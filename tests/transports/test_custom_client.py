@@ -1,0 +1,79 @@
+"""Test clients over a transport of the user."""
+
+from collections.abc import Callable
+
+import pytest
+
+from dovetail import Client, CustomTarget, Server
+from dovetail.errors import ConnectError, OutcomeUnknown
+
+app = Server("custom")
+
+
+@app.tool
+async def double(n: int) -> int:
+    return 2 * n
+
+
+class Link:
+    """A connection to the server in this process."""
+
+    def __init__(self, receive: Callable[[bytes], None], lose: Callable[[str], None]) -> None:
+        self.server = app.open_connection(receive)
+        self.lose = lose
+        self.fails = False
+        self.closed = 0
+
+    def send(self, data: bytes) -> None:
+        if self.fails:
+            raise OSError("gone")
+        self.server.receive(data)
+
+    async def close(self) -> None:
+        self.closed += 1
+        await self.server.close()
+
+
+class Links(list[Link]):
+    async def open(self, receive: Callable[[bytes], None], lose: Callable[[str], None]) -> Link:
+        self.append(Link(receive, lose))
+        return self[-1]
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+async def test_a_client_calls_a_server_over_any_transport(era: str) -> None:
+    links = Links()
+    async with Client(CustomTarget(links.open, name="mine"), protocol_version=era) as client:
+        assert client.name == "mine"
+        assert await client.call("double", n=4) == 8
+    assert [link.closed for link in links] == [1]
+
+
+async def test_the_client_connects_again_after_a_loss() -> None:
+    links = Links()
+    async with Client(CustomTarget(links.open)) as client:
+        links[-1].lose("the cable was cut")
+        assert await client.call("double", n=4) == 8
+    assert [link.closed for link in links] == [1, 1]
+
+
+async def test_a_transport_that_cannot_send_loses_the_connection() -> None:
+    links = Links()
+    async with Client(CustomTarget(links.open)) as client:
+        links[-1].fails = True
+        with pytest.raises(OutcomeUnknown, match="gone"):
+            await client.call("double", n=4)
+        assert await client.call("double", n=4) == 8
+
+
+async def test_a_transport_that_cannot_connect_is_a_connect_error() -> None:
+    async def fail(receive: Callable[[bytes], None], lose: Callable[[str], None]) -> Link:
+        raise OSError("no route")
+
+    with pytest.raises(ConnectError, match="no route"):
+        await Client(CustomTarget(fail)).connect()
+
+
+def test_the_options_are_checked() -> None:
+    with pytest.raises(TypeError, match="open_connection="):
+        CustomTarget("x")  # pyright: ignore[reportArgumentType]
