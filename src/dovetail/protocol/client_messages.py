@@ -33,7 +33,7 @@ from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, PROTOCOL_VERSION
 from dovetail.wire.methods import METHODS
 from dovetail.wire.raw_message import ErrorObject, to_plain
-from dovetail.wire.revisions import DRAFT, R_2024_11_05, REVISIONS, is_older, is_stateless
+from dovetail.wire.revisions import DRAFT, REVISIONS, REVISIONS_WITHOUT_COMPLETIONS, is_older, is_stateless
 
 
 class RequestEncoder:
@@ -237,7 +237,7 @@ def find_unsupported_methods(revision: str, capabilities: ServerCapabilities) ->
     methods = {name for name, field in _REQUIRED_CAPABILITIES.items() if getattr(capabilities, field) is None}
     if capabilities.resources is not None and not capabilities.resources.subscribe:
         methods |= {"resources/subscribe", "resources/unsubscribe"}
-    if revision in (R_2024_11_05, DRAFT):  # completion has no capability in these versions
+    if revision in REVISIONS_WITHOUT_COMPLETIONS:
         methods.discard("completion/complete")
     return frozenset(methods)
 

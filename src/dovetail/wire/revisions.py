@@ -22,6 +22,9 @@ PROTOCOL_VERSIONS: Final = (*reversed(PUBLISHED_REVISIONS), DRAFT)  # the newest
 NEWEST_REVISION: Final = R_2026_07_28
 NEWEST_HANDSHAKE_REVISION: Final = R_2025_11_25
 
+# In these versions, servers complete arguments without declaring a capability.
+REVISIONS_WITHOUT_COMPLETIONS: Final = (R_2024_11_05, DRAFT)
+
 # The version of a handshake request over HTTP that has no version header.
 # spec: streamable-http#protocol-version-header
 DEFAULT_HTTP_REVISION: Final = R_2025_03_26
