@@ -270,7 +270,7 @@ def _credentials_error(status: int, challenge: str, body_quote: str) -> MCPError
     detail = f": {description}" if description else f" (status {status}{body_quote})"
     if _INSUFFICIENT_SCOPE in challenge:
         scopes = f": {params['scope']}" if "scope" in params else ""
-        error = Forbidden(f"the credentials do not have all scopes that this request needs{scopes}")
+        error = Forbidden(f"the credentials lack a scope that this request needs{scopes}")
         hint = 'auth="oauth" asks the user for the scope. If you pass a token, it must have the scope'
     elif status == 403:
         error = Forbidden(f"the server rejected the credentials or the caller{detail}")
