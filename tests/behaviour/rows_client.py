@@ -109,4 +109,11 @@ ROWS: tuple[Requirement, ...] = (
         revisions=(DRAFT,),
         transports=SOCKET,
     ),
+    Requirement(
+        "client.prior-discover",
+        "versioning#protocol-version-negotiation",
+        "A client with an earlier discover result sends its first request at once.",
+        revisions=(STATELESS,),
+        transports=SOCKET,
+    ),
 )

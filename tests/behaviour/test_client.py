@@ -11,8 +11,8 @@ import pytest
 
 from behaviour.manifest import requirement
 from dovetail import Client, ClientLimits
-from dovetail.errors import ElicitationDeclined, InputRequestError, NotSupported, RemoteError
-from dovetail.types import Root
+from dovetail.errors import ElicitationDeclined, InputRequestError, NotSupported, RemoteError, VersionNegotiationError
+from dovetail.types import DiscoverResult, Root, ServerCapabilities
 from driver import STATELESS
 from scripted_server import (
     CAPABILITIES,
@@ -443,3 +443,24 @@ async def test_a_dialog_without_a_handler_never_opens() -> None:
     reply, _ = await server.ask()
     assert reply["error"]["code"] == -32601
     assert not any("dialog" in one.get("method", "") for one in server.received)
+
+
+@requirement("client.prior-discover")
+async def test_an_earlier_discover_result_saves_the_request(revision: str, transport: str) -> None:
+    server = script(revision, capabilities={"tools": {}})
+    async with connect_client(server) as client:
+        stored = await client.discover()
+    server.received.clear()
+    async with connect_client(server, discover_result=stored) as client:
+        assert client.protocol_version == revision
+        assert client.server_capabilities == stored.capabilities
+        await client.call_tool("echo")
+    assert [message["method"] for message in server.received] == ["tools/call"]
+
+
+@requirement("client.prior-discover")
+async def test_an_earlier_result_without_a_common_version_is_an_error() -> None:
+    stored = DiscoverResult(supported_versions=["1999-01-01"], capabilities=ServerCapabilities())
+    with pytest.raises(VersionNegotiationError):
+        async with connect_client(script(STATELESS), discover_result=stored):
+            pass

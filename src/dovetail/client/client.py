@@ -76,6 +76,7 @@ class ManagedClientOptions(TypedDict, total=False):
     log_level: LoggingLevel | None
     notification_handler: NotificationHandler | None
     protocol_version: str | Era | None
+    discover_result: DiscoverResult | None
     client_info: Implementation | None
     capabilities: ClientCapabilities | None
     timeout: float | Timeouts | None
@@ -113,6 +114,7 @@ class Client:
         notification_handler: Receives the method and the params of notifications that no other option handles, such as
             those of extensions.
         protocol_version: Require a version, or the newest version of the "handshake" or the "stateless" era.
+        discover_result: An earlier result of `discover()`. The first connection then sends no `server/discover`.
         client_info: The name and version that the server sees. Defaults to those of dovetail.
         capabilities: Capabilities to declare besides those of the handlers.
         timeout: Seconds for one request, or a `Timeouts`.
@@ -140,6 +142,7 @@ class Client:
         log_level: LoggingLevel | None = None,
         notification_handler: NotificationHandler | None = None,
         protocol_version: str | Era | None = None,
+        discover_result: DiscoverResult | None = None,
         client_info: Implementation | None = None,
         capabilities: ClientCapabilities | None = None,
         timeout: float | Timeouts | None = None,
@@ -165,6 +168,7 @@ class Client:
             key=resolved.key,
             client_info=client_info or Implementation(name="dovetail", version=VERSION),
             protocol_version=protocol_version,
+            discover_result=discover_result,
             elicitation_handler=elicitation_handler,
             url_elicitation_handler=url_elicitation_handler,
             sampling_handler=sampling_handler,

@@ -82,7 +82,9 @@ class ConnectionAttempt:
         deadline: RequestDeadline,
         *,
         protocol_version: str | None,
+        discover_result: DiscoverResult | None = None,
     ) -> None:
+        self._discover_result = discover_result  # an earlier result, which saves the request
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._identity = identity
@@ -100,6 +102,9 @@ class ConnectionAttempt:
         """Open a connection and return it. If that fails, close everything and raise one exception with the reason."""
         try:
             await self._connection.transport.open(self._connection)
+            if self._discover_result is not None:
+                self._use_discovery(self._discover_result)
+                self.is_certain = False  # the server has not confirmed it
             while self._negotiation.next_method is not None:
                 if self._negotiation.next_method == INITIALIZE:
                     await self._initialize()
@@ -158,12 +163,14 @@ class ConnectionAttempt:
         finally:
             discover_task.cancel()
 
+    def _use_discovery(self, result: DiscoverResult) -> None:
+        self._negotiation.handle_discovery(result)
+        if self._negotiation.next_method is None:
+            self._apply_result(result, _parse_implementation((result.meta or {}).get(SERVER_INFO)))
+
     async def _handle_discover(self, discover_task: "asyncio.Future[Any]") -> None:
         try:
-            result = decode_body(await discover_task, DiscoverResult, DISCOVER)
-            self._negotiation.handle_discovery(result)
-            if self._negotiation.next_method is None:
-                self._apply_result(result, _parse_implementation((result.meta or {}).get(SERVER_INFO)))
+            self._use_discovery(decode_body(await discover_task, DiscoverResult, DISCOVER))
         except RemoteError as exc:
             if not self._negotiation.handle_discovery_error(exc.code, exc.data):
                 raise
@@ -331,8 +338,10 @@ class Connector:
         *,
         key: str | None,
         protocol_version: str | None,
+        discover_result: DiscoverResult | None = None,
     ) -> None:
         check_protocol_version(protocol_version)
+        self._discover_result = discover_result
         self.identity = identity
         self.resource_subscriptions: set[str] = set()  # URIs passed to `subscribe_resource`
         self._create_transport = create_transport
@@ -377,6 +386,8 @@ class Connector:
         return connection
 
     def _create_attempt(self, protocol_version: str | None, deadline: RequestDeadline) -> ConnectionAttempt:
+        # The server may change before the next connection, so use an earlier result only once.
+        discover_result, self._discover_result = self._discover_result, None
         return ConnectionAttempt(
             self._create_transport,
             self._create_connection,
@@ -384,6 +395,7 @@ class Connector:
             self._timeouts,
             deadline,
             protocol_version=protocol_version,
+            discover_result=discover_result,
         )
 
     async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:

@@ -38,7 +38,7 @@ from dovetail.protocol.recording_format import Recorder
 from dovetail.protocol.stats import ClientStats
 from dovetail.wire.base import replace
 from dovetail.wire.elicitation import ElicitationCompleteParams
-from dovetail.wire.lifecycle import ClientCapabilities, Implementation
+from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation
 from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams
 from dovetail.wire.raw_message import decode_body, to_plain
 
@@ -58,6 +58,7 @@ class Session:
         key: str | None,
         client_info: Implementation,
         protocol_version: str | None = None,
+        discover_result: DiscoverResult | None = None,
         elicitation_handler: ElicitationHandler | None = None,
         url_elicitation_handler: ElicitationHandler | None = None,
         sampling_handler: SamplingHandler | None = None,
@@ -85,6 +86,7 @@ class Session:
         check_middleware(middleware)
         check_type("client_info", client_info, Implementation, "an Implementation(name=..., version=...)")
         check_type("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
+        check_type("discover_result", discover_result, DiscoverResult, "the result of discover()")
         check_type("cache", cache, bool, "True or False")
         check_type("validate_results", validate_results, bool, "True or False")
         self.name = name
@@ -119,6 +121,7 @@ class Session:
             self.timeouts,
             key=key,
             protocol_version=protocol_version,
+            discover_result=discover_result,
         )
         self.callbacks = CallbackQueue(self.limits.max_queued_notifications)
         self.subscriptions: set[ReconnectingSubscription] = set()
