@@ -549,6 +549,24 @@ def test_only_those_named_may_ask() -> None:
 # Clients that register themselves
 
 
+@pytest.mark.parametrize(
+    ("sent", "repeated"),
+    [
+        ({"application_type": "native", "scope": "a b", "client_uri": "https://a.example/x"}, True),
+        ({"application_type": "toaster", "client_uri": "javascript:x", "scope": 5}, False),
+        ({"scope": "x" * 10_000, "client_uri": ["https://a.example"]}, False),
+        ({"scope": "a\nb", "application_type": []}, False),
+    ],
+)
+def test_a_registration_repeats_valid_metadata(sent: dict[str, Any], repeated: bool) -> None:
+    response = ServerHarness().register({"redirect_uris": [REDIRECT_URI]} | sent)
+    data = decode_body(response)
+    assert response.status_code == 201
+    assert {name: data[name] for name in ("application_type", "scope", "client_uri") if name in data} == (
+        sent if repeated else {}
+    )
+
+
 def test_registration() -> None:
     desk = ServerHarness()
     response = desk.register(

@@ -216,7 +216,7 @@ class AuthorizationEndpoints:
         except InvalidClient as exc:
             return error_response(exc.error, str(exc))
         self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
-        return json_response(clients.build_registration_response(client, secret, now), 201)
+        return json_response(clients.build_registration_response(client, secret, now, client_metadata), 201)
 
     def _warn_registration_limit(self, address: str, now: float) -> None:
         if not self._warning_limiter.take(address, now):

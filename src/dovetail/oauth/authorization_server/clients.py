@@ -6,7 +6,7 @@ It must not be plain http except on the user's machine, and it must not be ambig
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -149,8 +149,10 @@ def create_client(metadata: Mapping[str, Any]) -> tuple[ClientRecord, str | None
     return client, secret
 
 
-def build_registration_response(client: ClientRecord, secret: str | None, now: float) -> dict[str, Any]:
-    """Build the response to a registration."""
+def build_registration_response(
+    client: ClientRecord, secret: str | None, now: float, metadata: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Build the response to a registration. RFC 7591, section 3.2.1"""
     response: dict[str, Any] = {
         "client_id": client.client_id,
         "client_id_issued_at": int(now),
@@ -162,7 +164,24 @@ def build_registration_response(client: ClientRecord, secret: str | None, now: f
     }
     keys = {"jwks": client.jwks, "jwks_uri": client.jwks_uri}
     response |= {name: value for name, value in keys.items() if value is not None}
+    response |= {
+        name: metadata[name]
+        for name, is_valid in _ECHOED_METADATA.items()
+        if name in metadata and is_valid(metadata[name])
+    }
     return response if secret is None else response | {"client_secret": secret, "client_secret_expires_at": 0}
+
+
+def _is_short_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_URI_CHARS and value.isascii() and value.isprintable()
+
+
+# Metadata that the server does not need, but repeats in its response, with a check of the value.
+_ECHOED_METADATA: Final[dict[str, Callable[[Any], bool]]] = {
+    "application_type": lambda value: value in ("web", "native"),
+    "scope": _is_short_text,
+    "client_uri": lambda value: _is_short_text(value) and value.startswith("https://"),
+}
 
 
 def is_document_url(client_id: str) -> bool:
