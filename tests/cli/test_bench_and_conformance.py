@@ -1,8 +1,14 @@
 """Test `dovetail bench` and `dovetail conformance`."""
 
+import json
+import os
+from pathlib import Path
+
+import click
 import pytest
 
 from cli.command_process import ROOT, SAMPLE_SERVER, RunCommand
+from dovetail.cli.commands.conformance import find_suite_command
 
 
 def test_bench_counts_what_it_does(run: RunCommand, url: str) -> None:
@@ -19,6 +25,54 @@ def test_bench_tells_of_failures(run: RunCommand, url: str) -> None:
     said = run(*words, "--json")
     assert said.code == 5
     assert [*said.json["errors"].values()] == [7]
+
+
+SUITE = Path("node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
+
+
+def _write_suite(folder: Path) -> Path:
+    (folder / SUITE).parent.mkdir(parents=True)
+    (folder / SUITE).write_text("", encoding="utf-8")
+    return folder / SUITE
+
+
+def _put_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    for name in ("node", "npx"):
+        (folder / name).write_text("", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_a_suite_of_a_folder_above_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_suite = _write_suite(tmp_path)
+    (tmp_path / "below").mkdir()
+    _put_on_path(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path / "below")
+    *program, package = find_suite_command(None)
+    assert program == [str(tmp_path / "npx"), "--yes"]
+    assert package == f"@modelcontextprotocol/conformance@{_read_pinned_version()}"
+    assert find_suite_command(str(own_suite))[1:] == [str(own_suite)]
+    monkeypatch.chdir(tmp_path)
+    assert find_suite_command(None)[1:] == [str(own_suite)]
+
+
+def _read_pinned_version() -> str:
+    return json.loads((ROOT / "package.json").read_bytes())["devDependencies"]["@modelcontextprotocol/conformance"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="platform: files have no user id")
+def test_a_suite_of_another_user_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_suite = _write_suite(tmp_path)
+    _put_on_path(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    file_stat = os.stat(own_suite)
+    if file_stat.st_uid == 0:
+        os.chown(tmp_path / "node_modules", 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: file_stat.st_uid + 1)
+    with pytest.raises(click.UsageError):
+        find_suite_command(None)
+    assert find_suite_command(str(own_suite))[1:] == [str(own_suite)]
 
 
 @pytest.mark.conformance

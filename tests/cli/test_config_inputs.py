@@ -32,7 +32,7 @@ def needing(*names: str) -> dict[str, Any]:
 def test_inputs_are_asked_for_once_and_passwords_not_shown(tmp_path: Path, alone: dict[str, str]) -> None:
     path = written(tmp_path, KEY, PLACE, sums=needing("key", "place"), more=needing("key"))
     with open_terminal(alone, "servers", str(path), "--json") as at:
-        at.until_match(r"The key of the sums.*: $")
+        at.until_match(r"(?s)The key of the sums.*: $")
         at.type("open sesame\n")
         at.wait_for("here, there")
         at.wait_for("Where [here]: ")
@@ -60,7 +60,7 @@ def test_what_is_not_used_is_not_asked_for(tmp_path: Path, alone: dict[str, str]
 
 def test_an_interrupt_at_an_input_ends_the_command(tmp_path: Path, alone: dict[str, str]) -> None:
     with open_terminal(alone, "servers", str(written(tmp_path, KEY, sums=needing("key")))) as at:
-        at.until_match(r"The key.*: $")
+        at.until_match(r"(?s)The key.*: $")
         at.process.send_signal(signal.SIGINT)
         at.read_rest()
         assert at.process.wait(TIMEOUT_S) == 130

@@ -79,6 +79,19 @@ def test_nothing_is_started_if_it_is_not_wanted(run: RunCommand, tmp_path: Path,
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("words", [("servers", "--no-start"), ("list",)])
+def test_a_name_in_a_configuration_cannot_start_a_line(
+    run: RunCommand, tmp_path: Path, at_home: dict[str, str], words: tuple[str, ...]
+) -> None:
+    forged = "[y]es once, for this [s]ession"
+    entry = {"command": "x", f"k\n{forged}": 1}
+    broken = {"command": 1, "args": f"a\n{forged}"}
+    config(tmp_path, **{f"a\n{forged}": entry, f"b\n{forged}": broken})
+    said = run(*words, cwd=tmp_path, **at_home)
+    assert said.err.count(forged) >= 3
+    assert not [line for line in (said.out + said.err).splitlines() if line.lstrip().startswith(forged)]
+
+
 def test_servers_of_a_project_are_not_started_unasked(run: RunCommand, tmp_path: Path, at_home: dict[str, str]) -> None:
     """What lies in a folder is not yet what the user wants to run."""
     mark = tmp_path / "started"

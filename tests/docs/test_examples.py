@@ -97,6 +97,25 @@ def test_files(tmp_path: Path) -> None:
     assert {one["error"]["code"] for one in (climbed, escaped, linked)} == {-32602}
 
 
+def test_files_are_not_found_outside_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "deep").mkdir(parents=True)
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "deep" / "own.txt").write_text("own", encoding="utf-8")
+    patterns = ("../*", "../../*", "deep/../../*.txt", f"{tmp_path}/*", "/etc/pass*")
+    linked, *refused = _stdio(
+        "files.py",
+        *(_call("find", pattern=pattern) for pattern in ("*.txt", *patterns)),
+        arguments=[str(folder)],
+    )
+    assert [link["uri"] for link in linked["result"]["content"]] == ["folder:///deep/own.txt"]
+    for one in refused:
+        assert one["result"]["isError"]
+        assert "pattern" in _text(one)
+        assert "folder:///" not in _text(one)
+
+
 def test_notes() -> None:
     program = [
         {"id": 0, "method": "initialize", "params": OPENING},

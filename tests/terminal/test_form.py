@@ -8,6 +8,7 @@ import pytest
 
 from dovetail.host import ConsentRequest, TerminalConsent
 from dovetail.host.consent.consent import AllowWithChanges
+from dovetail.protocol.safe_text import quote_lines, wrap_lines
 from dovetail.terminal.form import choose, confirm, fill_form
 from dovetail.terminal.line_reader import LineReader
 
@@ -31,7 +32,53 @@ def test_values_are_converted_and_asked_again_until_they_fit() -> None:
     lines, output = open_reader("old", "", "36", "huge", "large", "")
     assert fill_form(lines, SCHEMA) == {"age": 36, "size": "large"}
     assert output.getvalue().count("Age\\x1b[2J: ") == 3
-    assert all(row.startswith("  ") for row in output.getvalue().splitlines())
+    assert all(row.startswith("  │ ") for row in output.getvalue().splitlines())
+
+
+FORGED = "Let files run its tool delete_all?\n[y]es once, for this [s]ession, [a]lways, [n]o: "
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"type": f"x\n{FORGED}"},
+        {"type": "integer", "default": f"1\n{FORGED}"},
+        {"type": "integer", "title": f"t\n{FORGED}"},
+        {"type": "integer", "description": f"d\n{FORGED}"},
+        {"enum": ["1", f"2\n{FORGED}"]},
+        {"type": "integer", "title": "t" + " " * 95 + FORGED},  # a terminal would break this line by itself
+    ],
+)
+async def test_every_line_of_a_form_is_marked_as_text_of_the_server(
+    field: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    schema = {"properties": {f"n\n{FORGED}": field}, "required": [f"n\n{FORGED}"]}
+    typed, output = iter(["y\n", "wrong\n", "1\n"]), io.StringIO()
+    message = f"Who?\n{FORGED}" + " " * 95 + FORGED
+    request = ConsentRequest(kind="elicitation.form", server="a", details={"message": message, "schema": schema})
+    await TerminalConsent(lambda: next(typed, ""), output).ask(request)
+    summary, *rows = output.getvalue().splitlines()
+    assert summary == request.summary
+    assert all(row.startswith(("  │ ", "  message:", "[y]es to answer, [n]o to decline: ")) for row in rows)
+    assert max(map(len, rows)) <= 120
+
+
+def test_a_line_that_is_too_long_continues_after_a_bar() -> None:
+    url = f"https://a.example/{'x' * 60}"
+    text = "\n".join(["short", *quote_lines("a" * 30 + "\n" + "語" * 12 + f"\n\tto {url} now"), "y" * 30])
+    assert wrap_lines(text, 24).split("\n") == [
+        "short",
+        "  │ " + "a" * 20,
+        "  │ " + "a" * 10,
+        "  │ " + "語" * 10,
+        "  │ " + "語" * 2,
+        "  │     to ",
+        f"  │ {url}",  # in one piece, to be copied
+        "  │  now",
+        "y" * 24,
+        "    " + "y" * 6,
+    ]
 
 
 def test_fields_with_an_answer_are_not_asked_for() -> None:

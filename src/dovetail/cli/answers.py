@@ -1,6 +1,7 @@
 """Answers to elicitations, from --answer or from the user at the terminal.
 
-Text of the server is escaped. A URL is printed in full, and only the user opens the URL.
+Text of the server is escaped, and each of its lines has a bar before it. A URL is printed in full, and only the user
+opens the URL.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ import click
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.error_context import add_context
 from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InputRequestError
+from dovetail.protocol.safe_text import quote_lines
 from dovetail.schemas.reader import as_object, get_mapping, get_required
 from dovetail.terminal import output
 from dovetail.terminal.form import confirm, fill_form, list_choices, parse_answer
@@ -22,7 +24,7 @@ class AnswerProvider:
     """Answers the elicitations of a server, and stores each question that stays unanswered."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
-        self.unanswered: list[str] = []  # questions that were not answered
+        self.unanswered: list[str] = []  # questions that were not answered, with a bar before each line
         self.has_declined = False  # True if the user declined a question
         self.usage_error: click.UsageError | None = None  # the error to report if --answer is invalid
         self.unused_answers = set(answers)  # names of answers that no question has used
@@ -55,8 +57,8 @@ class AnswerProvider:
                 request, {name: property_schema for name, property_schema in properties.items() if name not in answer}
             )
         self._clear_output()
-        _print_stderr(output.style(output.escape_text(request.message), err=True, bold=True))
         with LineReader() as lines:
+            _print_message(lines, request)
             values = fill_form(lines, schema, answer)
             if not confirm(lines, "Send this?", default=True):
                 raise ElicitationDeclined
@@ -87,30 +89,32 @@ class AnswerProvider:
         if not output.is_interactive():
             raise self._record_unanswered(request, {})
         self._clear_output()
-        _print_stderr(output.style(output.escape_text(request.message), err=True, bold=True))
-        _print_stderr(f"  {output.escape_full_line(request.url or '')}")
         self.has_declined = True  # assume that the user declines, until the user confirms
         try:
             with LineReader() as lines:
+                _print_message(lines, request)
+                lines.write_quoted(output.escape_full_line(request.url or ""))
                 self.has_declined = not confirm(lines, "Did you finish on that page?", default=False)
         except EOFError:
             raise ElicitationCancelled from None
         return not self.has_declined
 
     def _record_unanswered(self, request: ElicitRequestParams, fields: Mapping[str, Any]) -> InputRequestError:
-        message = output.escape_text(request.message if request.mode == "form" else f"{request.message} {request.url}")
+        text = request.message if request.mode == "form" else f"{request.message} {request.url}"
+        message = "\n".join(quote_lines(text))
         self.unanswered.append(message)
         options = " ".join(
             f"--answer {output.escape_line(name)}={_format_choices(property_schema)}"
             for name, property_schema in fields.items()
         )
         return add_context(
-            InputRequestError(f"the server asks: {message}"), hint=options or "run the command at a terminal"
+            InputRequestError(f"the server asks:\n{message}"), hint=options or "run the command at a terminal"
         )
 
 
-def _print_stderr(message: str) -> None:
-    click.echo(message, err=True)
+def _print_message(lines: LineReader, request: ElicitRequestParams) -> None:
+    lines.write(output.style("The server asks:", err=True, bold=True) + "\n")
+    lines.write_quoted(request.message)
 
 
 def _format_choices(schema: Mapping[str, Any]) -> str:

@@ -184,10 +184,8 @@ def run_command(
     if answers.has_declined and code == error_report.EXIT_TOOL_ERROR:
         return error_report.EXIT_DENIED
     if answers.unanswered and code == error_report.EXIT_TOOL_ERROR:
-        report_error(
-            add_context(InputRequestError(f"input required: {answers.unanswered[0]}"), hint="pass --answer NAME=VALUE"),
-            target_options.json,
-        )
+        error = InputRequestError(f"the server asks:\n{answers.unanswered[0]}")
+        report_error(add_context(error, hint="pass --answer NAME=VALUE"), target_options.json)
         return error_report.EXIT_INPUT_NEEDED
     return code
 
@@ -255,7 +253,7 @@ _ERROR_FIELDS = ("server", "step", "protocol_version", "status_code", "exit_code
 
 def print_log_message(params: LoggingMessageNotificationParams) -> None:
     """Print a log message of the server."""
-    output.print_note(f"[{params.level}] {params.data}")
+    output.print_quoted(f"[{params.level}] {params.data}")
 
 
 class LogPrinter(logging.Handler):

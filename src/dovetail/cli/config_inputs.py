@@ -57,7 +57,8 @@ def _prompt_for_input(lines: LineReader, entry: ServerConfig, definition: Mappin
     output.print_note(output.escape_line(f"{entry.name} in {entry.path} needs an input:"))
     label = str(definition.get("description") or definition["id"])
     if definition.get("password"):
-        return getpass.getpass(f"{output.escape_line(label)} (not shown): ", sys.stderr)
+        lines.write_quoted(output.escape_line(label))
+        return getpass.getpass("  value (not shown): ", sys.stderr)
     schema = {"type": "string", "title": label, "default": definition.get("default"), "enum": _list_options(definition)}
     return str(ask_field(lines, definition["id"], schema, is_required=True))
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from dovetail.cli.config_inputs import collect_inputs
-from dovetail.cli.target_argument import INPUT_OPTION, parse_pairs
+from dovetail.cli.target_argument import INPUT_OPTION, parse_pairs, print_problems
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.errors import PolicyError
 from dovetail.host.config.config_files import discover_configs, load_config
@@ -74,8 +74,7 @@ def create_host(
         )
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    for problem in host.config_problems:
-        output.print_note(f"{problem.path}: {problem.message}")
+    print_problems(host.config_problems)
     _select_servers(host, servers)
     return host
 
@@ -97,7 +96,7 @@ def _check_files(files: Sequence[str]) -> None:
         entries, problems = load_config(Path(file), level="user")
         errors = [problem.message for problem in problems if problem.is_error]
         if errors and not entries:
-            raise click.UsageError(f"{file}: {'; '.join(errors)}")
+            raise click.UsageError(output.escape_full_line(f"{file}: {'; '.join(errors)}"))
 
 
 def create_consent() -> ConsentHandler:
@@ -137,7 +136,7 @@ def report_failures(host: Host) -> None:
     def report(event: HostEvent) -> None:
         if event.state in ("failed", "unauthorized") and (event.server, event.reason) not in reported:
             reported.add((event.server, event.reason))
-            output.print_note(f"{event.server} cannot be used: {event.reason or event.state}")
+            output.print_note(output.escape_full_line(f"{event.server} cannot be used: {event.reason or event.state}"))
             print_start_hint(event.details)
 
     host.on("server.state", report)

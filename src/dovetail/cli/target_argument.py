@@ -16,8 +16,8 @@ import click
 from dovetail.cli.server_loader import has_object_name
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.errors import UnsupportedFileVersion
-from dovetail.host.config.config_files import ServerConfig
 from dovetail.host.config.editor import HOST_FORMATS, REFERENCE_PATTERN, HostFormat
+from dovetail.host.config.server_entry import ConfigProblem, ServerConfig
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.recording_format import read_frames
 from dovetail.protocol.redaction import strip_url
@@ -230,6 +230,12 @@ def _require_file(path: Path) -> Path:
     return path
 
 
+def print_problems(problems: Iterable[ConfigProblem]) -> None:
+    """Print the problems of configuration files, one line each. A name in a file cannot start another line."""
+    for problem in problems:
+        output.print_note(output.escape_full_line(f"{problem.path}: {problem.message}"))
+
+
 def _read_config_entry(path: Path, name: str | None = None) -> ServerConfig:
     from dovetail.host.config.config_files import load_config
 
@@ -237,8 +243,7 @@ def _read_config_entry(path: Path, name: str | None = None) -> ServerConfig:
     matches = [entry for entry in entries if name in (None, entry.name, entry.original_name)]
     if len(matches) == 1:
         return matches[0]
-    for problem in problems:
-        output.print_note(f"{problem.path}: {problem.message}")
+    print_problems(problems)
     names = ", ".join(entry.name for entry in entries)
     raise click.UsageError(
         f"{f'no server {name!r}' if name else 'several servers'} in {path}. Pass FILE:NAME with one of: {names}"
@@ -253,8 +258,7 @@ def find_config_entry(target_arg: str) -> ServerConfig:
     source, _, name = target_arg.rpartition(":")
     matches = [entry for entry in entries if name in (entry.name, entry.original_name) and source in ("", entry.source)]
     if not matches:
-        for problem in problems:
-            output.print_note(f"{problem.path}: {problem.message}")
+        print_problems(problems)
         hint = suggest_names(name, [entry.name for entry in entries])
         raise click.UsageError(f"unknown target {target_arg!r}: not a file, a URL or a configured server.{hint}")
     if len({entry.source for entry in matches}) > 1:
@@ -357,7 +361,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     if options.roots:
         client_kwargs["roots"] = [Path(root).resolve() for root in options.roots]
     if options.verbose and get_target_url(target) is None:
-        client_kwargs["stderr"] = output.print_note
+        client_kwargs["stderr"] = output.print_quoted
     return client_kwargs
 
 

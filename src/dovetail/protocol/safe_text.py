@@ -1,9 +1,12 @@
-"""Escape text from servers before a person sees it: control characters, escape sequences, reordering and hidden
-marks.
+"""Escape and quote text from servers before a person sees it.
+
+Escaping replaces control characters, escape sequences, reordering and hidden marks. Quoting puts a bar before each
+line, so that no line of a server looks like a line of dovetail.
 """
 
 import json
 import re
+import unicodedata
 from typing import Final
 
 # Control characters, surrogates, and characters that reorder, join or hide text or end a line
@@ -28,6 +31,48 @@ def escape_line(text: str, limit: int | None = None) -> str:
 def escape_json(text: str) -> str:
     """Escape unsafe characters of a JSON text. The text stays valid JSON with the same value."""
     return UNSAFE_CHARS.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+QUOTE_PREFIX: Final = "  │ "
+_CONTINUATION_PREFIX: Final = "    "
+_MIN_WRAP_COLUMNS: Final = 20
+# A URL stays in one piece, so that the user can copy it.
+_WRAP_PIECE_PATTERN: Final = re.compile(r"https?://[!-~]+|.", re.DOTALL)
+
+
+def quote_lines(text: str) -> list[str]:
+    """Escape a text of a server and return its lines, each with a bar before it."""
+    return [f"{QUOTE_PREFIX}{line}" for line in escape_text(text).split("\n")]
+
+
+def wrap_lines(text: str, columns: int) -> str:
+    """Break the lines that are too long for a terminal. A terminal would continue them at its left edge, without the
+    bar.
+    """
+    width = max(columns, _MIN_WRAP_COLUMNS)
+    return "\n".join(row for line in text.split("\n") for row in _wrap_line(line.expandtabs(4), width))
+
+
+def _wrap_line(line: str, width: int) -> list[str]:
+    if get_text_width(line) <= width:
+        return [line]
+    prefix = QUOTE_PREFIX if line.startswith(QUOTE_PREFIX) else _CONTINUATION_PREFIX
+    rows, row, row_width = list[str](), "", 0
+    for piece in _WRAP_PIECE_PATTERN.findall(line):
+        piece_width = get_text_width(piece)
+        if row_width + piece_width > width and row not in ("", prefix):
+            rows.append(row)
+            row, row_width = prefix, len(prefix)
+        row += piece
+        row_width += piece_width
+    return [*rows, row]
+
+
+def get_text_width(text: str) -> int:
+    """Return how many terminal columns a text needs."""
+    return sum(
+        2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1 for char in text
+    )
 
 
 def _escape_char(char: str) -> str:

@@ -1,6 +1,7 @@
 """Ask for the fields of a form on a terminal, and convert the input by the schema.
 
-Text of the server is escaped and indented, so it cannot control the terminal or look like a line of the host.
+Every line of a form has a bar before it, and text of the server is escaped. The server cannot control the terminal or
+imitate a line of dovetail.
 """
 
 import json
@@ -11,7 +12,6 @@ from typing import Any, TypeVar
 
 import click
 
-from dovetail.protocol.safe_text import escape_text
 from dovetail.schemas.reader import (
     NEVER_SCHEMA,
     as_object,
@@ -147,10 +147,10 @@ def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_requir
     """Ask until the user enters a valid value. Return None if the user skips an optional field."""
     label = output.escape_line(str(schema.get("title") or name))
     if schema.get("description"):
-        lines.write(f"  {output.escape_line(str(schema['description']))}\n")
+        lines.write_quoted(output.escape_line(str(schema["description"])))
     choices = list_choices(schema)
     if choices:
-        lines.write(f"  one of: {', '.join(output.escape_line(choice) for choice in choices)}\n")
+        lines.write_quoted(f"one of: {', '.join(output.escape_line(choice) for choice in choices)}")
     default = schema.get("default")
     suffix = (
         f" [{output.escape_line(_format_value(default))}]"
@@ -160,18 +160,19 @@ def ask_field(lines: LineReader, name: str, schema: Mapping[str, Any], is_requir
         else " (optional)"
     )
     while True:
-        typed = lines.read_line(f"  {label}{suffix}: ")
+        lines.write_quoted(f"{label}{suffix}: ", end="")
+        typed = lines.read_line()
         if not typed and default is not None:
             return default
         if not typed and not is_required:
             return None
         if not typed and "string" not in list_types(schema):
-            lines.write("  a value is required\n")
+            lines.write_quoted("a value is required")
             continue
         try:
             return parse_answer(name, typed, schema)
         except click.UsageError as exc:
-            lines.write(f"  {escape_text(exc.message)}\n")
+            lines.write_quoted(output.escape_full_line(exc.message))
 
 
 def parse_answer(name: str, typed: str, schema: Mapping[str, Any]) -> Any:

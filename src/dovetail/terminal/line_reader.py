@@ -3,10 +3,13 @@
 import asyncio
 import os
 import select
+import shutil
 import sys
 import threading
 from collections.abc import Callable
 from typing import Final, Self, TextIO
+
+from dovetail.protocol.safe_text import quote_lines, wrap_lines
 
 _POLL_INTERVAL_S: Final = 0.1  # how often to check whether the reader was closed
 _MAX_READ_BYTES: Final = 64 * 1024
@@ -36,6 +39,21 @@ class LineReader:
         stream = self._output or sys.stderr
         stream.write(text)
         stream.flush()
+
+    def write_wrapped(self, text: str) -> None:
+        """Write escaped text, and break lines that are too long for the terminal."""
+        self.write(wrap_lines(text, self._get_columns()))
+
+    def write_quoted(self, text: str, end: str = "\n") -> None:
+        """Write text of a server, escaped and with a bar before each line."""
+        self.write_wrapped("\n".join(quote_lines(text)) + end)
+
+    def _get_columns(self) -> int:
+        try:
+            columns = os.get_terminal_size((self._output or sys.stderr).fileno()).columns
+        except (OSError, ValueError, AttributeError):
+            columns = 0
+        return columns or shutil.get_terminal_size().columns
 
     def read_line(self, prompt: str = "") -> str:
         """Return the next line without surrounding whitespace. Raise EOFError at the end of the input."""

@@ -7,14 +7,13 @@ reorder or hide text. The content of a tool or a resource is written unchanged t
 import json
 import os
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import click
 
 from dovetail.protocol import safe_text
-from dovetail.protocol.safe_text import escape_text
+from dovetail.protocol.safe_text import escape_text, get_text_width, quote_lines
 
 _MAX_CELL_CHARS: Final = 300  # longer cells would hide the other columns
 
@@ -70,13 +69,6 @@ def style(text: str, *, err: bool = False, **styles: Any) -> str:
     """Add styles to a text if the stream is a terminal and NO_COLOR is not set."""
     stream = sys.stderr if err else sys.stdout
     return click.style(text, **styles) if stream.isatty() and "NO_COLOR" not in os.environ else text
-
-
-def get_text_width(text: str) -> int:
-    """Return how many terminal columns a text needs."""
-    return sum(
-        2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1 for char in text
-    )
 
 
 def format_table(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:
@@ -140,6 +132,11 @@ def write_content(text: str) -> None:
 def print_note(text: str) -> None:
     """Print a note to stderr."""
     click.echo(style(escape_text(text), err=True, dim=True), err=True)
+
+
+def print_quoted(text: str) -> None:
+    """Print text of a server to stderr, with a bar before each line."""
+    click.echo(style("\n".join(quote_lines(text)), err=True, dim=True), err=True)
 
 
 _BAR_CHARS = 24

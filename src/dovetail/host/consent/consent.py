@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias, cast, get_args
 
 from dovetail.host.policy.rules import ConsentKind
-from dovetail.protocol.safe_text import escape_line, escape_text
+from dovetail.protocol.safe_text import escape_line, quote_lines
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import to_plain
 
@@ -191,12 +191,6 @@ def as_consent_answer(answer: object) -> ConsentAnswer:
             )
 
 
-def format_untrusted(value: Any, limit: int = 8000) -> str:
-    """Return a value from a server as escaped text. Keep its line breaks."""
-    text = value if isinstance(value, str) else json.dumps(to_plain(value), ensure_ascii=False, default=str)
-    return escape_text(_elide_middle(text, limit))
-
-
 def quote_value(name: str, value: Any) -> list[str]:
     """Return a value with a bar before each line, so that it cannot imitate text of the host."""
     text = value
@@ -204,7 +198,7 @@ def quote_value(name: str, value: Any) -> list[str]:
         text = json.dumps(_shorten_value(to_plain(value)), ensure_ascii=False, indent=1, default=str)
     return [
         f"  {escape_line(name, 80)}:",
-        *(f"  │ {quoted_line}" for quoted_line in format_untrusted(text, 40_000).split("\n")),
+        *quote_lines(_elide_middle(text, 40_000)),
     ]
 
 

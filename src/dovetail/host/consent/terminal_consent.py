@@ -1,4 +1,4 @@
-"""Ask for consent and show forms of servers on a terminal. Text of a server is quoted and escaped."""
+"""Ask for consent and show forms of servers on a terminal. Text of a server is escaped, with a bar before each line."""
 
 import asyncio
 import sys
@@ -55,7 +55,7 @@ def _prompt(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
 def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
     from dovetail.terminal.form import choose
 
-    lines.write(f"{request.text}\n")
+    lines.write_wrapped(f"{request.text}\n")
     if request.kind in ("tool.call", "resource.read", "prompt.get", "server.start"):
         prompt = "[y]es once, for this [s]ession, [a]lways, [n]o: "
         return choose(lines, prompt, {**_ONCE_ANSWERS, **_LASTING_ANSWERS}, _CHOICE_HINT)
@@ -65,7 +65,7 @@ def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
 def _ask_form(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
     from dovetail.terminal.form import choose, fill_form
 
-    lines.write("\n".join([request.summary, *quote_value("message", request.details.get("message", "")), ""]))
+    lines.write_wrapped("\n".join([request.summary, *quote_value("message", request.details.get("message", "")), ""]))
     if isinstance(choose(lines, "[y]es to answer, [n]o to decline: ", _ONCE_ANSWERS, _CHOICE_HINT), Deny):
         return Deny("the user declined")
     return AllowWithChanges(fill_form(lines, request.details.get("schema") or {}))
