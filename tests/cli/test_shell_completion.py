@@ -1,5 +1,6 @@
 """Test shell completion, including the tools of the target and their arguments, and in a real bash."""
 
+import json
 import os
 import shutil
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.command_process import SAMPLE_SERVER, RunCommand
+from cli.command_process import RunCommand
 from cli.terminal import open_terminal
 from dovetail.cli.commands.shell_completion import SCRIPTS
 
@@ -57,21 +58,62 @@ def test_what_a_target_offers(complete: Complete, url: str) -> None:
     assert complete(f"dovetail read {url} notes") == ["notes://all"]
     assert complete(f"dovetail prompt {url} packing ") == ["city="]
     assert complete(f"dovetail list {url} t") == ["tools", "templates"]
-    assert complete(f"dovetail call ad| -- {sys.executable} {SAMPLE_SERVER}") == ["add"]
     assert complete("dovetail call http://127.0.0.1:1/mcp ") == []
 
 
-def test_what_was_said_is_remembered(complete: Complete, tmp_path: Path) -> None:
-    program = tmp_path / "once.py"
-    program.write_text(
-        "from pathlib import Path\nfrom dovetail import Server\napp = Server('once')\n"
-        "Path('started').open('a').write('x')\n@app.tool\ndef only() -> str:\n    return ''\n",
-        encoding="utf-8",
-    )
+STARTED = "from pathlib import Path\nPath('started').open('a').write('x')\n"
+PROGRAM = (
+    "from dovetail import Server\napp = Server('once')\n@app.tool\ndef only(city: str) -> str:\n    return ''\n"
+    "if __name__ == '__main__':\n    app.run()\n"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dovetail call once.py o|",
+        "dovetail call ./once.py o|",
+        "dovetail call -m once o|",
+        f"dovetail call o| -- {sys.executable} once.py",
+        "dovetail call mine o|",  # a server of the project's mcp.json
+        "dovetail call mcp.json o|",
+        "dovetail call mcp.json:mine o|",
+    ],
+)
+def test_a_program_is_not_started_by_completion_and_its_tools_are_remembered(
+    complete: Complete, run: RunCommand, tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "once.py").write_text(STARTED + PROGRAM, encoding="utf-8")
+    entry = {"command": sys.executable, "args": ["once.py"]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"mine": entry}}), encoding="utf-8")
     own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert complete(line, cwd=tmp_path, **own) == []
+    assert not (tmp_path / "started").exists()
+    run(*line.replace("dovetail call", "list").replace(" o|", "").split(), cwd=tmp_path, **own).check_success()
+    (tmp_path / "started").unlink()
+    assert complete(line, cwd=tmp_path, **own) == ["only"]
+    assert complete(line.replace("o|", "only ci|"), cwd=tmp_path, **own) == ["city="]
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_server_of_the_user_is_asked_once(complete: Complete, tmp_path: Path, at_home: dict[str, str]) -> None:
+    home, project = Path(at_home["HOME"]), tmp_path / "project"
+    project.mkdir()
+    (project / "once.py").write_text(STARTED + PROGRAM, encoding="utf-8")
+    entry = {"command": sys.executable, "args": [str(project / "once.py")]}
+    (home / ".cursor").mkdir(parents=True, exist_ok=True)
+    (home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"mine": entry}}), encoding="utf-8")
+    own = at_home | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     for _ in range(2):
-        assert complete("dovetail call once.py o", cwd=tmp_path, **own) == ["only"]
-    assert (tmp_path / "started").read_text(encoding="utf-8") == "x"
+        assert complete("dovetail call mine o", cwd=project, **own) == ["only"]
+    assert (project / "started").read_text(encoding="utf-8") == "x"
+
+
+def test_a_url_of_a_project_is_not_asked(complete: Complete, tmp_path: Path, url: str) -> None:
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"far": {"url": url}}}), encoding="utf-8")
+    own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert complete("dovetail call far ad", cwd=tmp_path, **own) == []
+    assert complete(f"dovetail call {url} ad", cwd=tmp_path, **own) == ["add"]
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)

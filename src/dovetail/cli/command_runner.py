@@ -142,6 +142,7 @@ class CommandRun:
     ) -> None:
         self.client = command_client.client
         self.args = args
+        self.options = options
         self.json = options.json
         self.is_stderr_hidden = not options.verbose and command_client.is_program
         self.progress_bar = progress_bar

@@ -1,26 +1,31 @@
 """Candidates for shell completion: commands, options, targets, and the tools and arguments of a target.
 
-When you press Tab, the target has a few seconds to list its items. The lists are cached for a minute. Each candidate is
-a single word for the shell.
+When you press Tab, dovetail connects only to a URL or to a server in the user's own configuration files. The server
+has a few seconds to list its items, and the lists are cached for a minute. Tab starts no other program, because the
+user has not pressed Enter yet. The items of a program are those of the last `dovetail list` or `call`. Each candidate
+is a single word for the shell.
 """
 
 import asyncio
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from dovetail.cli.target_argument import TargetOptions, build_client_options
+from dovetail.cli.target_argument import TargetOptions, build_client_options, can_connect_unasked
 
 _REQUEST_TIMEOUT_S = 5.0
 _CACHE_TTL_S = 60.0
+_MEMORY_TTL_S = 30 * 24 * 3600.0  # how long to remember the items of a server that Tab does not start
 _SHELL_SAFE_PATTERN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
 
@@ -181,34 +186,58 @@ def _complete_arguments(
 
 
 def _load_items(target_options: TargetOptions) -> dict[str, Any]:
-    from dovetail.storage import get_cache_dir, make_private_dir, replace_file
-
-    cache_folder = get_cache_dir() / "completion"
-    cache_key = repr((target_options, os.getcwd(), _get_mtime(target_options)))
-    file = cache_folder / f"{hashlib.sha256(cache_key.encode()).hexdigest()[:32]}.json"
-    try:
-        if time.time() - file.stat().st_mtime < _CACHE_TTL_S:
-            return json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        pass
+    file = _get_memory_file(target_options)
+    items, age = _read_memory(file)
+    if age < _CACHE_TTL_S or not can_connect_unasked(target_options):
+        return items
     items = asyncio.run(_fetch_items(target_options))
-    try:
-        make_private_dir(cache_folder)
-        for cached_file in cache_folder.iterdir():
-            if time.time() - cached_file.stat().st_mtime > _CACHE_TTL_S:
-                cached_file.unlink()
-        replace_file(file, json.dumps(items).encode())
-    except OSError:
-        pass
+    _write_memory(file, items)
     return items
 
 
-def _get_mtime(target_options: TargetOptions) -> float:
-    """Return the modification time of a target that is a file."""
+def remember_items(target_options: TargetOptions, items_by_kind: Mapping[str, Sequence[Any]]) -> None:
+    """Remember the items that a command has listed, so that Tab can suggest them without starting the server."""
+    file = _get_memory_file(target_options)
+    items, age = _read_memory(file)
+    new_items = {kind: _describe_items(kind, items) for kind, items in items_by_kind.items() if kind in _KIND_NAMES}
+    if items | new_items != items or age > _MEMORY_TTL_S / 2:
+        _write_memory(file, items | new_items)
+
+
+def _get_memory_file(target_options: TargetOptions) -> Path:
+    from dovetail.storage import get_cache_dir
+
+    is_named = not target_options.command and target_options.module is None
+    key = (
+        list(target_options.command) or target_options.module or list(target_options.args[:1]),
+        is_named,
+        *(list(getattr(target_options, name)) for name in ("headers", "env")),
+        target_options.auth,
+        target_options.cwd,
+        os.getcwd(),
+    )
+    return get_cache_dir() / "completion" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
+
+
+def _read_memory(file: Path) -> tuple[dict[str, Any], float]:
+    """Return the remembered items of a target and their age in seconds."""
     try:
-        return os.stat(target_options.args[0].partition(":")[0]).st_mtime if target_options.args else 0.0
+        return json.loads(file.read_bytes()), time.time() - file.stat().st_mtime
+    except (OSError, ValueError):
+        return {}, math.inf
+
+
+def _write_memory(file: Path, items: dict[str, Any]) -> None:
+    from dovetail.storage import make_private_dir, replace_file
+
+    try:
+        make_private_dir(file.parent)
+        for old_file in file.parent.iterdir():
+            if time.time() - old_file.stat().st_mtime > _MEMORY_TTL_S:
+                old_file.unlink()
+        replace_file(file, json.dumps(items).encode())
     except OSError:
-        return 0.0
+        pass
 
 
 async def _fetch_items(target_options: TargetOptions) -> dict[str, Any]:
@@ -222,21 +251,23 @@ async def _fetch_items(target_options: TargetOptions) -> dict[str, Any]:
             asyncio.timeout(_REQUEST_TIMEOUT_S),
             Client(target, **build_client_options(target_options, target)) as client,
         ):
-            return {
-                "tools": {
-                    tool.name: _describe_item(tool, _list_tool_arguments(tool))
-                    for tool in await list_items(client, "tools")
-                },
-                "prompts": {
-                    prompt.name: _describe_item(prompt, _list_prompt_arguments(prompt))
-                    for prompt in await list_items(client, "prompts")
-                },
-                "resources": {
-                    resource.uri: _describe_item(resource, {}) for resource in await list_items(client, "resources")
-                },
-            }
+            return {kind: _describe_items(kind, await list_items(client, kind)) for kind in _KIND_NAMES}
     except (MCPError, click.UsageError, TimeoutError, OSError, ValueError, TypeError):
         return {}
+
+
+_KIND_NAMES = ("tools", "prompts", "resources")
+
+
+def _describe_items(kind: str, items: Sequence[Any]) -> dict[str, Any]:
+    """Return what completion needs to know about the items of one kind, by name or URI."""
+    match kind:
+        case "tools":
+            return {tool.name: _describe_item(tool, _list_tool_arguments(tool)) for tool in items}
+        case "prompts":
+            return {prompt.name: _describe_item(prompt, _list_prompt_arguments(prompt)) for prompt in items}
+        case _:
+            return {resource.uri: _describe_item(resource, {}) for resource in items}
 
 
 def _describe_item(item: Any, arguments: dict[str, list[str]]) -> dict[str, Any]:

@@ -206,6 +206,21 @@ def _resolve_location(target_arg: str, as_absolute: bool) -> Any:
     return None
 
 
+def can_connect_unasked(options: TargetOptions) -> bool:
+    """Return whether the target is a URL, or a server in the user's own configuration files. Any other target could
+    start a program that the user has not approved.
+    """
+    if options.command or options.module is not None or not options.args:
+        return False
+    target_arg = options.args[0]
+    try:
+        if _resolve_location(target_arg, as_absolute=False) is not None:
+            return target_arg.startswith(_URL_PREFIXES)
+        return _find_entry(target_arg).level == "user"
+    except click.UsageError:
+        return False
+
+
 def _names_config_file(target_arg: str) -> bool:
     return target_arg.endswith(".json") or target_arg.rpartition(":")[0].endswith(".json")
 

@@ -14,6 +14,7 @@ import click
 
 from dovetail.protocol import safe_text
 from dovetail.protocol.safe_text import escape_text, get_text_width, quote_lines
+from dovetail.terminal.line_reader import LineReader
 
 _MAX_CELL_CHARS: Final = 300  # longer cells would hide the other columns
 
@@ -136,7 +137,10 @@ def print_note(text: str) -> None:
 
 def print_quoted(text: str) -> None:
     """Print text of a server to stderr, with a bar before each line."""
-    click.echo(style("\n".join(quote_lines(text)), err=True, dim=True), err=True)
+    if sys.stderr.isatty():
+        LineReader().write_quoted(text)  # breaks long lines
+    else:
+        click.echo("\n".join(quote_lines(text)), err=True)
 
 
 _BAR_CHARS = 24

@@ -10,6 +10,7 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.completion_candidates import remember_items
 from dovetail.cli.error_report import BRIDGE_HINT
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments, suggest_names
@@ -52,6 +53,7 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
             raise click.UsageError("missing argument: TOOL")
         name, *args = command_run.args
         tools = {tool.name: tool for tool in await command_run.client.list_tools()}
+        remember_items(command_run.options, {"tools": [*tools.values()]})
         arguments = read_arguments(args, tools[name].input_schema if name in tools else {}, arguments_json)
         try:
             result = await command_run.client.call_tool(name, arguments, progress_handler=command_run.progress_bar.draw)

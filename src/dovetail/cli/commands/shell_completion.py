@@ -40,7 +40,8 @@ def command(shell: str) -> int:
     """Print a shell completion script.
 
     The script completes commands, options, targets, and the tools of a target with their arguments. When you press Tab,
-    the script starts or calls the target to list its tools, and caches the list for a minute.
+    the script asks a URL or a server in your own configuration files for its tools, and caches the list for a minute.
+    It starts no other program, and suggests the tools of the last `dovetail list` or `call`.
 
     \b
     eval "$(dovetail shell-completion bash)"                                   in ~/.bashrc
