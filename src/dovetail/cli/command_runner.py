@@ -257,6 +257,22 @@ def print_log_message(params: LoggingMessageNotificationParams) -> None:
     output.print_quoted(f"[{params.level}] {params.data}")
 
 
+async def list_items(client: Client, kind: str) -> list[Any]:
+    """Return all items of one kind. Return an empty list if the server does not support this kind."""
+    capabilities = client.server_capabilities
+    match kind:
+        case "tools" if capabilities.tools is not None:
+            return await client.list_tools()
+        case "resources" if capabilities.resources is not None:
+            return await client.list_resources()
+        case "templates" if capabilities.resources is not None:
+            return await client.list_resource_templates()
+        case "prompts" if capabilities.prompts is not None:
+            return await client.list_prompts()
+        case _:
+            return []
+
+
 class LogPrinter(logging.Handler):
     """Prints dovetail's own log messages while the context is open. Control characters are escaped."""
 

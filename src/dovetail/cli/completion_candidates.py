@@ -241,7 +241,7 @@ def _write_memory(file: Path, items: dict[str, Any]) -> None:
 
 
 async def _fetch_items(target_options: TargetOptions) -> dict[str, Any]:
-    from dovetail.cli.commands.list import list_items
+    from dovetail.cli.command_runner import list_items
     from dovetail.client.client import Client
     from dovetail.errors import MCPError
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import click
 
 from dovetail.cli import error_report
-from dovetail.cli.command_runner import LogPrinter, create_client, run_to_exit_code
-from dovetail.cli.commands.list import ITEM_KINDS, list_items
+from dovetail.cli.command_runner import LogPrinter, create_client, list_items, run_to_exit_code
+from dovetail.cli.commands.list import ITEM_KINDS
 from dovetail.cli.target_argument import (
     TargetOptions,
     build_client_options,

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import click
 
 from dovetail.cli import error_report
-from dovetail.cli.command_runner import LogPrinter, create_client, run_to_exit_code
+from dovetail.cli.command_runner import LogPrinter, create_client, list_items, run_to_exit_code
 from dovetail.cli.commands.lint import lint_tools
-from dovetail.cli.commands.list import ITEM_KINDS, list_items
+from dovetail.cli.commands.list import ITEM_KINDS
 from dovetail.cli.error_report import translate_error
 from dovetail.cli.target_argument import (
     TargetOptions,

@@ -5,8 +5,7 @@ from typing import Any
 import click
 
 from dovetail.cli import error_report
-from dovetail.cli.command_runner import CommandRun, run_command
-from dovetail.cli.commands.list import list_items
+from dovetail.cli.command_runner import CommandRun, list_items, run_command
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.client.validator import UnusableSchema, compile_schema
 from dovetail.schemas.provider_rules import PROVIDER_RULES, UNMODIFIED_RULE_SETS

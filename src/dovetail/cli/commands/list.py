@@ -4,11 +4,10 @@ from typing import Any
 
 import click
 
-from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.command_runner import CommandRun, list_items, run_command
 from dovetail.cli.completion_candidates import remember_items
 from dovetail.cli.target_argument import TargetOptions, print_problems, read_target_options, target_options
 from dovetail.cli.tool_arguments import suggest_names
-from dovetail.client.client import Client
 from dovetail.schemas.reader import get_mapping, get_required
 from dovetail.terminal import output
 
@@ -46,22 +45,6 @@ def command(ctx: click.Context, **params: Any) -> int:
                 output.print_quoted(stderr_line)
 
     return run_command(options, execute)
-
-
-async def list_items(client: Client, kind: str) -> list[Any]:
-    """Return all items of one kind. Return an empty list if the server does not support this kind."""
-    capabilities = client.server_capabilities
-    match kind:
-        case "tools" if capabilities.tools is not None:
-            return await client.list_tools()
-        case "resources" if capabilities.resources is not None:
-            return await client.list_resources()
-        case "templates" if capabilities.resources is not None:
-            return await client.list_resource_templates()
-        case "prompts" if capabilities.prompts is not None:
-            return await client.list_prompts()
-        case _:
-            return []
 
 
 def _format_items(items_by_kind: dict[str, list[Any]]) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from dovetail.cli.command_runner import CommandRun, run_command
+from dovetail.cli.command_runner import CommandRun, list_items, run_command
 from dovetail.cli.commands.call import find_tool
-from dovetail.cli.commands.list import ITEM_KINDS, list_items
+from dovetail.cli.commands.list import ITEM_KINDS
 from dovetail.cli.target_argument import read_target_options, target_options
 from dovetail.cli.tool_arguments import read_arguments
 from dovetail.terminal import output as text
