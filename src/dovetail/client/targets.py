@@ -270,7 +270,7 @@ def _add_process_options(target: CommandTarget, env: Mapping[str, str] | None, c
 def _reject_options(target_kind: str, options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if value is not None:
-            raise TypeError(f"the option {name}= is only allowed for {target_kind}")
+            raise TypeError(f"{name}= is only allowed for {target_kind}")
 
 
 def _resolve_server(server: InProcessServer) -> ResolvedTarget:
