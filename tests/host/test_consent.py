@@ -164,16 +164,53 @@ def test_nothing_hides_behind_what_is_long() -> None:
     middle = ConsentRequest(kind="resource.read", server="x", tool=f"{'a' * 500}SECRET{'b' * 500}")
     assert "SECRET" in middle.text
     arguments = {"a": "x" * 5000, "b": {"c": ["y" * 5000, "END"]}, "cmd": "rm -rf"}
-    text = ConsentRequest(kind="tool.call", server="x", tool="t", arguments=arguments).text
-    assert "rm -rf" in text
-    assert "END" in text
-    assert "5000" in text
-    assert len(text) < 12_000
+    request = ConsentRequest(kind="tool.call", server="x", tool="t", arguments=arguments)
+    assert not request.is_shortened
+    assert "rm -rf" in request.text
+    assert "END" in request.text
+    assert request.text == request.full_text
     many = {f"name{i}": "z" * 500 for i in range(5000)}
-    text = ConsentRequest(kind="tool.call", server="x", tool="t", arguments={**many, "cmd": "rm -rf"}).text
-    assert "4" in text
-    assert "rm -rf" in text
-    assert len(text) < 60_000
+    request = ConsentRequest(kind="tool.call", server="x", tool="t", arguments={**many, "cmd": "rm -rf"})
+    assert request.is_shortened
+    assert "rm -rf" in request.text
+    assert len(request.text) < 60_000
+    assert "name2500" in request.full_text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"command": "x" * 600 + "rm -rf /" + "x" * 600},
+        {"paths": [*["/tmp/a"] * 30, "rm -rf /", *["/tmp/b"] * 30]},
+        {f"name{i}": "rm -rf /" if i == 40 else i for i in range(81)},
+        {"text": "y" * 15_000 + "rm -rf /" + "y" * 15_000},
+    ],
+)
+def test_the_middle_of_what_is_agreed_to_is_shown(arguments: dict[str, Any]) -> None:
+    request = ConsentRequest(kind="tool.call", server="x", tool="t", arguments=arguments)
+    assert "rm -rf /" in request.text
+    assert not request.is_shortened
+
+
+LONG = ConsentRequest(kind="tool.call", server="x", tool="t", arguments={"a": "y" * 50_000 + "MIDDLE" + "y" * 50_000})
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (["y\n"], Allow()),
+        (["a\n", "y\n"], Allow()),  # a lasting answer is not offered
+        (["s\n", "n\n"], Deny("the user declined")),
+        (["v\n", "a\n"], Allow("always")),
+        (["v\n", "n\n"], Deny("the user declined")),
+    ],
+)
+async def test_what_was_not_shown_is_allowed_only_once(typed: list[str], answer: Any) -> None:
+    consent, out = terminal(*typed)
+    assert await consent.ask(LONG) == answer
+    shown = "".join(line.removeprefix("  │ ") for line in out.getvalue().split("\n"))
+    assert ("MIDDLE" in shown) == ("v\n" in typed)
+    assert ("[a]lways" in shown) == ("v\n" in typed)
 
 
 async def test_a_form_on_a_terminal() -> None:

@@ -681,6 +681,24 @@ async def test_what_an_anonymous_caller_agreed_to_is_not_agreed_to_by_the_next(e
         assert offered[0] == ["once", "no"]
 
 
+@pytest.mark.parametrize(("length", "choices"), [(30_000, ["once", "session", "no"]), (100_000, ["once", "no"])])
+async def test_a_caller_can_allow_only_once_what_was_not_shown(length: int, choices: list[str]) -> None:
+    offered: list[Any] = []
+
+    def answer(question: Any) -> Any:
+        offered.append(question.requested_schema["properties"]["allow"]["enum"])
+        return {"allow": offered[-1][-2]}
+
+    async with Host() as host, asyncio.timeout(TIMEOUT_S):
+        host.add("far", UpstreamServer())
+        async with testing.connect(
+            host.as_server(), principal=Principal("ada"), protocol_version=NEW, elicitation_handler=answer
+        ) as client:
+            for _ in range(2):
+                await client.call_tool("far__add", {"a": 1, "note": "x" * length})
+    assert offered == [choices] * (1 if "session" in choices else 2)
+
+
 # Starting
 
 

@@ -43,7 +43,8 @@ RENAMED_KINDS: Final[Mapping[str, str]] = {
 }
 
 _MAX_NAME_CHARS: Final = 200  # shorten longer names in the question
-_MAX_SHOWN_MEMBERS: Final = 40  # show at most this many members of an object or list
+_MAX_VALUE_CHARS: Final = 40_000  # shorten a longer value in the question
+_MAX_SHOWN_MEMBERS: Final = 40  # of a value that is too long, show at most this many members of an object or list
 
 
 class ConsentRequest(Struct, frozen=True, kw_only=True):
@@ -68,18 +69,36 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Return the question with all details. It is safe to print."""
+        """Return the question with its details. It is safe to print. Values of more than 40,000 characters are
+        shortened.
+        """
+        return self._format_text(max_chars=_MAX_VALUE_CHARS)
+
+    @property
+    def full_text(self) -> str:
+        """Return the question with all details, even if they are very long. It is safe to print."""
+        return self._format_text(max_chars=None)
+
+    @property
+    def is_shortened(self) -> bool:
+        """Return whether `text` leaves something out. Then offer `full_text`, and no answer that lasts longer than
+        once.
+        """
+        return any(len(_format_value(value)) > _MAX_VALUE_CHARS for _, value in self._list_values())
+
+    def _format_text(self, max_chars: int | None) -> str:
         lines = [self.summary]
-        if len(self.tool) > _MAX_NAME_CHARS:
-            lines += quote_value("full name", self.tool)
-        if self.arguments is not None:
-            lines += quote_value("arguments", self.arguments)
-        for name, value in self.details.items():
-            if name != "host":
-                lines += quote_value(name, value)
+        for name, value in self._list_values():
+            lines += quote_value(name, value, max_chars)
         if self.reason:
             lines.append(f"  because: {escape_line(self.reason, 400)}")
         return "\n".join(lines)
+
+    def _list_values(self) -> list[tuple[str, Any]]:
+        values: list[tuple[str, Any]] = [("full name", self.tool)] if len(self.tool) > _MAX_NAME_CHARS else []
+        if self.arguments is not None:
+            values.append(("arguments", self.arguments))
+        return values + [(name, value) for name, value in self.details.items() if name != "host"]
 
 
 class Allow(Struct, frozen=True):
@@ -191,15 +210,22 @@ def as_consent_answer(answer: object) -> ConsentAnswer:
             )
 
 
-def quote_value(name: str, value: Any) -> list[str]:
-    """Return a value with a bar before each line, so that it cannot imitate text of the host."""
-    text = value
-    if not isinstance(value, str):
-        text = json.dumps(_shorten_value(to_plain(value)), ensure_ascii=False, indent=1, default=str)
-    return [
-        f"  {escape_line(name, 80)}:",
-        *quote_lines(_elide_middle(text, 40_000)),
-    ]
+def quote_value(name: str, value: Any, max_chars: int | None = _MAX_VALUE_CHARS) -> list[str]:
+    """Return a value with a bar before each line, so that it cannot imitate text of the host. Shorten a value of more
+    than `max_chars` characters.
+    """
+    text = _format_value(value)
+    if max_chars is not None and len(text) > max_chars:
+        text = _elide_middle(
+            _format_value(value if isinstance(value, str) else _shorten_value(to_plain(value))), max_chars
+        )
+    return [f"  {escape_line(name, 80)}:", *quote_lines(text)]
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(to_plain(value), ensure_ascii=False, indent=1, default=str)
 
 
 def _elide_middle(text: str, limit: int) -> str:

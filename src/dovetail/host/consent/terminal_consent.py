@@ -56,6 +56,13 @@ def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
     from dovetail.terminal.form import choose
 
     lines.write_wrapped(f"{request.text}\n")
+    if request.is_shortened:
+        # An answer that lasts is only for what the user has seen.
+        prompt = "This is not all. [v]iew all of it, [y]es once, [n]o: "
+        answer = choose(lines, prompt, {**_ONCE_ANSWERS, "v": None, "view": None}, _CHOICE_HINT)
+        if answer is not None:
+            return answer
+        lines.write_wrapped(f"{request.full_text}\n")
     if request.kind in ("tool.call", "resource.read", "prompt.get", "server.start"):
         prompt = "[y]es once, for this [s]ession, [a]lways, [n]o: "
         return choose(lines, prompt, {**_ONCE_ANSWERS, **_LASTING_ANSWERS}, _CHOICE_HINT)

@@ -167,14 +167,16 @@ class ConsentRound:
         """Ask the caller's user. Raise ConsentRequired if a stateless caller must repeat the request with
         the answer.
         """
+        # The user cannot see all of a long question, so a lasting answer is not offered.
+        can_remember = self._can_remember and not request.is_shortened
         params = {
             "mode": "form",
             "message": request.text,
-            "requestedSchema": _build_form(can_remember=self._can_remember),
+            "requestedSchema": _build_form(can_remember=can_remember),
         }
         self._has_asked = True
         if self._exchange.ask is not None and self.can_ask_directly:
-            return self._parse_response(await self._ask_directly(self._exchange.ask, params))
+            return self._parse_response(await self._ask_directly(self._exchange.ask, params), can_remember)
         key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
         # The state is used up when its answers are read, because the user may be asked again before the server is.
         state = self.request_state
@@ -182,7 +184,7 @@ class ConsentRound:
             state = None
         responses = self._responses if state is not None else {}
         if key in responses:
-            return self._parse_response(responses[key])
+            return self._parse_response(responses[key], can_remember)
         next_state = RequestState(
             input_responses=responses,
             request_digests={key: ""},
@@ -197,14 +199,14 @@ class ConsentRound:
             )
         )
 
-    def _parse_response(self, raw: Any) -> ConsentAnswer:
+    def _parse_response(self, raw: Any, can_remember: bool) -> ConsentAnswer:
         result = convert(raw, ElicitResult, label="elicitation answer")
         if result.action != "accept":
             return Deny("the user declined", cancelled=result.action == "cancel")
         match (result.content or {}).get("allow"):
             case "once":
                 return Allow()
-            case "session" if self._can_remember:
+            case "session" if can_remember:
                 return Allow("session")
             case _:
                 return Deny("the user declined")
