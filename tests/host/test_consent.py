@@ -181,7 +181,7 @@ def test_nothing_hides_behind_what_is_long() -> None:
     "arguments",
     [
         {"command": "x" * 600 + "rm -rf /" + "x" * 600},
-        {"paths": [*["/tmp/a"] * 30, "rm -rf /", *["/tmp/b"] * 30]},
+        {"paths": [*["notes/a"] * 30, "rm -rf /", *["notes/b"] * 30]},
         {f"name{i}": "rm -rf /" if i == 40 else i for i in range(81)},
         {"text": "y" * 15_000 + "rm -rf /" + "y" * 15_000},
     ],
