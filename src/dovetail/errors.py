@@ -160,7 +160,7 @@ class MethodNotFound(ProtocolError):
 
 
 class InvalidParams(ProtocolError):
-    """The parameters of a method are invalid."""
+    """The parameters of a method are invalid. `data` has the path of the first invalid one as `field`."""
 
     code = -32602
 
@@ -176,14 +176,14 @@ class ToolNotFound(InvalidParams):
     """The server has no tool with this name for this caller."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown tool: {_clip(name)}")
+        super().__init__(f"Unknown tool: {_clip(name)}", {"field": "name"})
 
 
 class PromptNotFound(InvalidParams):
     """The server has no prompt with this name for this caller."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown prompt: {_clip(name)}")
+        super().__init__(f"Unknown prompt: {_clip(name)}", {"field": "name"})
 
 
 class InternalError(ProtocolError):

@@ -46,6 +46,12 @@ ROWS: tuple[Requirement, ...] = (
         transports=("memory",),
     ),
     Requirement(
+        "errors.field",
+        "house",
+        "The data of an error -32602 names the path of the first invalid parameter.",
+        transports=("memory", "pipe"),
+    ),
+    Requirement(
         "errors.unsayable",
         "house",
         "A result that has no JSON form is an error of the server.",

@@ -428,3 +428,24 @@ async def test_an_inline_function_runs_on_the_loop(revision: str, transport: str
 
     async with connect(app, transport, revision) as peer:
         assert (await call(peer, "here"))["structuredContent"] is True
+
+
+@requirement("errors.field")
+async def test_an_error_about_params_names_the_field(revision: str, transport: str) -> None:
+    async with connect(broken(), transport, revision) as peer:
+        reference = {"type": "ref/prompt", "name": "prompt"}
+        for method, params, field in (
+            ("tools/call", {"name": "unknown"}, "name"),
+            ("resources/read", {}, "uri"),
+            ("resources/read", {"uri": "x:" + "y" * 100_000}, "uri"),
+            ("prompts/get", {"name": "unknown"}, "name"),
+            ("tools/list", {"cursor": "unknown"}, "cursor"),
+            ("tools/list", {"cursor": 1}, "cursor"),
+            ("completion/complete", {"ref": reference}, "argument"),
+            ("completion/complete", {"ref": {"type": "ref/prompt"}, "argument": COMPLETE["argument"]}, "ref.name"),
+            ("completion/complete", {"ref": reference, "argument": {"name": 1, "value": ""}}, "argument.name"),
+            ("completion/complete", {"ref": reference, "argument": {"name": "x", "value": ""}}, "argument.name"),
+            ("completion/complete", COMPLETE | {"ref": reference | {"name": "unknown"}}, "ref"),
+        ):
+            error = await expect_error(peer.request(method, params))
+            assert error.data == {"field": field}, (method, params)

@@ -142,6 +142,7 @@ async def test_an_argument_that_does_not_fit_is_an_error(revision: str, transpor
             error = await expect_error(peer.request("prompts/get", {"name": "packing", "arguments": arguments}))
             assert error.code == -32602, arguments
             assert field in error.message, error.message
+            assert error.data == {"field": field}
         for broken in ([], "city", 7):
             error = await expect_error(peer.request("prompts/get", {"name": "packing", "arguments": broken}))
             assert error.code == -32602, broken

@@ -223,6 +223,8 @@ async def test_a_malformed_call_is_an_error(revision: str, transport: str) -> No
             # Where a header mirrors the name, a body without one already disagrees with it.
             mirrored = transport == "http" and revision == STATELESS and params.get("name") != "bare"
             assert error.code == (-32020 if mirrored else -32602), params
+            if not mirrored:
+                assert error.data == {"field": "arguments" if params.get("name") == "bare" else "name"}
 
 
 @requirement("tools.bad-arguments")

@@ -53,7 +53,7 @@ def refused(sealer: RequestStateSealer, state: str, bound: bytes = BOUND, now: f
         refusal = (exc.code, exc.message, exc.data, exc.__cause__)
     else:
         return False
-    assert refusal == (-32602, REFUSAL, None, None)
+    assert refusal == (-32602, REFUSAL, {"field": "requestState"}, None)
     return True
 
 

@@ -66,7 +66,9 @@ class Exchange(Struct, eq=False):
         # spec: progress#progress-flow
         token = self.meta.get(PROGRESS_TOKEN)
         if token is not None and type(token) is not int and type(token) is not str:
-            raise InvalidParams("Invalid params: progressToken must be a string or an integer")
+            raise InvalidParams(
+                "Invalid params: progressToken must be a string or an integer", {"field": f"_meta.{PROGRESS_TOKEN}"}
+            )
         return token
 
     async def notify(self, method: str, params: object = None) -> None:
@@ -192,13 +194,25 @@ def create_long_token_error() -> InvalidParams:
     """Create the error for a long progress token. Each notification repeats the token, so a long one would multiply the
     size of the response.
     """
-    return InvalidParams(f"Invalid params: progressToken is longer than {MAX_ID_BYTES} characters")
+    return InvalidParams(
+        f"Invalid params: progressToken is longer than {MAX_ID_BYTES} characters", {"field": f"_meta.{PROGRESS_TOKEN}"}
+    )
+
+
+def make_type_error(field: str, expected: str) -> InvalidParams:
+    """Create the error for a parameter that has the wrong type."""
+    return InvalidParams(f"Invalid params: {field} must be {expected}", {"field": field})
+
+
+def make_uri_length_error(max_chars: int, field: str = "uri") -> InvalidParams:
+    """Create the error for a URI that is too long."""
+    return InvalidParams(f"Invalid params: uri is longer than {max_chars} characters", {"field": field})
 
 
 def check_meta_size(exchange: IncomingExchange, max_bytes: int) -> None:
     """Raise InvalidParams if `_meta` is too large."""
     if len(encode(exchange.meta)) > max_bytes:
-        raise InvalidParams(f"Invalid params: _meta is larger than {max_bytes} bytes")
+        raise InvalidParams(f"Invalid params: _meta is larger than {max_bytes} bytes", {"field": "_meta"})
 
 
 def check_result_size(exchange: IncomingExchange, result: Result | bytes, max_bytes: int) -> None:

@@ -18,7 +18,15 @@ from dovetail.errors import (
     UnsupportedProtocolVersion,
 )
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Caller, IncomingExchange, Service, check_result_size, create_long_token_error
+from dovetail.protocol.exchange import (
+    Caller,
+    IncomingExchange,
+    Service,
+    check_result_size,
+    create_long_token_error,
+    make_type_error,
+    make_uri_length_error,
+)
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, find_subscribed_uris
 from dovetail.protocol.uri_key import uri_key
@@ -98,7 +106,7 @@ class HandshakeState:
         meta = params.get("_meta")
         if type(meta) is not dict:
             if meta is not None:  # some encoders write null for a missing member
-                raise InvalidParams("Invalid params: _meta must be an object", {"field": "_meta"})
+                raise make_type_error("_meta", "an object")
             meta = {}
         elif type(token := meta.get(PROGRESS_TOKEN)) is str and len(token) > MAX_ID_BYTES:
             raise create_long_token_error()
@@ -125,7 +133,7 @@ class HandshakeState:
     def _update_subscription(self, exchange: IncomingExchange, service: Service) -> None:
         uri = convert(exchange.params, SubscribeParams).uri
         if len(uri) > service.limits.max_uri_bytes:
-            raise InvalidParams(f"Invalid params: uri is longer than {service.limits.max_uri_bytes} characters")
+            raise make_uri_length_error(service.limits.max_uri_bytes)
         if not service.can_subscribe(uri, exchange.caller.principal):
             raise ResourceNotFound(uri)
         if self.subscriptions is None:

@@ -95,4 +95,4 @@ def _sha256(data: bytes) -> bytes:
 
 
 def _invalid_state() -> InvalidParams:
-    return InvalidParams("Invalid params: requestState is not valid for this request")
+    return InvalidParams("Invalid params: requestState is not valid for this request", {"field": "requestState"})

@@ -17,6 +17,7 @@ from dovetail.protocol.exchange import (
     IncomingExchange,
     check_result_size,
     create_long_token_error,
+    make_type_error,
 )
 from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal
@@ -79,7 +80,7 @@ class StatelessProtocol:
         params: dict[str, Any] = message.get("params") or {}
         meta: Any = params.get("_meta")
         if type(meta) is not dict:
-            raise InvalidParams(f"Invalid params: _meta must be an object with {PROTOCOL_VERSION}")
+            raise make_type_error("_meta", f"an object with {PROTOCOL_VERSION}")
         revision = self._check_revision(meta, headers)
         method = message["method"]
         row = REQUESTS[revision].get(method)
@@ -101,7 +102,11 @@ class StatelessProtocol:
         """Decode the client info. Requests in a row usually send the same one, so the result is cached."""
         if client_info == self._cached_client_info:
             return self._cached_client
-        client = None if client_info is None else convert(client_info, Implementation, label=CLIENT_INFO)
+        client = (
+            None
+            if client_info is None
+            else convert(client_info, Implementation, label=CLIENT_INFO, field=f"_meta.{CLIENT_INFO}")
+        )
         if len(encode(client_info)) <= _MAX_CACHED_INFO_BYTES:
             self._cached_client_info, self._cached_client = client_info, client
         return client
@@ -146,7 +151,7 @@ class StatelessProtocol:
     def _check_revision(self, meta: dict[str, Any], headers: Mapping[bytes, bytes] | None) -> str:
         revision = meta.get(PROTOCOL_VERSION)
         if type(revision) is not str:
-            raise InvalidParams(f"Invalid params: _meta must contain {PROTOCOL_VERSION}")
+            raise _make_meta_error(PROTOCOL_VERSION, f"_meta must contain {PROTOCOL_VERSION}")
         if headers is not None:
             _check_mirrored_header(VERSION_HEADER, headers, revision)
         if revision not in self._served_revisions:
@@ -174,8 +179,8 @@ def _read_capabilities(meta: dict[str, Any]) -> ClientCapabilities:
     if value == {}:
         return NO_CAPABILITIES
     if type(value) is not dict:
-        raise InvalidParams(f"Invalid params: _meta must contain {CLIENT_CAPABILITIES}")
-    return convert(value, ClientCapabilities, label=CLIENT_CAPABILITIES)
+        raise _make_meta_error(CLIENT_CAPABILITIES, f"_meta must contain {CLIENT_CAPABILITIES}")
+    return convert(value, ClientCapabilities, label=CLIENT_CAPABILITIES, field=f"_meta.{CLIENT_CAPABILITIES}")
 
 
 def _read_log_level(meta: dict[str, Any]) -> int | None:
@@ -183,5 +188,9 @@ def _read_log_level(meta: dict[str, Any]) -> int | None:
     if level is None:
         return None
     if level not in LEVELS:
-        raise InvalidParams(f"Invalid params: {LOG_LEVEL} must be one of {', '.join(LEVELS)}")
+        raise _make_meta_error(LOG_LEVEL, f"{LOG_LEVEL} must be one of {', '.join(LEVELS)}")
     return get_severity(level)
+
+
+def _make_meta_error(name: str, problem: str) -> InvalidParams:
+    return InvalidParams(f"Invalid params: {problem}", {"field": f"_meta.{name}"})

@@ -24,7 +24,7 @@ from dovetail.errors import (
     ToolError,
 )
 from dovetail.protocol import subscription_filter as topics
-from dovetail.protocol.exchange import ChangeListener, IncomingExchange, convert_params
+from dovetail.protocol.exchange import ChangeListener, IncomingExchange, convert_params, make_uri_length_error
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.middleware import (
     Handler,
@@ -41,6 +41,7 @@ from dovetail.server.change_notices import ChangeStream
 from dovetail.server.exception_mask import mask_exception, unwrap_group
 from dovetail.server.item_handlers import ItemHandlers
 from dovetail.server.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure
+from dovetail.server.parameters.signature import InvalidArguments
 from dovetail.server.registry import Registry
 from dovetail.server.thread_pool import ThreadPool
 from dovetail.server.tool import build_error_result
@@ -406,7 +407,8 @@ class Dispatcher:
             if isinstance(error, ProtocolError):
                 raise error from None
             if isinstance(error, (ToolError, RemoteError)):
-                raise InvalidParams(str(error)) from None
+                data = {"field": error.field} if isinstance(error, InvalidArguments) and error.field else None
+                raise InvalidParams(str(error), data) from None
             raise self._mask_exception(exchange, exc) from None
         finally:
             running_exchanges.discard(exchange)
@@ -522,7 +524,7 @@ class Dispatcher:
         """Return the part of a subscription filter that this caller may use."""
         requested_filter = convert_params(exchange, ListenParams).notifications
         if any(len(uri) > self.limits.max_uri_bytes for uri in requested_filter.resource_subscriptions or ()):
-            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.max_uri_bytes} characters")
+            raise make_uri_length_error(self.limits.max_uri_bytes, "notifications.resourceSubscriptions")
         capabilities = self.capabilities()
         if capabilities.tools is None and capabilities.prompts is None and capabilities.resources is None:
             raise MethodNotFound(exchange.method)

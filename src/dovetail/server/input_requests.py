@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from dovetail.error_context import clip
 from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InvalidParams, MissingClientCapability
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Ask, IncomingExchange
+from dovetail.protocol.exchange import Ask, IncomingExchange, make_type_error
 from dovetail.protocol.request_state import (
     RequestState,
     RequestStateSealer,
@@ -226,9 +226,9 @@ class InputRequests:
         if not self._exchange.caller.is_stateless or (sealed_state is None and responses is None):
             return create_empty_state()
         if sealed_state is not None and type(sealed_state) is not str:
-            raise InvalidParams("Invalid params: requestState must be a string")
+            raise make_type_error("requestState", "a string")
         if responses is not None and type(responses) is not dict:
-            raise InvalidParams("Invalid params: inputResponses must be an object")
+            raise make_type_error("inputResponses", "an object")
         round_state = (
             create_empty_state()
             if sealed_state is None

@@ -19,7 +19,7 @@ from dovetail.errors import (
     ToolError,
     ToolNotFound,
 )
-from dovetail.protocol.exchange import IncomingExchange, convert_params
+from dovetail.protocol.exchange import IncomingExchange, convert_params, make_type_error, make_uri_length_error
 from dovetail.protocol.headers import check_param_headers
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.request_state import RequestStateSealer
@@ -81,11 +81,11 @@ class ItemHandlers:
             registry.access_rules is not None and not self._visibility.is_available(exchange, "tool", tool.name)
         ):
             self._visibility.check_supported(exchange, "tools", registry.tools)
-            raise ToolNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
+            raise ToolNotFound(name) if type(name) is str else make_type_error("name", "a string")
         if arguments is None:
             arguments = {}
         elif type(arguments) is not dict:
-            raise InvalidParams("Invalid params: arguments must be an object")
+            raise make_type_error("arguments", "an object")
         if tool.headers and exchange.headers is not None and exchange.caller.is_stateless:
             check_param_headers(tool.headers, arguments, exchange.headers)
         exchange.wraps = tool.wraps
@@ -117,9 +117,9 @@ class ItemHandlers:
         self._visibility.check_supported(exchange, "resources", self._registry.resources or self._registry.templates)
         uri = exchange.params.get("uri")
         if type(uri) is not str:
-            raise InvalidParams("Invalid params: uri must be a string")
+            raise make_type_error("uri", "a string")
         if len(uri) > self._limits.max_uri_bytes:
-            raise InvalidParams(f"Invalid params: uri is longer than {self._limits.max_uri_bytes} characters")
+            raise make_uri_length_error(self._limits.max_uri_bytes)
         resource, variables = self._visibility.find_resource(uri, exchange.caller.principal)
         try:
             value = await self._run_function(exchange, resource.runner, resource.signature, variables)
@@ -150,9 +150,9 @@ class ItemHandlers:
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
         prompt = self._registry.prompts.get(name) if type(name) is str else None
         if prompt is None or not self._visibility.is_available(exchange, "prompt", prompt.declaration.name):
-            raise PromptNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
+            raise PromptNotFound(name) if type(name) is str else make_type_error("name", "a string")
         if arguments is not None and type(arguments) is not dict:
-            raise InvalidParams("Invalid params: arguments must be an object")
+            raise make_type_error("arguments", "an object")
         value = await self._run_function(exchange, prompt.runner, prompt.signature, arguments or {})
         if isinstance(value, Result) and not isinstance(value, GetPromptResult):
             return value
@@ -176,10 +176,12 @@ class ItemHandlers:
             kind, ref_name = "resource template", params.ref.uri
             item = self._registry.templates.get(ref_name)
         if item is None or not self._visibility.is_available(exchange, kind, ref_name):
-            raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}")
+            raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}", {"field": "ref"})
         argument, value = params.argument.name, params.argument.value
         if argument not in item.signature.parameters:
-            raise InvalidParams(f"Invalid params: {kind} {clip(ref_name)} has no argument {clip(argument)}")
+            raise InvalidParams(
+                f"Invalid params: {kind} {clip(ref_name)} has no argument {clip(argument)}", {"field": "argument.name"}
+            )
         completer = self._registry.completers.get((ref_name, argument))
         if completer is None:
             values: Any = find_matching(item.signature.choices.get(argument, ()), value)

@@ -129,7 +129,7 @@ class PageCache:
                 for index, name in enumerate(names):
                     if encode([method, name]) == raw:
                         return index + 1
-        raise InvalidParams("Invalid params: unknown cursor")
+        raise InvalidParams("Invalid params: unknown cursor", {"field": "cursor"})
 
 
 def _encode_cursor(method: str, last_name: str) -> str:

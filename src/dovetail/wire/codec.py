@@ -27,6 +27,9 @@ _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _UP_TO_COMMA: Final = re.compile(rb'(?:[^",]++|"(?:[^"\\]++|\\.)*+")*+,', re.DOTALL)
 # Only digits and opening brackets are counted, so map them to "0" and "{".
 _COUNTING_TABLE: Final = bytes.maketrans(b"123456789[", b"000000000{")
+# The parts of a message of msgspec that name the invalid field.
+_MISSING_FIELD: Final = re.compile(r"Object missing required field `([^`]+)`")
+_MISMATCH_PATH: Final = re.compile(r"`\$([^`]*)`$")
 _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
 
 _encoder: Final = msgspec.json.Encoder()
@@ -116,12 +119,21 @@ def _may_be_long(item: Any) -> bool:
     return type(item) is float or (type(item) is int and abs(item) > _MAX_INTEGER)
 
 
-def convert(value: Any, target_type: type[T], *, label: str = "params") -> T:
-    """Convert decoded JSON to a type. Raise InvalidParams with the path of the first mismatch."""
+def convert(value: Any, target_type: type[T], *, label: str = "params", field: str = "") -> T:
+    """Convert decoded JSON to a type. Raise InvalidParams with the path of the first mismatch, below `field`."""
     try:
         return msgspec.convert(value, target_type)
     except msgspec.ValidationError as exc:
-        raise InvalidParams(f"Invalid {label}: {_reason(exc)}") from None
+        path = _find_path(str(exc), field) if field or label == "params" else ""
+        data = {"field": clip(path, _MAX_REASON_CHARS)} if path else None
+        raise InvalidParams(f"Invalid {label}: {_reason(exc)}", data) from None
+
+
+def _find_path(message: str, field: str) -> str:
+    """Return the path of the field in a message of msgspec. A missing field belongs to the path."""
+    missing, path = _MISSING_FIELD.match(message), _MISMATCH_PATH.search(message)
+    inner_path = (path[1] if path else "") + (f".{missing[1]}" if missing else "")
+    return f"{field}{inner_path}".removeprefix(".")
 
 
 def to_plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from dovetail.errors import (
     ToolNotFound,
 )
 from dovetail.log import log
-from dovetail.protocol.exchange import ForwardedResult, IncomingExchange, convert_params
+from dovetail.protocol.exchange import ForwardedResult, IncomingExchange, convert_params, make_type_error
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
@@ -341,7 +341,7 @@ class MountedServers:
             if route is None:
                 return await self._own_handlers["tools/call"](exchange)
         if arguments is not None and type(arguments) is not dict:
-            raise InvalidParams("Invalid params: arguments must be an object")
+            raise make_type_error("arguments", "an object")
         mount, transform = route.mount, route.transform
         try:
             inner_arguments = restore_arguments(transform, arguments or {}) if transform.arguments else arguments or {}
@@ -440,7 +440,7 @@ class MountedServers:
             return await self._own_handlers["completion/complete"](exchange)
         resolved = await self.resolver.find(kind, ref_name, exchange)
         if resolved is None:
-            raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}")
+            raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}", {"field": "ref"})
         mount, inner_name = resolved
         # Only the checked member of the reference is forwarded, so that the mounted server reads the same reference.
         inner_params: dict[str, Any] = {"ref": {"type": params.ref.type, "name" if is_prompt else "uri": inner_name}}
@@ -533,7 +533,9 @@ def _restore_completion(transform: Transform, ref_name: str, params: CompletePar
     argument, context = params.argument, (params.context.arguments if params.context is not None else None) or {}
     for name in (argument.name, *context):
         if not is_outer_argument(transform, name):
-            raise InvalidParams(f"Invalid params: {clip(ref_name)} has no argument {clip(name)}")
+            raise InvalidParams(
+                f"Invalid params: {clip(ref_name)} has no argument {clip(name)}", {"field": "argument.name"}
+            )
     restored = restore_arguments(transform, context)
     inner_arguments = {
         name: value if isinstance(value, str) else encode(value).decode() for name, value in restored.items()

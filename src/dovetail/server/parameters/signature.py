@@ -8,6 +8,7 @@ This module does not depend on tools, prompts or requests. The meaning of types 
 import functools
 import inspect
 import itertools
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -110,6 +111,8 @@ _READ_ERRORS: Final = (msgspec.ValidationError, MismatchError, RecursionError)
 
 ArgumentNamer = Callable[[str], str | None]
 
+_FIRST_FIELD: Final = re.compile(r"Invalid arguments\. (?:Missing: |Unknown: )?`([^`]+)`")
+
 
 class InvalidArguments(ToolError):
     """The arguments of a call are invalid. The message lists all problems, so that a model can correct them."""
@@ -118,6 +121,14 @@ class InvalidArguments(ToolError):
         super().__init__(format_message(rename))
         self._format_message = format_message
         self._rename = rename
+
+    @property
+    def field(self) -> str | None:
+        """Return the path of the first invalid argument, such as `lines[0].sku`, or None if no argument is at
+        fault.
+        """
+        match = _FIRST_FIELD.match(str(self))
+        return match and match[1]
 
     def rename_arguments(self, rename: ArgumentNamer) -> "InvalidArguments":
         """Return the same error with other argument names. Leave out arguments that `rename` maps to None. The message
