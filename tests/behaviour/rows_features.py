@@ -232,6 +232,12 @@ ROWS: tuple[Requirement, ...] = (
         transports=("memory",),
     ),
     Requirement(
+        "resources.own",
+        "house",
+        "A function can read resources of its server, through middleware, and also those of mounted servers.",
+        transports=("memory",),
+    ),
+    Requirement(
         "resources.spellings",
         "house",
         "All spellings of a URI that RFC 3986 counts as equivalent read the same resource, the contents name the URI "

@@ -95,6 +95,12 @@ ROWS: tuple[Requirement, ...] = (
         transports=CHEAP,
     ),
     Requirement(
+        "asking.sample-context",
+        "sampling#capabilities",
+        "A request for context is sent only if the version has no capability for it, or the client declared it.",
+        transports=("memory",),
+    ),
+    Requirement(
         "asking.sample-blocks",
         "handshake/sampling#messages",
         "Before 2025-11-25 a message holds one block: several become several messages.",

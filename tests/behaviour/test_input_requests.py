@@ -426,6 +426,29 @@ async def test_a_model_uses_tools(revision: str, transport: str) -> None:
     assert [block["toolUseId"] for block in seen[1]["messages"][2]["content"]] == ["u0", "u1"]
 
 
+@requirement("asking.sample-context")
+async def test_context_is_requested_only_where_it_is_supported(revision: str, transport: str) -> None:
+    app = Server("context")
+
+    @app.tool
+    async def ask(ctx: Context) -> str:
+        await ctx.sample("hi", include_context="thisServer")
+        return "asked"
+
+    seen: list[Any] = []
+
+    def model(params: Any) -> Any:
+        seen.append(params.get("includeContext"))
+        return MODEL | {"content": {"type": "text", "text": "ok"}}
+
+    for capabilities in ({"sampling": {"context": {}}}, {"sampling": {}}):
+        answer = {"sampling/createMessage": model}
+        async with connect(app, transport, revision, capabilities=capabilities, answer=answer) as peer:
+            assert text(await call(peer, "ask")) == "asked"
+    is_optional = revision in ("2024-11-05", "2025-03-26", "2025-06-18")
+    assert seen == ["thisServer", "thisServer" if is_optional else None]
+
+
 @requirement("asking.sample-blocks")
 async def test_several_blocks_become_several_messages(revision: str, transport: str) -> None:
     app = Server("blocks")

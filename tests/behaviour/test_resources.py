@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from behaviour.manifest import requirement
-from behaviour.request_helpers import expect_error, list_names
-from dovetail import Annotations, Icon, ResourceContents, Server, ServerLimits, ToolError
-from dovetail.errors import ResourceNotFound
+from behaviour.request_helpers import call, expect_error, list_names, text
+from dovetail import Annotations, Context, Icon, ResourceContents, Server, ServerLimits, ToolError
+from dovetail.errors import NotSupported, ResourceNotFound
 from driver import STATELESS, connect
 
 ANNOTATIONS = {"audience": ["user"], "priority": 1.0, "lastModified": "2025-01-12T15:00:58Z"}
@@ -170,3 +170,47 @@ async def test_a_resource_that_fails_is_an_error(
         assert broken.code == -32603
         assert "hunter2" not in broken.message
         assert "hunter2" in caplog.text
+
+
+@requirement("resources.own")
+async def test_a_tool_reads_resources_of_its_server(revision: str, transport: str) -> None:
+    app, shelf = server(), Server("mounted")
+    methods: list[str] = []
+
+    @app.middleware
+    async def note(exchange: Any, call_next: Any) -> Any:
+        methods.append(exchange.method)
+        return await call_next(exchange)
+
+    @shelf.resource("mounted:note")
+    def mounted_note() -> str:
+        return "from the mounted server"
+
+    @shelf.tool
+    async def own(ctx: Context) -> str:
+        return (await ctx.read_resource("mounted:note")).contents[0].text or ""
+
+    @shelf.resource("mounted:question")
+    async def question(ctx: Context) -> str:
+        return str(await ctx.elicit("Sure?", bool))
+
+    @app.tool
+    async def show(uri: str, ctx: Context) -> str:
+        try:
+            return (await ctx.read_resource(uri)).contents[0].text or ""
+        except (ResourceNotFound, NotSupported) as exc:
+            return type(exc).__name__
+
+    app.mount(shelf)
+    capabilities = {"elicitation": {"form": {}}}
+    answer = {"elicitation/create": lambda params: {"action": "accept", "content": {"value": True}}}
+    async with connect(app, transport, revision, capabilities=capabilities, answer=answer) as peer:
+        assert text(await call(peer, "show", uri="file:///notes.txt")) == "hello"
+        assert methods == ["tools/call", "resources/read"]
+        assert text(await call(peer, "show", uri="mounted:note")) == "from the mounted server"
+        assert text(await call(peer, "own")) == "from the mounted server"
+        assert text(await call(peer, "show", uri="file:///other.txt")) == "ResourceNotFound"
+        if revision in ("2025-06-18", "2025-11-25"):
+            assert text(await call(peer, "show", uri="mounted:question")) == "True"
+        if revision == STATELESS:
+            assert text(await call(peer, "show", uri="mounted:question")) == "NotSupported"

@@ -571,3 +571,22 @@ async def test_a_rule_that_matches_nothing_is_reported(first: str, caplog: pytes
         await ask(server, ADA, "tools/call", name="dynamic", arguments={"scope": "read"})
     (told,) = [one.getMessage() for one in caplog.records]
     assert mentions(told, "fre", "free")
+
+
+async def test_a_function_reads_resources_with_the_rights_of_its_caller() -> None:
+    server = app()
+
+    @server.tool
+    async def show(uri: str, ctx: Context) -> str:
+        return (await ctx.read_resource(uri)).contents[0].text or ""
+
+    async def read(who: Principal | None, uri: str) -> str:
+        return (await ask(server, who, "tools/call", name="show", arguments={"uri": uri}))["content"][0]["text"]
+
+    assert await read(BOB, "file://plain") == "plain"
+    assert await read(ADA, "file://red") == "red"
+    assert await read(ADA, "row://7") == "7"
+    with pytest.raises(ResourceNotFound):
+        await read(BOB, "file://red")
+    with pytest.raises(InsufficientScope):
+        await read(BOB, "row://7")

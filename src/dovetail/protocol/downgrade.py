@@ -22,7 +22,7 @@ from dovetail.wire.base import UNSET, Result, replace
 from dovetail.wire.codec import to_plain
 from dovetail.wire.content import AudioContent, ContentBlock, ResourceLink, TextContent
 from dovetail.wire.jsonrpc import RequestId
-from dovetail.wire.lifecycle import Implementation, ServerCapabilities
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, PromptArgument
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT, R_2025_03_26, R_2025_06_18, R_2025_11_25, REVISIONS, is_older, is_stateless
@@ -139,6 +139,15 @@ def _downgrade_sampling(revision: str, params: dict[str, Any]) -> dict[str, Any]
             single_message for message in params["messages"] for single_message in _split_message(revision, message)
         ]
     }
+
+
+def allows_sampling_context(revision: str, capabilities: ClientCapabilities) -> bool:
+    """Return whether a sampling request may have `includeContext`. Since 2025-11-25, the client must declare it. spec:
+    sampling#capabilities
+    """
+    if is_older(revision, R_2025_11_25):
+        return True
+    return capabilities.sampling is not None and capabilities.sampling.context is not None
 
 
 def _wrap_structured_content(message: dict[str, Any]) -> dict[str, Any]:

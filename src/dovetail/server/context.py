@@ -6,18 +6,20 @@ the same for every protocol version and transport.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from dovetail.errors import InsufficientScope, MissingClientCapability, NotSupported
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
 from dovetail.server.input_requests import AnyInputRequest, Elicit, ElicitURL, InputRequests, ListRoots, Sample
-from dovetail.wire.codec import convert, to_plain
+from dovetail.wire.codec import convert, decode, to_plain
 from dovetail.wire.content import SamplingContent
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams, get_severity
 from dovetail.wire.progress import ProgressParams
+from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.roots import Root
 from dovetail.wire.sampling import CreateMessageResult, ModelPreferences, SamplingMessage, ToolChoice
@@ -54,12 +56,19 @@ class Headers(Mapping[str, str]):
 class Context(Generic[State]):
     """The current call and its caller. In `Context[State]`, `State` is the type of the value from the lifespan."""
 
-    __slots__ = ("_exchange", "_input_requests", "_last_progress", "_logger", "lifespan")
+    __slots__ = ("_dispatch", "_exchange", "_input_requests", "_last_progress", "_logger", "lifespan")
 
     def __init__(
-        self, _exchange: IncomingExchange, _input_requests: InputRequests, _logger: str, _lifespan: State, /
+        self,
+        _exchange: IncomingExchange,
+        _input_requests: InputRequests,
+        _logger: str,
+        _lifespan: State,
+        _dispatch: Handler | None = None,
+        /,
     ) -> None:
         self._exchange = _exchange
+        self._dispatch = _dispatch  # handles a request to the same server
         self.lifespan: State = _lifespan  # the value that the lifespan yielded
         self._input_requests = _input_requests
         self._logger = _logger
@@ -227,11 +236,14 @@ class Context(Generic[State]):
         tools: list[Tool] | None = None,
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
+        include_context: Literal["none", "thisServer", "allServers"] | None = None,
     ) -> CreateMessageResult:
         """Ask the client's model to complete a message, and return the result.
 
         Args:
             key: Identifies the question when the function runs again. Pass one if the order of questions can change.
+            include_context: Which context the client should add to the messages. It is sent only to clients that
+                support it.
         """
         request = Sample(
             messages,
@@ -243,6 +255,7 @@ class Context(Generic[State]):
             tools=tools,
             tool_choice=tool_choice,
             metadata=metadata,
+            include_context=include_context,
         )
         return await self._request_input(request, key)
 
@@ -257,6 +270,37 @@ class Context(Generic[State]):
     async def request_inputs(self, **requests: AnyInputRequest) -> dict[str, Any]:
         """Ask several questions at once, and return the answers by the same names."""
         return await self._input_requests.ask(requests)
+
+    async def read_resource(self, uri: str) -> ReadResourceResult:
+        """Read a resource of this server, with the rights of the caller.
+
+        Middleware and access rules apply as if the caller had sent the request.
+
+        Raises:
+            ResourceNotFound: the server has no such resource, or the caller may not see it.
+            InsufficientScope: the caller's token lacks scopes.
+            NotSupported: the resource asks the caller a question, and the protocol version cannot ask it here.
+        """
+        assert self._dispatch is not None
+        outer = self._exchange
+        inner = IncomingExchange(
+            outer.id,
+            "resources/read",
+            {"uri": uri},
+            {},
+            outer.caller,
+            outer.headers,
+            origin=outer.origin,
+            mount_path=outer.mount_path,
+            emit=outer.emit,
+            ask=outer.ask,
+        )
+        result = await self._dispatch(inner)
+        if isinstance(result, bytes):  # a mounted server in another process sent it
+            result = convert(decode(result), ReadResourceResult, label="result")
+        if not isinstance(result, ReadResourceResult):
+            raise NotSupported(f"the resource {uri} asks the caller a question, so a function cannot read it")
+        return result
 
     async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:
         key = key or self._input_requests.next_key()

@@ -118,6 +118,7 @@ class Dispatcher:
             thread_pool=self._thread_pool,
             sealer=RequestStateSealer(secret_keys),
             get_lifespan_value=None if lifespan is None else self._get_lifespan_value,
+            dispatch=self.dispatch,
             debug=debug,
         )
         self._middleware: list[Middleware] = []
@@ -202,7 +203,9 @@ class Dispatcher:
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes:
-        """Handle a request that the mounting server forwarded."""
+        """Handle a request inside a running call: one that the mounting server forwarded, or a resource that a function
+        of this server reads.
+        """
         if not self._middleware:
             return await self._wrapped_handlers[exchange.method](exchange)
         previous_check, exchange.check = exchange.check, self._check_exchange

@@ -11,7 +11,7 @@ The code before an unanswered question can therefore run several times. `Context
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dovetail.error_context import clip
 from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InvalidParams, MissingClientCapability
@@ -92,6 +92,8 @@ class Sample:
         tools: Tools that the model may call. The client must support this.
         tool_choice: Whether the model may, must or must not call a tool.
         metadata: Values for the model provider. Their meaning depends on the provider.
+        include_context: Which context the client should add to the messages. It is sent only to clients that support
+            it.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Sample:
         tools: list[Tool] | None = None,
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
+        include_context: Literal["none", "thisServer", "allServers"] | None = None,
     ) -> None:
         self.messages = check_tool_results(_to_sampling_messages(messages))
         self.max_tokens = max_tokens
@@ -116,6 +119,7 @@ class Sample:
         self.tools = tools
         self.tool_choice = tool_choice
         self.metadata = metadata
+        self.include_context = include_context
 
 
 class ListRoots:
@@ -289,7 +293,7 @@ class InputRequests:
 
     def _has_answer(self, key: str, request: AnyInputRequest) -> bool:
         self._reached_keys.add(key)
-        input_request = build_input_request(request)
+        input_request = self._build_request(request)
         request_digest = hash_request([input_request.method, input_request.params or {}])
         previous_digest = self.round_state.request_digests.get(key)
         if previous_digest is not None and previous_digest != request_digest:
@@ -301,6 +305,16 @@ class InputRequests:
             self.round_state.input_responses.pop(key, None)  # forget the answer, because it belongs to another question
         self.round_state.request_digests[key] = request_digest
         return key in self.round_state.input_responses
+
+    def _build_request(self, request: AnyInputRequest) -> InputRequest:
+        """Convert an input request to the form that is sent to this caller."""
+        input_request, caller = build_input_request(request), self._exchange.caller
+        params = input_request.params or {}
+        if "includeContext" in params and not downgrade.allows_sampling_context(
+            caller.protocol_version, caller.client_capabilities
+        ):
+            del params["includeContext"]
+        return input_request
 
     def _check_capabilities(self, requests: Any) -> None:
         required: dict[str, Any] = {}
@@ -314,7 +328,7 @@ class InputRequests:
     async def _ask_directly(self, requests: Mapping[str, AnyInputRequest], ask: Ask) -> dict[str, Any]:
         """Ask the client directly and return the responses. If one request fails, cancel the others."""
         revision = self._exchange.caller.protocol_version
-        input_requests = [build_input_request(request) for request in requests.values()]
+        input_requests = [self._build_request(request) for request in requests.values()]
         outgoing = [
             downgrade.downgrade_request(revision, request.method, request.params or {}) for request in input_requests
         ]
@@ -356,7 +370,7 @@ class InputRequests:
         return self._build_result(input_required.requests)
 
     def _build_result(self, requests: Mapping[str, AnyInputRequest]) -> InputRequiredResult:
-        input_requests = {key: build_input_request(request) for key, request in requests.items()}
+        input_requests = {key: self._build_request(request) for key, request in requests.items()}
         for key in requests:
             self.round_state.input_responses.pop(key, None)  # forget the answer, because the function asks again
         sealed_state = self._sealer.seal(self.round_state, self._get_binding(), time.time() + self._state_ttl)

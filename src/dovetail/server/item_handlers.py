@@ -22,6 +22,7 @@ from dovetail.errors import (
 from dovetail.protocol.exchange import IncomingExchange, convert_params, make_type_error, make_uri_length_error
 from dovetail.protocol.headers import check_param_headers
 from dovetail.protocol.limits import ServerLimits
+from dovetail.protocol.middleware import Handler
 from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.completer import build_completion, find_matching
 from dovetail.server.context import Context
@@ -60,6 +61,7 @@ class ItemHandlers:
         thread_pool: ThreadPool,
         sealer: RequestStateSealer,
         get_lifespan_value: Callable[[], Any] | None,
+        dispatch: Handler,
         debug: bool,
     ) -> None:
         self.sealer = sealer
@@ -69,6 +71,7 @@ class ItemHandlers:
         self._limits = limits
         self._thread_pool = thread_pool
         self._get_lifespan_value = get_lifespan_value
+        self._dispatch = dispatch
         self._debug = debug
 
     async def call_tool(self, exchange: IncomingExchange) -> Result:
@@ -217,7 +220,7 @@ class ItemHandlers:
             exchange, self._server_name, self.sealer, self._limits.request_state_ttl, self._debug
         )
         lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value()
-        context = Context(exchange, input_requests, self._server_name, lifespan_value)
+        context = Context(exchange, input_requests, self._server_name, lifespan_value, self._dispatch)
         try:
             while True:
                 input_requests.begin_round()
