@@ -53,6 +53,7 @@ REFUSALS = (
     errors.HeaderMismatch(""),
     errors.MissingClientCapability({}),
     errors.UnsupportedProtocolVersion("", []),
+    errors.URLElicitationRequired("", "", ""),
     errors.ServerBusy(""),
     CallerBusy(""),
 )

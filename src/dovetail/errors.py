@@ -13,6 +13,7 @@ MCPError
 │   ├── HeaderMismatch             -32020
 │   ├── MissingClientCapability    -32021
 │   ├── UnsupportedProtocolVersion -32022
+│   ├── URLElicitationRequired     -32042, only in 2025-11 and the draft
 │   ├── InsufficientScope          403, with the scopes it needs
 │   └── ServerBusy                 429 or 503, with retry_after
 ├── RemoteError                    reported by the other side: code, message, data
@@ -89,6 +90,7 @@ __all__ = [
     "ToolError",
     "ToolNotFound",
     "TransportError",
+    "URLElicitationRequired",
     "Unauthorized",
     "UnsupportedFileVersion",
     "UnsupportedProtocolVersion",
@@ -221,6 +223,20 @@ class UnsupportedProtocolVersion(ProtocolError):
             f"Unsupported protocol version {_clip(requested)}. Supported: {', '.join(supported)}",
             {"supported": list(supported), "requested": requested[:64]},
         )
+
+
+class URLElicitationRequired(ProtocolError):
+    """The user must open a page before the request can succeed.
+
+    Protocol version 2025-11 has the code -32042 for this error. Other versions get -32602. To ask in every version,
+    use `ctx.elicit_url`.
+    """
+
+    code = -32042
+
+    def __init__(self, message: str, url: str, elicitation_id: str) -> None:
+        elicitation = {"mode": "url", "message": message, "url": url, "elicitationId": elicitation_id}
+        super().__init__(message, {"elicitations": [elicitation]})
 
 
 class ServerBusy(ProtocolError):

@@ -82,6 +82,18 @@ ROWS: tuple[Requirement, ...] = (
         transports=CHEAP,
     ),
     Requirement(
+        "asking.url-complete",
+        "handshake/elicitation#completion-notifications-for-url-mode-elicitation",
+        "A client can be notified that the user has finished on the page.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "asking.url-required",
+        "handshake/elicitation#url-elicitation-required-error",
+        "A request that needs a URL elicitation first is refused with -32042 if the version has it, else -32602.",
+        transports=CHEAP,
+    ),
+    Requirement(
         "asking.sample",
         "sampling#creating-messages",
         "Tools, prompts and resources can have the client's model complete a message, with all its options.",

@@ -161,6 +161,14 @@ LIFECYCLE = (
         "A server can ping its client during a call.",
         revisions=SESSION_REVISIONS,
     ),
+    Requirement(
+        "life.client-notifications",
+        "house",
+        "A server can handle notifications of its client in a session, such as changed roots and the dialogs of the "
+        "draft. Its function gets the parameters and the context.",
+        revisions=SESSION_REVISIONS,
+        transports=("memory", "pipe", "http"),
+    ),
     Requirement("life.ping-gone", "patterns#request-and-response", "Ping does not exist.", revisions=(STATELESS,)),
     Requirement(
         "life.shutdown",

@@ -28,6 +28,7 @@ from dovetail import (
     Server,
     TextContent,
 )
+from dovetail.errors import URLElicitationRequired
 from dovetail.wire.content import ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import ModelHint, ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
@@ -976,3 +977,44 @@ async def test_debug_mode_finds_a_function_that_asks_otherwise(
                 result = await call(peer, tool)
             assert result["isError"] is True
             assert mentions(error_text(result), "q1")
+
+
+@requirement("asking.url-complete", revisions=("2025-11-25", STATELESS, DRAFT))
+async def test_the_client_learns_that_a_page_is_done(revision: str, transport: str) -> None:
+    app = Server("pages")
+
+    @app.tool
+    async def link(ctx: Context) -> str:
+        await ctx.elicit_url("Sign in", "https://example.com/in", elicitation_id="e-1")
+        await ctx.notify_elicitation_complete("e-1")
+        return "linked"
+
+    def accept(params: Any) -> Any:
+        assert params.get("elicitationId") == (None if revision == STATELESS else "e-1")
+        return {"action": "accept"}
+
+    answer = {"elicitation/create": accept, "elicitation/createDialog": accept}
+    async with connect(app, transport, revision, capabilities=ALL, answer=answer) as peer:
+        assert text(await call(peer, "link")) == "linked"
+        expected = [("notifications/elicitation/complete", {"elicitationId": "e-1"})]
+        assert peer.notifications == ([] if revision == STATELESS else expected)
+
+
+@requirement("asking.url-required")
+async def test_a_request_can_require_a_url_elicitation(revision: str, transport: str) -> None:
+    app = Server("pages")
+
+    @app.tool
+    async def link() -> str:
+        raise URLElicitationRequired("Sign in first", "https://example.com/in", "e-1")
+
+    async with connect(app, transport, revision, capabilities=ALL) as peer:
+        error = await expect_error(peer.request("tools/call", {"name": "link"}))
+    assert error.code == (-32042 if revision in ("2025-11-25", DRAFT) else -32602)
+    elicitation = {
+        "mode": "url",
+        "message": "Sign in first",
+        "url": "https://example.com/in",
+        "elicitationId": "e-1",
+    }
+    assert error.data == {"elicitations": [elicitation]}

@@ -144,6 +144,41 @@ async def test_a_server_can_ping_its_client(revision: str, transport: str) -> No
         assert [method for method, _ in peer.server_requests] == ["ping"]
 
 
+@requirement("life.client-notifications")
+async def test_a_server_handles_notifications_of_its_client(revision: str, transport: str) -> None:
+    app, mounted = Server("outer"), Server("inner")
+    received: asyncio.Queue[Any] = asyncio.Queue()
+
+    @app.on_notification("notifications/roots/list_changed")
+    async def on_roots_changed(params: dict[str, Any], ctx: Context) -> None:
+        if transport != "http":
+            assert [root.uri for root in await ctx.list_roots()] == ["file:///srv"]
+        await received.put((params, ctx.session_id))
+        raise RuntimeError("a failure affects no other message")
+
+    @mounted.on_notification("notifications/elicitation/dialog_opened")
+    def on_dialog_opened(params: dict[str, Any], ctx: Context) -> None:
+        ctx.wait(received.put((params, ctx.session_id)))
+
+    @app.tool
+    async def session(ctx: Context) -> str:
+        return ctx.session_id
+
+    app.mount(mounted)
+    answer = {"roots/list": lambda params: {"roots": [{"uri": "file:///srv"}]}}
+    async with connect(app, transport, revision, capabilities={"roots": {"listChanged": True}}, answer=answer) as peer:
+        session_id = text(await peer.request("tools/call", call_params("session")))
+        assert session_id
+        await peer.notify("notifications/roots/list_changed")
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await received.get() == ({}, session_id)
+        await peer.notify("notifications/unknown")
+        await peer.notify("notifications/elicitation/dialog_opened", {"dialogId": "d-1"})
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await received.get() == ({"dialogId": "d-1"}, session_id)
+        assert text(await peer.request("tools/call", call_params("session"))) == session_id
+
+
 @requirement("life.ping-gone")
 async def test_a_stateless_client_is_not_pinged(revision: str) -> None:
     app = Server("pinging")

@@ -1034,3 +1034,20 @@ async def test_nothing_of_a_call_is_kept() -> None:
         await client.call("add", {"a": 1})
     gc.collect()
     assert not [one for one in gc.get_objects() if isinstance(one, IncomingExchange) and one.caller is client.caller]
+
+
+@pytest.mark.parametrize(
+    "method", ["tools/list", "notifications/cancelled", "notifications/message", "notifications/initialized"]
+)
+def test_only_notifications_of_clients_can_be_handled(method: str) -> None:
+    with pytest.raises(ValueError, match=method):
+        Server("x").on_notification(method)(print)
+
+
+def test_a_notification_has_one_function() -> None:
+    app = Server("x")
+    app.on_notification("notifications/roots/list_changed")(print)
+    with pytest.raises(ValueError, match="roots/list_changed"):
+        app.on_notification("notifications/roots/list_changed")(print)
+    with pytest.raises(TypeError):
+        app.on_notification(print)  # pyright: ignore[reportArgumentType]

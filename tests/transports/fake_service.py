@@ -64,6 +64,9 @@ class FakeService:
             resources=ResourcesCapability(subscribe=True, list_changed=True),
         )
 
+    def receive_notification(self, exchange: IncomingExchange) -> None:
+        pass
+
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
         self.seen.append(exchange)
         return await self.work(exchange)

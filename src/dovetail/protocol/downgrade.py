@@ -16,6 +16,7 @@ from dovetail.errors import (
     ResourceNotFound,
     ToolNotFound,
     UnsupportedProtocolVersion,
+    URLElicitationRequired,
 )
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import UNSET, Result, replace
@@ -23,6 +24,7 @@ from dovetail.wire.codec import to_plain
 from dovetail.wire.content import AudioContent, ContentBlock, ResourceLink, TextContent
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
+from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, PromptArgument
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT, R_2025_03_26, R_2025_06_18, R_2025_11_25, REVISIONS, is_older, is_stateless
@@ -50,6 +52,10 @@ _SPECIFIED_CODES: Final = frozenset(
 
 def get_error_code(revision: str, exc: ProtocolError) -> int:
     """Return the code of an error in a protocol version."""
+    if isinstance(exc, URLElicitationRequired) and not METHODS["notifications/elicitation/complete"].exists_in(
+        revision
+    ):
+        return -32602
     if is_stateless(revision):
         return _replace_reserved_code(exc.code)
     if revision == DRAFT and type(exc) in _DRAFT_CODES:

@@ -180,6 +180,10 @@ class Service(Protocol):
         """Run a request. Return the result as an object, or as bytes in the caller's protocol version."""
         ...
 
+    def receive_notification(self, exchange: IncomingExchange) -> None:
+        """Handle a notification of a client in a handshake session. This method must not block."""
+        ...
+
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         """Send changes to a listener. The returned function stops this."""
         ...

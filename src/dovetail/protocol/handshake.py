@@ -112,6 +112,12 @@ class HandshakeState:
             raise create_long_token_error()
         return IncomingExchange(message["id"], method, params, meta, self.caller)
 
+    def admit_notification(self, message: dict[str, Any]) -> IncomingExchange:
+        """Create the exchange for a notification in this session. It has no ID and gets no response."""
+        params: dict[str, Any] = message.get("params") or {}
+        meta = params.get("_meta")
+        return IncomingExchange("", message["method"], params, meta if type(meta) is dict else {}, self.caller)
+
     def handle_session_request(self, exchange: IncomingExchange, service: Service) -> Result | None:
         """Answer a request about the session itself. Return None for other requests."""
         if exchange.method not in _SESSION_METHODS:

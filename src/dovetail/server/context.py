@@ -15,9 +15,11 @@ from dovetail.protocol.principal import Principal
 from dovetail.server.input_requests import AnyInputRequest, Elicit, ElicitURL, InputRequests, ListRoots, Sample
 from dovetail.wire.codec import convert, decode, to_plain
 from dovetail.wire.content import SamplingContent
+from dovetail.wire.elicitation import ElicitationCompleteParams
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams, get_severity
+from dovetail.wire.methods import METHODS
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT
@@ -95,6 +97,11 @@ class Context(Generic[State]):
         authenticate callers.
         """
         return self._exchange.caller.principal
+
+    @property
+    def session_id(self) -> str:
+        """Return an ID of the client's session or connection. It is empty if the transport has none."""
+        return self._exchange.caller.session_id
 
     @property
     def client_info(self) -> Implementation | None:
@@ -215,13 +222,29 @@ class Context(Generic[State]):
         """
         return await self._request_input(Elicit(message, form), key)
 
-    async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> None:
+    async def elicit_url(
+        self, message: str, url: str, *, key: str | None = None, elicitation_id: str | None = None
+    ) -> None:
         """Ask the user to open a web page. Returns when the user agrees, which may be before the user is done there.
 
         Args:
             key: Identifies the question when the function runs again. Pass one if the order of questions can change.
+            elicitation_id: An ID for `notify_elicitation_complete`.
         """
-        await self._request_input(ElicitURL(message, url), key)
+        await self._request_input(ElicitURL(message, url, elicitation_id), key)
+
+    async def notify_elicitation_complete(self, elicitation_id: str) -> None:
+        """Notify the client that the user has finished on the page of a URL elicitation.
+
+        Only protocol version 2025-11 and the draft have this notification. In other versions, this method does
+        nothing.
+
+        Args:
+            elicitation_id: The ID that you passed to `elicit_url` or `URLElicitationRequired`.
+        """
+        if METHODS["notifications/elicitation/complete"].exists_in(self.protocol_version):
+            params = ElicitationCompleteParams(elicitation_id=elicitation_id)
+            await self._exchange.notify("notifications/elicitation/complete", params)
 
     async def sample(
         self,

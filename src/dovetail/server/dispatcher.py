@@ -23,6 +23,7 @@ from dovetail.errors import (
     ServerBusy,
     ToolError,
 )
+from dovetail.log import log
 from dovetail.protocol import subscription_filter as topics
 from dovetail.protocol.exchange import ChangeListener, IncomingExchange, convert_params, make_uri_length_error
 from dovetail.protocol.limits import CallerBusy, ServerLimits
@@ -39,6 +40,7 @@ from dovetail.protocol.principal import Principal, get_remaining_seconds
 from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.change_notices import ChangeStream
 from dovetail.server.exception_mask import mask_exception, unwrap_group
+from dovetail.server.invocation import Runner
 from dovetail.server.item_handlers import ItemHandlers
 from dovetail.server.lifespan import Lifespan, LifespanRun, LoopState, log_start_failure
 from dovetail.server.parameters.signature import InvalidArguments
@@ -49,6 +51,7 @@ from dovetail.server.visibility import Visibility
 from dovetail.wire.base import Result, replace
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.meta import SUBSCRIPTION_ID
+from dovetail.wire.methods import METHODS
 from dovetail.wire.revisions import DRAFT
 from dovetail.wire.subscriptions import ListenParams, ListenResult, SubscriptionFilter
 
@@ -68,6 +71,10 @@ _SWEEP_INTERVAL_S: Final = 0.5  # how often to check for calls that take too lon
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # larger messages count toward `max_inflight_bytes`
 # Names the failed item in errors and in the log.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt"}
+# Notifications that the transports handle themselves.
+_SESSION_NOTIFICATIONS: Final = frozenset(
+    {"notifications/cancelled", "notifications/initialized", "notifications/progress"}
+)
 _ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
     "tools/call": ("tool", "name"),
     "resources/read": ("resource", "uri"),
@@ -137,6 +144,7 @@ class Dispatcher:
             "subscriptions/listen": self._listen,
         }
         self._wrapped_handlers: dict[str, Handler] = self._handlers
+        self._notification_handlers: dict[str, Handler] = {}
 
     @property
     def name(self) -> str:
@@ -170,7 +178,32 @@ class Dispatcher:
     def _wrap_handlers(self) -> None:
         self._wrapped_handlers = {
             method: compose_middleware(self._middleware, handler) for method, handler in self._handlers.items()
-        }
+        } | self._notification_handlers
+
+    def add_notification_handler(self, method: str, function: Callable[..., Any]) -> None:
+        """Call a function for each notification of this method. Raise ValueError if the method cannot be handled."""
+        row = METHODS.get(method)
+        if method in _SESSION_NOTIFICATIONS or not method.startswith("notifications/"):
+            raise ValueError(f"on_notification() cannot handle {method!r}")
+        if row is not None and (row.result is not None or row.sender == "server"):
+            raise ValueError(f"on_notification() cannot handle {method!r}, because clients do not send it")
+        if method in self._notification_handlers:
+            raise ValueError(f"{method!r} already has a function")
+        self._notification_handlers[method] = self._items.create_notification_handler(Runner(function))
+        self._wrap_handlers()
+
+    def receive_notification(self, exchange: IncomingExchange) -> None:
+        """Run the functions of this server and its mounted servers for a notification of a client."""
+        if exchange.method in self._notification_handlers:
+            exchange.task = asyncio.get_running_loop().create_task(self._handle_notification(exchange))
+        for server in self.mounts.list_local_servers() if self.mounts is not None else ():
+            server.receive_notification(replace(exchange, task=None))
+
+    async def _handle_notification(self, exchange: IncomingExchange) -> None:
+        try:
+            await self.handle(exchange)
+        except ProtocolError as exc:
+            log.warning("%s of a client was not handled: %s", exchange.method, exc)
 
     def mount(
         self, target: "Mountable", name_map: "NameMap", access_rule: "AccessRule | None" = None

@@ -72,11 +72,13 @@ class ElicitURL:
     Args:
         message: Why the user should open the page.
         url: The URL of the page.
+        elicitation_id: An ID for `Context.notify_elicitation_complete`.
     """
 
-    def __init__(self, message: str, url: str) -> None:
+    def __init__(self, message: str, url: str, elicitation_id: str | None = None) -> None:
         self.message = message
         self.url = url
+        self.elicitation_id = elicitation_id
 
 
 class Sample:
@@ -137,6 +139,8 @@ def build_input_request(request: AnyInputRequest) -> InputRequest:
             return InputRequest(method="elicitation/create", params=params)
         case ElicitURL():
             params = {"mode": "url", "message": request.message, "url": request.url}
+            if request.elicitation_id is not None:
+                params["elicitationId"] = request.elicitation_id
             return InputRequest(method="elicitation/create", params=params)
         case Sample():
             params = to_plain(CreateMessageRequestParams(**vars(request)))
@@ -314,6 +318,8 @@ class InputRequests:
             caller.protocol_version, caller.client_capabilities
         ):
             del params["includeContext"]
+        if caller.is_stateless:
+            params.pop("elicitationId", None)  # only handshake versions have it
         return input_request
 
     def _check_capabilities(self, requests: Any) -> None:

@@ -20,6 +20,7 @@ from dovetail.errors import (
     ToolNotFound,
 )
 from dovetail.protocol.exchange import IncomingExchange, convert_params, make_type_error, make_uri_length_error
+from dovetail.protocol.handshake import EMPTY_RESULT
 from dovetail.protocol.headers import check_param_headers
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Handler
@@ -194,7 +195,24 @@ class ItemHandlers:
             values = await completer.runner(args, {}, self._thread_pool, exchange.origin)
         return CompleteResult(completion=build_completion(values))
 
+    def create_notification_handler(self, runner: Runner) -> Handler:
+        """Return a handler that passes the parameters of a notification and the context to a function."""
+
+        async def handle(exchange: IncomingExchange) -> Result:
+            context, _ = self._create_context(exchange)
+            await runner((exchange.params, context), {}, self._thread_pool, exchange.origin)
+            return EMPTY_RESULT
+
+        return handle
+
     # Methods that run the author's functions
+
+    def _create_context(self, exchange: IncomingExchange) -> tuple[Context[Any], InputRequests]:
+        input_requests = InputRequests(
+            exchange, self._server_name, self.sealer, self._limits.request_state_ttl, self._debug
+        )
+        lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value()
+        return Context(exchange, input_requests, self._server_name, lifespan_value, self._dispatch), input_requests
 
     def _run_function(
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
@@ -216,11 +234,7 @@ class ItemHandlers:
         """Bind the arguments and call the function. If it asks a question without an answer, return a result that asks
         the client.
         """
-        input_requests = InputRequests(
-            exchange, self._server_name, self.sealer, self._limits.request_state_ttl, self._debug
-        )
-        lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value()
-        context = Context(exchange, input_requests, self._server_name, lifespan_value, self._dispatch)
+        context, input_requests = self._create_context(exchange)
         try:
             while True:
                 input_requests.begin_round()

@@ -331,6 +331,24 @@ class Server:
         self._dispatcher.add_middleware(function)
         return function
 
+    def on_notification(self, method: str) -> Callable[[F], F]:
+        """Call a function for each notification of this method that a client sends in a handshake session.
+
+        The function takes the parameters of the notification as a dict, and the context: `(params, ctx)`. It may be
+        async. Middleware does not wrap it.
+
+        Args:
+            method: The method, such as "notifications/roots/list_changed".
+        """
+
+        check_type("a method", method, str, "a string")  # the decorator may be used without a method
+
+        def register(function: F) -> F:
+            self._dispatcher.add_notification_handler(method, function)
+            return function
+
+        return register
+
     def mount(
         self,
         server: "Server | SupportsMount",

@@ -295,7 +295,10 @@ class DuplexServer:
                     self._session.is_ready = True
                     self._stop_listening = self._service.subscribe(self)
             case _:
-                pass  # the server ignores unknown notifications
+                if self._session is not None:
+                    exchange = self._session.admit_notification(message)
+                    exchange.origin, exchange.emit, exchange.ask = self.origin, self._emit, self._ask_client
+                    self._service.receive_notification(exchange)
 
     def _cancel(self, id: Any) -> None:
         """Cancel a request. Only the draft version answers a cancelled request. spec:

@@ -224,6 +224,10 @@ class HandshakeSessionManager:
                 session.mark_ready(self._service)
         elif message["method"] == "notifications/cancelled":
             session.cancel((message.get("params") or {}).get("requestId"))
+        elif self.is_stateful:
+            exchange = session.handshake.admit_notification(message)
+            exchange.origin = exchange.caller.principal or session.address
+            self._service.receive_notification(exchange)
 
     async def _handle_batch(self, request: EndpointRequest, messages: list[Any]) -> None:
         """Handle a batch, which only protocol version 2025-03 has. spec: handshake/basic#batching"""
