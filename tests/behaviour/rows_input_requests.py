@@ -113,6 +113,13 @@ ROWS: tuple[Requirement, ...] = (
         transports=("memory",),
     ),
     Requirement(
+        "asking.sample-progress",
+        "progress#progress-flow",
+        "A client can report the progress of sampling. After its answer, progress is ignored.",
+        revisions=("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"),
+        transports=STREAMED,
+    ),
+    Requirement(
         "asking.sample-blocks",
         "handshake/sampling#messages",
         "Before 2025-11-25 a message holds one block: several become several messages.",

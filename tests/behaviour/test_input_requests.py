@@ -450,6 +450,33 @@ async def test_context_is_requested_only_where_it_is_supported(revision: str, tr
     assert seen == ["thisServer", "thisServer" if is_optional else None]
 
 
+@requirement("asking.sample-progress")
+async def test_a_client_reports_the_progress_of_sampling(revision: str, transport: str) -> None:
+    app = Server("progress")
+    reports: list[Any] = []
+
+    @app.tool
+    async def ask(ctx: Context) -> str:
+        await ctx.sample("hi", progress_handler=lambda *report: reports.append(report))
+        return "asked"
+
+    tokens: list[str] = []
+
+    async def model(params: Any) -> Any:
+        tokens.append(params["_meta"]["progressToken"])
+        for progress in ({"progress": 1, "total": 2}, {"progress": 2}, {"progress": "invalid"}):
+            await peer.notify("notifications/progress", {"progressToken": tokens[0]} | progress)
+        await peer.notify("notifications/progress", {"progressToken": "unknown", "progress": 3})
+        return MODEL | {"content": {"type": "text", "text": "ok"}}
+
+    answer = {"sampling/createMessage": model}
+    async with connect(app, transport, revision, capabilities=ALL, answer=answer) as peer:
+        assert text(await call(peer, "ask")) == "asked"
+        await peer.notify("notifications/progress", {"progressToken": tokens[0], "progress": 4})
+        await peer.request("ping")
+    assert reports == [(1, 2, None), (2, None, None)]
+
+
 @requirement("asking.sample-blocks")
 async def test_several_blocks_become_several_messages(revision: str, transport: str) -> None:
     app = Server("blocks")

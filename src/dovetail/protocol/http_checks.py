@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from dovetail.error_context import clip
-from dovetail.errors import ProtocolError, ServerBusy
+from dovetail.errors import InvalidParams, ProtocolError, ServerBusy, URLElicitationRequired
 from dovetail.protocol.limits import CallerBusy
 
 _URI_CHARS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
@@ -35,7 +35,8 @@ def get_http_status(exc: ProtocolError) -> int:
     """Return the HTTP status for an error response."""
     if isinstance(exc, ServerBusy):
         return 429 if isinstance(exc, CallerBusy) else 503
-    return STATUS_BY_ERROR_CODE.get(exc.code, 200)
+    code = InvalidParams.code if isinstance(exc, URLElicitationRequired) else exc.code  # as in stateless versions
+    return STATUS_BY_ERROR_CODE.get(code, 200)
 
 
 def build_retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:

@@ -12,7 +12,15 @@ from dovetail.errors import InsufficientScope, MissingClientCapability, NotSuppo
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.principal import Principal
-from dovetail.server.input_requests import AnyInputRequest, Elicit, ElicitURL, InputRequests, ListRoots, Sample
+from dovetail.server.input_requests import (
+    AnyInputRequest,
+    Elicit,
+    ElicitURL,
+    InputProgressHandler,
+    InputRequests,
+    ListRoots,
+    Sample,
+)
 from dovetail.wire.codec import convert, decode, to_plain
 from dovetail.wire.content import SamplingContent
 from dovetail.wire.elicitation import ElicitationCompleteParams
@@ -260,6 +268,7 @@ class Context(Generic[State]):
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
         include_context: Literal["none", "thisServer", "allServers"] | None = None,
+        progress_handler: InputProgressHandler | None = None,
     ) -> CreateMessageResult:
         """Ask the client's model to complete a message, and return the result.
 
@@ -267,6 +276,8 @@ class Context(Generic[State]):
             key: Identifies the question when the function runs again. Pass one if the order of questions can change.
             include_context: Which context the client should add to the messages. It is sent only to clients that
                 support it.
+            progress_handler: Receives `(progress, total, message)` if the client reports progress. Clients of protocol
+                version 2026-07 and of the draft do not.
         """
         request = Sample(
             messages,
@@ -279,6 +290,7 @@ class Context(Generic[State]):
             tool_choice=tool_choice,
             metadata=metadata,
             include_context=include_context,
+            progress_handler=progress_handler,
         )
         return await self._request_input(request, key)
 

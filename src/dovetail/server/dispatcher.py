@@ -193,8 +193,10 @@ class Dispatcher:
         self._wrap_handlers()
 
     def receive_notification(self, exchange: IncomingExchange) -> None:
-        """Run the functions of this server and its mounted servers for a notification of a client."""
-        if exchange.method in self._notification_handlers:
+        """Run the functions of this server and its mounted servers for a notification or progress of a client."""
+        if exchange.method == "notifications/progress":
+            self._items.progress_handlers.receive(exchange)
+        elif exchange.method in self._notification_handlers:
             exchange.task = asyncio.get_running_loop().create_task(self._handle_notification(exchange))
         for server in self.mounts.list_local_servers() if self.mounts is not None else ():
             server.receive_notification(replace(exchange, task=None))

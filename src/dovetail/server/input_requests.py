@@ -9,12 +9,14 @@ The code before an unanswered question can therefore run several times. `Context
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from dovetail.error_context import clip
 from dovetail.errors import ElicitationCancelled, ElicitationDeclined, InvalidParams, MissingClientCapability
+from dovetail.log import log
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Ask, IncomingExchange, make_type_error
 from dovetail.protocol.request_state import (
@@ -30,6 +32,8 @@ from dovetail.wire.content import SamplingContent, TextContent
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.lifecycle import ClientCapabilities
+from dovetail.wire.meta import PROGRESS_TOKEN
+from dovetail.wire.progress import ProgressParams
 from dovetail.wire.roots import ListRootsResult
 from dovetail.wire.sampling import (
     CreateMessageRequestParams,
@@ -42,6 +46,8 @@ from dovetail.wire.sampling import (
 from dovetail.wire.tools import Tool
 
 INPUT_REQUIRED = "input_required"
+
+InputProgressHandler: TypeAlias = Callable[[float, float | None, str | None], None]
 
 
 class InputRoundEnded(BaseException):
@@ -96,6 +102,7 @@ class Sample:
         metadata: Values for the model provider. Their meaning depends on the provider.
         include_context: Which context the client should add to the messages. It is sent only to clients that support
             it.
+        progress_handler: Receives `(progress, total, message)` if the client reports progress.
     """
 
     def __init__(
@@ -111,6 +118,7 @@ class Sample:
         tool_choice: ToolChoice | None = None,
         metadata: dict[str, Any] | None = None,
         include_context: Literal["none", "thisServer", "allServers"] | None = None,
+        progress_handler: "InputProgressHandler | None" = None,
     ) -> None:
         self.messages = check_tool_results(_to_sampling_messages(messages))
         self.max_tokens = max_tokens
@@ -122,6 +130,7 @@ class Sample:
         self.tool_choice = tool_choice
         self.metadata = metadata
         self.include_context = include_context
+        self.progress_handler = progress_handler
 
 
 class ListRoots:
@@ -143,7 +152,8 @@ def build_input_request(request: AnyInputRequest) -> InputRequest:
                 params["elicitationId"] = request.elicitation_id
             return InputRequest(method="elicitation/create", params=params)
         case Sample():
-            params = to_plain(CreateMessageRequestParams(**vars(request)))
+            fields = {name: value for name, value in vars(request).items() if name != "progress_handler"}
+            params = to_plain(CreateMessageRequestParams(**fields))
             return InputRequest(method="sampling/createMessage", params=params)
         case ListRoots():
             return InputRequest(method="roots/list", params=None)
@@ -209,12 +219,48 @@ class InputRequired:
         self.request_state = request_state
 
 
+class ProgressHandlers:
+    """The functions that wait for progress of a client, by session and token."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[tuple[str, str], InputProgressHandler] = {}
+
+    def add(self, session_id: str, handler: InputProgressHandler) -> str:
+        """Return a new progress token. The function receives the progress that has this token."""
+        token = os.urandom(8).hex()
+        self._handlers[session_id, token] = handler
+        return token
+
+    def remove(self, session_id: str, token: str) -> None:
+        """Ignore further progress that has this token."""
+        del self._handlers[session_id, token]
+
+    def receive(self, exchange: IncomingExchange) -> None:
+        """Call the function for a progress notification. Ignore progress that no function waits for."""
+        token = exchange.params.get("progressToken")
+        handler = self._handlers.get((exchange.caller.session_id, token)) if type(token) is str else None
+        if handler is None:
+            return
+        try:
+            progress = convert(exchange.params, ProgressParams)
+            handler(progress.progress, progress.total, progress.message)
+        except Exception:
+            log.exception("the progress of a client could not be handled")
+
+
 class InputRequests:
     """The questions and answers of one request."""
 
     def __init__(
-        self, exchange: IncomingExchange, server_name: str, sealer: RequestStateSealer, state_ttl: float, debug: bool
+        self,
+        exchange: IncomingExchange,
+        server_name: str,
+        sealer: RequestStateSealer,
+        state_ttl: float,
+        debug: bool,
+        progress_handlers: ProgressHandlers | None = None,
     ) -> None:
+        self._progress_handlers = progress_handlers or ProgressHandlers()
         self._exchange = exchange
         self._server_name = server_name
         self._sealer = sealer
@@ -338,6 +384,7 @@ class InputRequests:
         outgoing = [
             downgrade.downgrade_request(revision, request.method, request.params or {}) for request in input_requests
         ]
+        tokens = self._add_progress_tokens(requests.values(), outgoing)
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._exchange.pause(asked_at)
@@ -347,6 +394,8 @@ class InputRequests:
         try:
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         finally:
+            for token in tokens:
+                self._progress_handlers.remove(self._exchange.caller.session_id, token)
             for task in tasks:
                 task.cancel()
             # Send the cancellations before any other message.
@@ -354,6 +403,17 @@ class InputRequests:
             if slot is not None and is_lent:
                 slot.take_back()
             self._exchange.resume(asked_at, loop.time())
+
+    def _add_progress_tokens(
+        self, requests: Iterable[AnyInputRequest], outgoing: Iterable[tuple[str, dict[str, Any]]]
+    ) -> list[str]:
+        """Add a progress token to each request with a progress handler. Return the tokens."""
+        tokens: list[str] = []
+        for request, (_, params) in zip(requests, outgoing, strict=True):
+            if isinstance(request, Sample) and request.progress_handler is not None:
+                tokens.append(self._progress_handlers.add(self._exchange.caller.session_id, request.progress_handler))
+                params["_meta"] = {PROGRESS_TOKEN: tokens[-1]}
+        return tokens
 
     async def once(self, key: str, function: Callable[[], Any], into: Any) -> Any:
         """Run a function once and store its value. Later rounds use the stored value."""

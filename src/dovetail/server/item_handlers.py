@@ -28,7 +28,7 @@ from dovetail.protocol.request_state import RequestStateSealer
 from dovetail.server.completer import build_completion, find_matching
 from dovetail.server.context import Context
 from dovetail.server.exception_mask import mask_exception, unwrap_group
-from dovetail.server.input_requests import InputRequests, InputRequired, InputRoundEnded
+from dovetail.server.input_requests import InputRequests, InputRequired, InputRoundEnded, ProgressHandlers
 from dovetail.server.invocation import Runner
 from dovetail.server.item_options import CacheHint
 from dovetail.server.parameters.signature import InvalidArguments
@@ -66,6 +66,7 @@ class ItemHandlers:
         debug: bool,
     ) -> None:
         self.sealer = sealer
+        self.progress_handlers = ProgressHandlers()
         self._registry = registry
         self._visibility = visibility
         self._server_name = server_name
@@ -209,7 +210,12 @@ class ItemHandlers:
 
     def _create_context(self, exchange: IncomingExchange) -> tuple[Context[Any], InputRequests]:
         input_requests = InputRequests(
-            exchange, self._server_name, self.sealer, self._limits.request_state_ttl, self._debug
+            exchange,
+            self._server_name,
+            self.sealer,
+            self._limits.request_state_ttl,
+            self._debug,
+            self.progress_handlers,
         )
         lifespan_value = None if self._get_lifespan_value is None else self._get_lifespan_value()
         return Context(exchange, input_requests, self._server_name, lifespan_value, self._dispatch), input_requests
