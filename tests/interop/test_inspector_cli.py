@@ -137,8 +137,11 @@ def test_a_failing_call(inspect: Inspect) -> None:
 
 def test_a_call_that_asks_what_the_inspector_cannot_answer(inspect: Inspect) -> None:
     answer = inspect("tools/call", "--tool-name", "book", "--tool-arg", "flight=DV1")
-    assert answer.code == 1
-    assert "elicitation" in answer.error["message"]
+    if answer.code == TOOL_FAILED:  # only the newest version has a code for this, so the model reads the error
+        assert "elicitation" in answer.result["content"][0]["text"]
+    else:
+        assert answer.code == 1
+        assert "elicitation" in answer.error["message"]
 
 
 def test_resources(inspect: Inspect) -> None:
