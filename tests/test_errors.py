@@ -35,6 +35,7 @@ EVERY = [
     if issubclass(kind, BaseException) and not issubclass(kind, Warning)
 ]
 CODES = {
+    "URLElicitationRequired": -32042,
     "ParseError": -32700,
     "InvalidRequest": -32600,
     "MethodNotFound": -32601,
@@ -92,8 +93,8 @@ def test_ours_and_theirs_are_different_things() -> None:
     ("exc", "named", "data"),
     [
         (MethodNotFound("a/b"), ("a/b",), None),
-        (ToolNotFound("fly"), ("fly",), None),
-        (PromptNotFound("fly"), ("fly",), None),
+        (ToolNotFound("fly"), ("fly",), {"field": "name"}),
+        (PromptNotFound("fly"), ("fly",), {"field": "name"}),
         (ResourceNotFound("a:b"), (), {"uri": "a:b"}),
         (
             MissingClientCapability({"roots": {}, "sampling": {"tools": {}}}),
