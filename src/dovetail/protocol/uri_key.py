@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 # Matches an ASCII URI that is already normalized: no escapes, and a lower-case scheme and authority. The pattern does
-# not exclude other characters, because Python takes 10 ms to compile such a range.
+# not exclude other characters, because Python takes 6 ms to compile such a range.
 _IS_KEY: Final = re.compile(r"[^:/?#%A-Z]*+:(?:(?!//)|//[^/?#%A-Z]*+(?=[/?#]|\Z))[^%]*+")
 _SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
