@@ -8,7 +8,7 @@ import pytest
 
 from behaviour.controlled_server import ControlledServer, call_params
 from dovetail import Client, Context, Host, Policy, Server, SyncClient, rule
-from dovetail.host import DurableConsent
+from dovetail.host import FileConsent
 from dovetail.types import ClientStats, HostStats, ServerStats
 from driver import HANDSHAKE, STATELESS, connect, serve
 from host.polling import wait_until
@@ -135,7 +135,7 @@ def test_a_client_without_await_has_the_same_counts() -> None:
 
 async def test_a_host_counts_servers_calls_and_questions(tmp_path: Path) -> None:
     stage = ControlledServer()
-    consent = DurableConsent(tmp_path / "inbox.db")
+    consent = FileConsent(tmp_path / "inbox.db")
     policy = Policy("ask", [rule("allow", tool="stage.wait")])
     async with Host(policy=policy, consent=consent) as host:
         host.add("stage", stage.app)

@@ -21,7 +21,7 @@ from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.audit_log import AuditLog, read_audit_log
 from dovetail.host.consent.consent import Allow, AllowWithChanges, Deny
 from dovetail.host.consent.grants import Grant, GrantStore
-from dovetail.host.consent.inbox import DeferredCall, DurableConsent, get_inbox
+from dovetail.host.consent.inbox import DeferredCall, FileConsent, get_inbox
 from dovetail.host.consent.pins import Pin, PinStore
 from dovetail.oauth.authorization_server.store import ClientRecord, TokenFamily, decode_record
 from dovetail.oauth.login.login_settings import OAuth
@@ -102,7 +102,7 @@ def check_recording(path: Path) -> None:
 
 
 async def check_inbox(path: Path) -> None:
-    consent = DurableConsent(path)
+    consent = FileConsent(path)
     inbox = get_inbox(consent)
     assert inbox is not None
     call, form = await inbox.items()
@@ -147,7 +147,7 @@ FORMATS = {
     "logins": StoredFormat(2, check_login, use_login),
     "audit_log": StoredFormat(2, check_audit_log, AuditLog),
     "recordings": StoredFormat(2, check_recording, lambda path: RecordingWriter(path, "x")),
-    "inbox": StoredFormat(2, check_inbox, DurableConsent),
+    "inbox": StoredFormat(2, check_inbox, FileConsent),
     "authorization_server": StoredFormat(2, check_authorization_server, SQLiteStore),
 }
 

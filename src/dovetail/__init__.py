@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TransportError as TransportError
     from dovetail.host.host import Host as Host
-    from dovetail.host.policy.conditions import argument as argument
     from dovetail.host.policy.policy import Policy as Policy
     from dovetail.host.policy.policy import rule as rule
     from dovetail.protocol.limits import ClientLimits as ClientLimits
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from dovetail.server.input_requests import InputRequired as InputRequired
     from dovetail.server.input_requests import ListRoots as ListRoots
     from dovetail.server.input_requests import Sample as Sample
-    from dovetail.server.invocation import Progress as Progress
+    from dovetail.server.invocation import ProgressUpdate as ProgressUpdate
     from dovetail.server.item_options import CacheHint as CacheHint
     from dovetail.server.large_results import LargeResultSettings as LargeResultSettings
     from dovetail.server.media import Audio as Audio
@@ -100,7 +99,7 @@ _MODULE_BY_NAME = {
     "RequestAwaitingInput": "dovetail.client.input_rounds",
     "Policy": "dovetail.host.policy.policy",
     "PolicyError": "dovetail.errors",
-    "Progress": "dovetail.server.invocation",
+    "ProgressUpdate": "dovetail.server.invocation",
     "PromptMessage": "dovetail.wire.prompts",
     "ProtocolError": "dovetail.errors",
     "RemoteError": "dovetail.errors",
@@ -117,7 +116,6 @@ _MODULE_BY_NAME = {
     "ToolError": "dovetail.errors",
     "Transform": "dovetail.server.mounts.transforms",
     "TransportError": "dovetail.errors",
-    "argument": "dovetail.host.policy.conditions",
     "prompt": "dovetail.server.decorators",
     "resource": "dovetail.server.decorators",
     "rule": "dovetail.host.policy.policy",

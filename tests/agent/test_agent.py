@@ -17,7 +17,7 @@ from dovetail.agent.agent import (
     ToolResultEvent,
 )
 from dovetail.errors import ModelError, NotSupported
-from dovetail.host import Deny, DurableConsent
+from dovetail.host import Deny, FileConsent
 from dovetail.host.host import Host
 from dovetail.protocol.language_model import ModelReply, Usage
 from dovetail.testing.scripted_model import ModelRequest, ScriptedModel, tool_call
@@ -241,7 +241,7 @@ async def test_a_reply_that_does_not_say_what_it_took_is_estimated() -> None:
 
 async def test_turns_are_counted_through_pauses(tmp_path: Path) -> None:
     model = ScriptedModel(*(tool_call("notes__write", text="a") for _ in range(9)))
-    async with host(Policy("ask"), consent=DurableConsent(tmp_path / "inbox.db")) as opened:
+    async with host(Policy("ask"), consent=FileConsent(tmp_path / "inbox.db")) as opened:
         agent = Agent(opened, model, max_turns=2)
         events = await ran(agent)
         while (wait := next((one for one in events if isinstance(one, PausedEvent)), None)) is not None:
@@ -278,7 +278,7 @@ async def test_calls_that_wait_for_somebody(tmp_path: Path) -> None:
         [tool_call("notes__write", text="a"), tool_call("numbers__add", a=1, b=2), tool_call("notes__write", text="b")],
         lambda asked: ModelReply(content=[TextContent(text=told(asked))], model="m"),
     )
-    async with host(policy, consent=DurableConsent(tmp_path / "inbox.db")) as opened:
+    async with host(policy, consent=FileConsent(tmp_path / "inbox.db")) as opened:
         agent = Agent(opened, model)
         events = await ran(agent)
         waits = [one for one in events if isinstance(one, PausedEvent)]

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from dovetail import Policy, PolicyError, Server, argument, rule
+from dovetail import Policy, PolicyError, Server, rule
 from dovetail.auth import Principal
+from dovetail.host import argument
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentRequest, Deny
 from dovetail.host.consent.grants import Grant, GrantStore

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.host.catalog import Catalog, ServerItems
+from dovetail.host.catalog import Catalog, ServerDefinitions
 from dovetail.schemas.provider_rules import find_violations
 from dovetail.types import Prompt, Resource, ResourceTemplate, Tool
 
@@ -20,7 +20,7 @@ def tool(name: str, description: str = "", **schema: Any) -> Tool:
 
 
 def catalog(**servers: list[Tool]) -> Catalog:
-    return Catalog.from_servers({name: ServerItems(tools=tools) for name, tools in servers.items()})
+    return Catalog.from_servers({name: ServerDefinitions(tools=tools) for name, tools in servers.items()})
 
 
 TWO = catalog(
@@ -49,7 +49,7 @@ servers = st.dictionaries(
 @given(servers)
 def test_every_name_can_be_resolved_and_belongs_to_one_tool(given: dict[str, list[str]]) -> None:
     made = Catalog.from_servers(
-        {name: ServerItems(tools=[tool(one) for one in tools]) for name, tools in given.items()}
+        {name: ServerDefinitions(tools=[tool(one) for one in tools]) for name, tools in given.items()}
     )
     assert not made.problems
     assert {(one.server, one.name) for one in made.tools} == {
@@ -64,10 +64,12 @@ def test_every_name_can_be_resolved_and_belongs_to_one_tool(given: dict[str, lis
 
 @given(servers, st.randoms(use_true_random=False))
 def test_the_order_is_that_of_the_names(given: dict[str, list[str]], chance: Any) -> None:
-    manifests = {name: ServerItems(tools=[tool(one) for one in tools]) for name, tools in given.items()}
+    manifests = {name: ServerDefinitions(tools=[tool(one) for one in tools]) for name, tools in given.items()}
     mixed = [*given.items()]
     chance.shuffle(mixed)
-    shuffled = {name: ServerItems(tools=[tool(one) for one in sorted(tools, reverse=True)]) for name, tools in mixed}
+    shuffled = {
+        name: ServerDefinitions(tools=[tool(one) for one in sorted(tools, reverse=True)]) for name, tools in mixed
+    }
     assert Catalog.from_servers(manifests) == Catalog.from_servers(shuffled)
 
 
@@ -75,7 +77,7 @@ def test_the_order_is_that_of_the_names(given: dict[str, list[str]], chance: Any
 def test_no_tool_is_renamed_when_a_server_joins(given: dict[str, list[str]], joining: dict[str, list[str]]) -> None:
     def exposed(servers: dict[str, list[str]]) -> dict[str, str]:
         made = Catalog.from_servers(
-            {name: ServerItems(tools=[tool(one) for one in tools]) for name, tools in servers.items()}
+            {name: ServerDefinitions(tools=[tool(one) for one in tools]) for name, tools in servers.items()}
         )
         return {one.full_name: one.model_name for one in made.tools}
 
@@ -111,12 +113,12 @@ def test_the_same_thing_twice_is_offered_once() -> None:
 def test_everything_of_every_server_is_there() -> None:
     made = Catalog.from_servers(
         {
-            "b": ServerItems(
+            "b": ServerDefinitions(
                 resources=[Resource(uri="file:///z", name="z"), Resource(uri="file:///a", name="a")],
                 resource_templates=[ResourceTemplate(uri_template="file:///{x}", name="t")],
                 prompts=[Prompt(name="review")],
             ),
-            "a": ServerItems(resources=[Resource(uri="file:///a", name="a")]),
+            "a": ServerDefinitions(resources=[Resource(uri="file:///a", name="a")]),
         }
     )
     assert [one.full_name for one in made.resources] == ["a.file:///a", "b.file:///a", "b.file:///z"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail import Client, Policy, PolicyError, Server, argument, rule
-from dovetail.host import Allow, AllowWithChanges, Host, PolicyRequest
+from dovetail import Client, Policy, PolicyError, Server, rule
+from dovetail.host import Allow, AllowWithChanges, Host, PolicyRequest, argument
 from dovetail.host.policy.argument_coercion import create_expected_schemas as expected_by
 from dovetail.host.policy.argument_coercion import iter_readings, normalize
 from dovetail.host.policy.rules import STRICTNESS

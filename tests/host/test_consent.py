@@ -15,7 +15,7 @@ from dovetail.host.consent.consent import (
     AnswerLater,
     ConsentRequest,
     Deny,
-    DenyAll,
+    DenyAllConsent,
     FunctionConsent,
     as_consent_answer,
 )
@@ -241,5 +241,5 @@ async def test_functions() -> None:
     assert await FunctionConsent(lambda _: {"a": 1}).ask(CALL) == AllowWithChanges({"a": 1})
     with pytest.raises(TypeError, match=r"Allow.*Deny.*str"):
         await FunctionConsent(lambda _: "yes").ask(CALL)
-    assert is_denied(await DenyAll().ask(CALL))
+    assert is_denied(await DenyAllConsent().ask(CALL))
     assert as_consent_answer(AnswerLater("t")) == AnswerLater("t")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, MCPError, Policy, PolicyError, RemoteError, Server, ToolError, argument, rule, testing
+from dovetail import Client, MCPError, Policy, PolicyError, RemoteError, Server, ToolError, rule, testing
 from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
 from dovetail.errors import NotFound
-from dovetail.host import read_audit_log
+from dovetail.host import argument, read_audit_log
 from dovetail.host.consent.consent import AllowWithChanges
 from dovetail.host.host import Host, get_parts
 from dovetail.host.qualified_names import make_model_name

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Policy, ToolAnnotations, argument, rule
+from dovetail import Policy, ToolAnnotations, rule
+from dovetail.host import argument
 from dovetail.host.policy.policy import PolicyRequest, Rule, apply_non_interactive, find_limits
 from dovetail.host.policy.rules import evaluate_hint
 

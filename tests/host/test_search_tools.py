@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.errors import InvalidParams
 from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import ServerItems
+from dovetail.host.catalog_item import ServerDefinitions
 from dovetail.host.search_tools import SEARCH_TOOL_BY_NAME, create_search_catalog, parse_inner_call, run_search_tool
 from dovetail.wire.prompts import Prompt
 from dovetail.wire.tools import CallToolResult, Tool
@@ -18,7 +18,7 @@ def catalog() -> Catalog:
         Tool(name=f"tool{number}", description="Adds numbers.\n" + "x" * 999, input_schema={"type": "object"})
         for number in range(60)
     ]
-    return Catalog.from_servers({"s": ServerItems(tools=tools, prompts=[Prompt(name="p")])})
+    return Catalog.from_servers({"s": ServerDefinitions(tools=tools, prompts=[Prompt(name="p")])})
 
 
 def said(result: CallToolResult) -> Any:

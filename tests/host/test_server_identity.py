@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail import Server
-from dovetail.host.server_settings import identify_project_server, identify_server
+from dovetail.host.server_settings import compute_project_server_id, compute_server_id
 
 ENTRY: dict[str, Any] = {"command": "npx", "args": ["-y", "server"], "env": {"TOKEN": "${TOKEN}"}, "cwd": None}
 
@@ -21,28 +21,28 @@ def test_what_is_started_makes_the_identity() -> None:
         {"url": "https://b.example/mcp"},
         {"url": "http://a.example/mcp"},
     ]
-    found = [identify_server(one) for one in [ENTRY, *others]]
+    found = [compute_server_id(one) for one in [ENTRY, *others]]
     assert len(set(found)) == len(found)
     assert (
-        identify_project_server(ENTRY, "/a/mcp.json")
-        != identify_project_server(ENTRY, "/b/mcp.json")
-        != identify_server(ENTRY)
+        compute_project_server_id(ENTRY, "/a/mcp.json")
+        != compute_project_server_id(ENTRY, "/b/mcp.json")
+        != compute_server_id(ENTRY)
     )
 
 
 def test_what_is_only_said_otherwise_is_the_same() -> None:
     bare = {"command": "npx", "args": ["-y", "server"]}
     assert (
-        identify_server(bare)
-        == identify_server(["npx", "-y", "server"])
-        == identify_server(bare | {"env": {}, "cwd": None})
+        compute_server_id(bare)
+        == compute_server_id(["npx", "-y", "server"])
+        == compute_server_id(bare | {"env": {}, "cwd": None})
     )
     url = "https://a.example/mcp"
     assert (
-        identify_server(url)
-        == identify_server({"url": url})
-        == identify_server({"url": url, "headers": {"Authorization": "x"}})
+        compute_server_id(url)
+        == compute_server_id({"url": url})
+        == compute_server_id({"url": url, "headers": {"Authorization": "x"}})
     )
-    assert identify_server(Path("server.py")) == identify_server("server.py")
-    assert identify_server(Server("a")) == identify_server(Server("a")) != identify_server(Server("b"))
-    assert identify_server([]) != identify_server(object())
+    assert compute_server_id(Path("server.py")) == compute_server_id("server.py")
+    assert compute_server_id(Server("a")) == compute_server_id(Server("a")) != compute_server_id(Server("b"))
+    assert compute_server_id([]) != compute_server_id(object())

@@ -10,7 +10,7 @@ from harness import record_measurement
 from dovetail import Policy, ToolAnnotations
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.config.config_files import ServerConfig
-from dovetail.host.consent.consent import DenyAll
+from dovetail.host.consent.consent import DenyAllConsent
 from dovetail.host.consent.definition_changes import format_changes
 from dovetail.host.consent.grants import Grant, GrantStore
 from dovetail.host.consent.pins import PinStore, fingerprint
@@ -105,7 +105,7 @@ def test_whatever_changes_behind_a_name_is_asked_about_again() -> None:
 
 def test_whatever_changes_in_a_definition_is_asked_about_again_and_shown() -> None:
     grants, pins, chance = GrantStore(), PinStore(), random.Random(42)
-    desk = RequestAuthorizer(Policy("allow"), DenyAll(), grants, pins, EventEmitter())
+    desk = RequestAuthorizer(Policy("allow"), DenyAllConsent(), grants, pins, EventEmitter())
     grants.add(Grant.from_request(question(ENTRY), fingerprint(TOOL), scope="always"))
     pins.accept("mail", ENTRY.identity, [TOOL])
     pinned: dict[str, Any] = to_plain(TOOL)

@@ -5,7 +5,7 @@ import random
 
 from harness import record_measurement
 
-from dovetail.host.catalog import Catalog, ServerItems
+from dovetail.host.catalog import Catalog, ServerDefinitions
 from dovetail.host.qualified_names import check_server_name, make_full_name, make_model_name, make_server_name
 from dovetail.types import Tool
 
@@ -46,13 +46,13 @@ def test_a_server_cannot_take_another_ones_names_by_joining() -> None:
     chance, names = random.Random(4), [one for one in tool_names() if one]
     captured = rounds = 0
     for _ in range(300):
-        victim = {"git": ServerItems(tools=[tool(one) for one in chance.sample(names, 5)])}
+        victim = {"git": ServerDefinitions(tools=[tool(one) for one in chance.sample(names, 5)])}
         before = {one.model_name: one.full_name for one in Catalog.from_servers(victim).tools}
         aims = [*before, *before.values(), *(one.partition("__")[2] for one in before), *chance.sample(names, 5)]
         joined = Catalog.from_servers(
             victim
             | {
-                chance.choice(["g", "gi", "git_", "git-", "Git", "zgit"]): ServerItems(
+                chance.choice(["g", "gi", "git_", "git-", "Git", "zgit"]): ServerDefinitions(
                     tools=[tool(one) for one in {*aims}]
                 )
             }
@@ -67,7 +67,10 @@ def test_a_server_cannot_take_another_ones_names_by_joining() -> None:
 
 def test_two_tools_with_one_name_are_reported_and_neither_is_offered() -> None:
     made = Catalog.from_servers(
-        {"a": ServerItems(tools=[tool("x", "one"), tool("y"), tool("x", "other")]), "b": ServerItems(tools=[tool("x")])}
+        {
+            "a": ServerDefinitions(tools=[tool("x", "one"), tool("y"), tool("x", "other")]),
+            "b": ServerDefinitions(tools=[tool("x")]),
+        }
     )
     assert [one.full_name for one in made.tools] == ["a.y", "b.x"]
     (problem,) = made.problems

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from dovetail import Context, Depends, Image, Progress, Server, ToolError
+from dovetail import Context, Depends, Image, ProgressUpdate, Server, ToolError
 from server.direct_client import Client, error_text
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -48,10 +48,10 @@ async def test_progress_is_reported_and_not_part_of_the_result() -> None:
     app = Server("x")
 
     @app.tool
-    async def rows(ctx: Context) -> AsyncIterator[Progress | Row]:
-        yield Progress(1, 2, "first")
+    async def rows(ctx: Context) -> AsyncIterator[ProgressUpdate | Row]:
+        yield ProgressUpdate(1, 2, "first")
         yield Row(1)
-        yield Progress(2, 2)
+        yield ProgressUpdate(2, 2)
         yield Row(2)
 
     client = Client(app)

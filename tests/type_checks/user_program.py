@@ -14,7 +14,7 @@ from dovetail import (
     Depends,
     Host,
     Policy,
-    Progress,
+    ProgressUpdate,
     Server,
     ServerLimits,
     SyncClient,
@@ -26,7 +26,7 @@ from dovetail import (
 )
 from dovetail.auth import BearerAuth, Guard, Principal, StaticTokenVerifier
 from dovetail.errors import MCPError, PolicyError
-from dovetail.host import Allow, ConsentAnswer, ConsentRequest, Deny, HostEvent, PendingCall, ServerSettings
+from dovetail.host import Allow, CallAwaitingConsent, ConsentAnswer, ConsentRequest, Deny, HostEvent, ServerSettings
 from dovetail.middleware import CallNext, Exchange, LogRequests, RateLimit
 from dovetail.testing import ScriptedModel, connect, connect_sync, record_traffic, tool_call
 from dovetail.types import ElicitRequestParams, ElicitResult, LoggingMessageNotificationParams
@@ -73,8 +73,8 @@ async def forecast(city: str, ctx: Context[dict[str, float]], unit: Annotated[st
 
 
 @app.tool
-async def warn(city: str, ctx: Context) -> AsyncGenerator[Progress | str]:
-    yield Progress(1, total=2)
+async def warn(city: str, ctx: Context) -> AsyncGenerator[ProgressUpdate | str]:
+    yield ProgressUpdate(1, total=2)
     answer = await ctx.elicit(f"Warn everyone in {city}?", Confirmation)
     yield "warned" if answer.confirmed else "not warned"
 
@@ -138,7 +138,7 @@ async def use_client() -> float:
         return report.degrees
 
 
-async def use_host(state: Path) -> CallToolResult | PendingCall:
+async def use_host(state: Path) -> CallToolResult | CallAwaitingConsent:
     def print_event(event: HostEvent) -> None:
         print(event.kind, event.server)
 

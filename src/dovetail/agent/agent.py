@@ -15,7 +15,7 @@ from dovetail.errors import MCPError, NotSupported, PolicyError
 from dovetail.host.catalog import Catalog
 from dovetail.host.catalog_item import CatalogEntry
 from dovetail.host.consent.consent import ConsentAnswer, ShortAnswer
-from dovetail.host.consent.inbox import DurableConsent, PendingCall
+from dovetail.host.consent.inbox import CallAwaitingConsent, FileConsent
 from dovetail.host.host import Host, get_parts
 from dovetail.host.search_tools import (
     CALL_TOOL,
@@ -333,7 +333,7 @@ class Agent:
             return
         self.usage = replace(self.usage, tool_calls=Counter(self.usage.tool_calls) + Counter([name]))
         turn.started_ids.add(call.id)
-        wait = not isinstance(get_parts(self.host).authorizer.consent_handler, DurableConsent)
+        wait = not isinstance(get_parts(self.host).authorizer.consent_handler, FileConsent)
         event = await self._await_result(turn, resolved_call, self.host.call(name, arguments, wait=wait))
         if event is not None:
             yield event
@@ -366,7 +366,7 @@ class Agent:
             result = build_error_result(f"This call was denied: {denied_reason}")
         except MCPError as exc:
             result = build_error_result(str(exc.args[0]) if exc.args else type(exc).__name__)
-        if isinstance(result, PendingCall):
+        if isinstance(result, CallAwaitingConsent):
             turn.waiting_by_ticket[result.ticket] = call
             return None
         if result is None:

@@ -13,7 +13,7 @@ from dovetail.errors import PolicyError
 from dovetail.host.config.config_files import discover_configs, load_config
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.config.server_entry import ServerConfig
-from dovetail.host.consent.consent import ConsentHandler, DenyAll
+from dovetail.host.consent.consent import ConsentHandler, DenyAllConsent
 from dovetail.host.consent.terminal_consent import TerminalConsent
 from dovetail.host.events import HostEvent
 from dovetail.host.host import Host, get_parts
@@ -101,7 +101,7 @@ def _check_files(files: Sequence[str]) -> None:
 
 def create_consent() -> ConsentHandler:
     """Return a handler that asks for consent at the terminal. Without a terminal, it denies every request."""
-    return TerminalConsent() if output.is_interactive() else DenyAll()
+    return TerminalConsent() if output.is_interactive() else DenyAllConsent()
 
 
 def _select_servers(host: Host, names: Sequence[str]) -> None:

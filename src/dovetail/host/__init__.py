@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dovetail.host.audit_log import read_audit_log as read_audit_log
     from dovetail.host.catalog import Catalog as Catalog
     from dovetail.host.catalog_item import CatalogEntry as CatalogEntry
-    from dovetail.host.catalog_item import ServerItems as ServerItems
+    from dovetail.host.catalog_item import ServerDefinitions as ServerDefinitions
     from dovetail.host.config.config_files import discover_configs as discover_configs
     from dovetail.host.config.config_files import load_config as load_config
     from dovetail.host.config.secret_lookup import SecretNotFound as SecretNotFound
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from dovetail.host.consent.consent import ConsentHandler as ConsentHandler
     from dovetail.host.consent.consent import ConsentRequest as ConsentRequest
     from dovetail.host.consent.consent import Deny as Deny
-    from dovetail.host.consent.consent import DenyAll as DenyAll
+    from dovetail.host.consent.consent import DenyAllConsent as DenyAllConsent
     from dovetail.host.consent.definition_changes import DefinitionChange as DefinitionChange
     from dovetail.host.consent.definition_changes import diff_definitions as diff_definitions
     from dovetail.host.consent.definition_changes import format_changes as format_changes
     from dovetail.host.consent.grants import Grant as Grant
     from dovetail.host.consent.grants import GrantStore as GrantStore
-    from dovetail.host.consent.inbox import DurableConsent as DurableConsent
-    from dovetail.host.consent.inbox import PendingCall as PendingCall
+    from dovetail.host.consent.inbox import CallAwaitingConsent as CallAwaitingConsent
+    from dovetail.host.consent.inbox import FileConsent as FileConsent
     from dovetail.host.consent.inbox import PendingConsent as PendingConsent
     from dovetail.host.consent.pins import Pin as Pin
     from dovetail.host.consent.pins import PinComparison as PinComparison
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from dovetail.host.policy.rules import PolicyRequest as PolicyRequest
     from dovetail.host.policy.rules import Rule as Rule
     from dovetail.host.server_settings import ServerSettings as ServerSettings
-    from dovetail.host.server_settings import identify_server as identify_server
+    from dovetail.host.server_settings import compute_server_id as compute_server_id
 
 _MODULE_BY_NAME = {
     "Allow": "dovetail.host.consent.consent",
@@ -68,8 +68,8 @@ _MODULE_BY_NAME = {
     "AnswerLater": "dovetail.host.consent.consent",
     "DefinitionChange": "dovetail.host.consent.definition_changes",
     "Deny": "dovetail.host.consent.consent",
-    "DenyAll": "dovetail.host.consent.consent",
-    "DurableConsent": "dovetail.host.consent.inbox",
+    "DenyAllConsent": "dovetail.host.consent.consent",
+    "FileConsent": "dovetail.host.consent.inbox",
     "AllowWithChanges": "dovetail.host.consent.consent",
     "EventKind": "dovetail.host.events",
     "Grant": "dovetail.host.consent.grants",
@@ -77,8 +77,8 @@ _MODULE_BY_NAME = {
     "Host": "dovetail.host.host",
     "HostEvent": "dovetail.host.events",
     "ManagedServer": "dovetail.host.managed_server",
-    "ServerItems": "dovetail.host.catalog_item",
-    "PendingCall": "dovetail.host.consent.inbox",
+    "ServerDefinitions": "dovetail.host.catalog_item",
+    "CallAwaitingConsent": "dovetail.host.consent.inbox",
     "PendingConsent": "dovetail.host.consent.inbox",
     "Pin": "dovetail.host.consent.pins",
     "PinComparison": "dovetail.host.consent.pins",
@@ -97,7 +97,7 @@ _MODULE_BY_NAME = {
     "discover_configs": "dovetail.host.config.config_files",
     "fingerprint": "dovetail.host.consent.pins",
     "format_changes": "dovetail.host.consent.definition_changes",
-    "identify_server": "dovetail.host.server_settings",
+    "compute_server_id": "dovetail.host.server_settings",
     "load_config": "dovetail.host.config.config_files",
     "read_audit_log": "dovetail.host.audit_log",
     "rule": "dovetail.host.policy.policy",

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from dovetail.error_context import clip
-from dovetail.host.catalog_item import CatalogEntry, Definition, ServerItems, estimate_tokens, get_item_name
+from dovetail.host.catalog_item import CatalogEntry, Definition, ServerDefinitions, estimate_tokens, get_item_name
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.qualified_names import make_full_name, make_model_name
 from dovetail.host.search_index import SearchIndex
@@ -26,7 +26,7 @@ from dovetail.host.tool_formats import (
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
-__all__ = ["Catalog", "CatalogEntry", "ServerItems"]
+__all__ = ["Catalog", "CatalogEntry", "ServerDefinitions"]
 
 
 class Catalog(Struct, frozen=True, kw_only=True, dict=True):
@@ -39,7 +39,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
     problems: tuple[str, ...] = ()  # items that were left out, each with a reason
 
     @classmethod
-    def from_servers(cls, servers: Mapping[str, ServerItems]) -> "Catalog":
+    def from_servers(cls, servers: Mapping[str, ServerDefinitions]) -> "Catalog":
         """Create a catalog from the items of each server. The keys are server names."""
         problems: list[str] = []
         ordered = sorted(servers.items())

@@ -15,7 +15,7 @@ BYTES_PER_TOKEN: Final = 4
 Definition: TypeAlias = Tool | Resource | ResourceTemplate | Prompt
 
 
-class ServerItems(Struct, frozen=True, kw_only=True):
+class ServerDefinitions(Struct, frozen=True, kw_only=True):
     """The tools, resources, templates and prompts of one server."""
 
     tools: Sequence[Tool] = ()  # tools of the server

@@ -33,7 +33,7 @@ from dovetail.host.consent.consent import (
     as_consent_handler,
 )
 from dovetail.host.consent.grants import GrantStore
-from dovetail.host.consent.inbox import PendingCall, PendingConsent
+from dovetail.host.consent.inbox import CallAwaitingConsent, PendingConsent
 from dovetail.host.consent.pins import PinStore
 from dovetail.host.consent.postponed_calls import PendingCalls
 from dovetail.host.events import EventEmitter, HostEvent
@@ -51,7 +51,7 @@ from dovetail.host.search_tools import (
     parse_inner_call,
     run_search_tool,
 )
-from dovetail.host.server_settings import ServerSettings, identify_server
+from dovetail.host.server_settings import ServerSettings, compute_server_id
 from dovetail.host.servers import ManagedServers
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.http_types import ASGIApp
@@ -305,7 +305,7 @@ class Host:
             name,
             target,
             settings if trusted is None else replace(settings, trusted=trusted),
-            identity=identify_server(target),
+            identity=compute_server_id(target),
             enabled=enabled,
             credentials=credentials,
             options=client_options,
@@ -394,7 +394,7 @@ class Host:
         meta: Mapping[str, JSONValue] | None = None,
         retry: bool | None = None,
         **kwargs: object,
-    ) -> CallToolResult | PendingCall: ...
+    ) -> CallToolResult | CallAwaitingConsent: ...
     async def call(
         self,
         name: str,
@@ -407,12 +407,12 @@ class Host:
         meta: Mapping[str, JSONValue] | None = None,
         retry: bool | None = None,
         **kwargs: object,
-    ) -> CallToolResult | PendingCall:
+    ) -> CallToolResult | CallAwaitingConsent:
         """Call a tool by "server.tool" or by its model name. The bare name works if only one server has such a tool.
 
         Args:
             arguments: The arguments of the tool. Other keyword arguments are added to them.
-            wait: False returns a `PendingCall` if the user must answer first. The consent must be a `DurableConsent`.
+            wait: False returns a `CallAwaitingConsent` if the user must answer first. It requires a `FileConsent`.
             timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
             progress_handler: Receives `(progress, total, message)`.
             meta: The `_meta` of the request.
@@ -541,7 +541,9 @@ class Host:
         for item in await self._pending_calls.list_items():
             yield item
 
-    async def answer(self, ticket: str, answer: ConsentAnswer | ShortAnswer) -> CallToolResult | PendingCall | None:
+    async def answer(
+        self, ticket: str, answer: ConsentAnswer | ShortAnswer
+    ) -> CallToolResult | CallAwaitingConsent | None:
         """Answer an open question with True, False, Allow, Deny, AllowWithChanges, or the values of a form.
 
         Returns the result of the call that waited for the answer. Returns None if another process waits for the answer.

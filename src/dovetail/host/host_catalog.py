@@ -14,7 +14,7 @@ from dovetail.error_context import add_context, clip
 from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError, ProcessStartError
 from dovetail.host.authorization import RequestAuthorizer, ToolRecord
 from dovetail.host.catalog import Catalog, explain_unknown_tool, suggest_name
-from dovetail.host.catalog_item import ServerItems
+from dovetail.host.catalog_item import ServerDefinitions
 from dovetail.host.policy.policy import Policy
 from dovetail.host.server_settings import ServerSettings
 from dovetail.host.servers import HOST_NOT_OPEN, ManagedServers
@@ -94,7 +94,7 @@ class HostCatalog:
                 definition for name, definition in items.items() if self.is_visible(supervisor, kind, name, definition)
             ]
             items_by_server.setdefault(supervisor.name, {})[_ITEM_FIELDS[kind]] = visible
-        catalog = Catalog.from_servers({name: ServerItems(**fields) for name, fields in items_by_server.items()})
+        catalog = Catalog.from_servers({name: ServerDefinitions(**fields) for name, fields in items_by_server.items()})
         self._snapshots[kinds] = snapshot, catalog
         return catalog
 

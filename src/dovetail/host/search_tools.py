@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dovetail.errors import InvalidParams
 from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import CatalogEntry, ServerItems
+from dovetail.host.catalog_item import CatalogEntry, ServerDefinitions
 from dovetail.host.qualified_names import make_full_name, make_model_name
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
@@ -69,7 +69,7 @@ SEARCH_TOOL_BY_NAME: Final = {
 
 def create_search_catalog(catalog: Catalog) -> Catalog:
     """Return a catalog with the three search tools instead of all tools."""
-    search_catalog = Catalog.from_servers({HOST_SERVER_NAME: ServerItems(tools=SEARCH_TOOLS)})
+    search_catalog = Catalog.from_servers({HOST_SERVER_NAME: ServerDefinitions(tools=SEARCH_TOOLS)})
     return replace(
         search_catalog,
         resources=catalog.resources,

@@ -47,7 +47,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 _PROCESS_KEYS: Final = ("command", "args", "env", "envFile", "cwd")
 
 
-def identify_server(target: Target) -> str:
+def compute_server_id(target: Target) -> str:
     """Return a digest of a target. It does not depend on secrets, because references stay as written.
 
     Headers are left out, because they identify the client and not the server.
@@ -55,10 +55,10 @@ def identify_server(target: Target) -> str:
     Args:
         target: Any target of a client.
     """
-    return identify_project_server(target, "")
+    return compute_project_server_id(target, "")
 
 
-def identify_project_server(target: Target, origin: str) -> str:
+def compute_project_server_id(target: Target, origin: str) -> str:
     """Return a digest of a target in a project file. The same target in another file has a different digest."""
     return hashlib.sha256(encode_canonical([_describe_target(target), origin])).hexdigest()[:32]
 

@@ -162,7 +162,7 @@ def _unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 _EXHAUSTED: Final = object()
 
 
-class Progress:
+class ProgressUpdate:
     """A progress report that a tool can yield.
 
     Args:
@@ -205,7 +205,7 @@ class StreamingRunner(Runner):
         stream = source if inspect.isasyncgen(source) else _iterate_in_threads(source, thread_pool, origin)
         async with contextlib.aclosing(stream):
             async for part in stream:
-                if isinstance(part, Progress):
+                if isinstance(part, ProgressUpdate):
                     counts_parts = False  # stop counting, because the function reports progress itself
                     await context.progress(part.progress, part.total, part.message)
                     continue
@@ -267,11 +267,11 @@ class _GeneratorSteps:
 
 
 def get_collected_type(annotation: Any) -> Any:
-    """Return the type of the list of yielded values, without Progress."""
+    """Return the type of the list of yielded values, without ProgressUpdate."""
     arguments = typing.get_args(annotation)
     part = arguments[0] if arguments else Any
     members = typing.get_args(part) if typing.get_origin(part) in UNION_ORIGINS else (part,)
-    part_types = [part_type for part_type in members if part_type is not Progress]
+    part_types = [part_type for part_type in members if part_type is not ProgressUpdate]
     if not part_types or Any in part_types:
         return list[Any]
     if part_types == [str]:

@@ -22,7 +22,7 @@ from dovetail.host.config.secret_lookup import (
 )
 from dovetail.host.policy.quotas import parse_limits
 from dovetail.host.qualified_names import make_server_name
-from dovetail.host.server_settings import ServerSettings, identify_project_server, identify_server
+from dovetail.host.server_settings import ServerSettings, compute_project_server_id, compute_server_id
 from dovetail.protocol.limits import Timeouts
 from dovetail.wire.base import Struct, field, replace
 from dovetail.wire.codec import convert
@@ -85,9 +85,9 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     def identity(self) -> str:
         """Return a digest of the command or URL. In a project file, the path, headers and variables also count."""
         if self.level != "project":
-            return identify_server(self._identity_target())
+            return compute_server_id(self._identity_target())
         header_lines = [f"{name}: {value}" for name, value in sorted(self.headers.items())]
-        return identify_project_server(self._identity_target(), "\n".join([str(self.path), *header_lines]))
+        return compute_project_server_id(self._identity_target(), "\n".join([str(self.path), *header_lines]))
 
     def _identity_target(self) -> dict[str, Any]:
         return {"url": self.url} if self.url is not None else self._process_target()

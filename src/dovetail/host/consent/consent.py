@@ -155,7 +155,7 @@ def is_interactive(consent_handler: ConsentHandler) -> bool:
     return bool(getattr(consent_handler, "is_interactive", True))
 
 
-class DenyAll:
+class DenyAllConsent:
     """Denies every request, for programs without a user."""
 
     is_interactive = False
@@ -184,7 +184,7 @@ class FunctionConsent:
 def as_consent_handler(consent: ConsentHandler | ConsentFunction | None) -> ConsentHandler:
     """Return the consent handler for the value of `consent=`. None denies every request."""
     if consent is None:
-        return DenyAll()
+        return DenyAllConsent()
     if hasattr(consent, "ask"):
         return cast(ConsentHandler, consent)
     if not callable(consent):

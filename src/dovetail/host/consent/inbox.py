@@ -85,7 +85,7 @@ class PendingConsent(Struct, frozen=True, kw_only=True):
     is_durable: bool  # True if the question can be answered after its process has ended
 
 
-class PendingCall(Struct, frozen=True, kw_only=True):
+class CallAwaitingConsent(Struct, frozen=True, kw_only=True):
     """A call that needs an answer from the user. `Host.call` returns it instead of a result."""
 
     ticket: str  # pass this ticket to `Host.answer`
@@ -216,7 +216,7 @@ class Inbox:
         return data if self._sealer is None else self._sealer.open(data, ticket.encode(), time.time())
 
 
-class DurableConsent:
+class FileConsent:
     """Stores questions in a file, so that they can be answered later or by another process.
 
     Args:
@@ -240,7 +240,7 @@ class DurableConsent:
 
 def get_inbox(consent_handler: ConsentHandler) -> Inbox | None:
     """Return the inbox of a consent handler, or None if it has none."""
-    if isinstance(consent_handler, DurableConsent):
+    if isinstance(consent_handler, FileConsent):
         return consent_handler._inbox  # pyright: ignore[reportPrivateUsage]
     return None
 

@@ -14,7 +14,14 @@ from dovetail.error_context import clip
 from dovetail.errors import InputRequestError, NotSupported, PolicyError
 from dovetail.host.authorization import Authorization, RequestAuthorizer, ToolRecord
 from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentAnswer, ConsentRequest, Deny
-from dovetail.host.consent.inbox import DeferredCall, Inbox, PendingCall, PendingConsent, build_responses, get_inbox
+from dovetail.host.consent.inbox import (
+    CallAwaitingConsent,
+    DeferredCall,
+    Inbox,
+    PendingConsent,
+    build_responses,
+    get_inbox,
+)
 from dovetail.host.host_catalog import HostCatalog
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.supervisor import ServerSupervisor
@@ -42,7 +49,7 @@ class PendingCalls:
     def _inbox(self) -> Inbox:
         inbox = get_inbox(self._authorizer.consent_handler)
         if inbox is None:
-            raise InputRequestError("a call can only wait for consent with Host(consent=DurableConsent(...))")
+            raise InputRequestError("a call can only wait for consent with Host(consent=FileConsent(...))")
         return inbox
 
     @property
@@ -55,11 +62,11 @@ class PendingCalls:
         """Return the questions in the inbox."""
         return await self._inbox.items()
 
-    async def defer_call(self, ticket: str, record: ToolRecord, arguments: Mapping[str, Any]) -> PendingCall:
+    async def defer_call(self, ticket: str, record: ToolRecord, arguments: Mapping[str, Any]) -> CallAwaitingConsent:
         """Store a call that waits for the user's consent."""
         request = record.request.with_arguments(arguments)
         await self._inbox.attach(ticket, _create_deferred_call(request, record.fingerprint))
-        return PendingCall(ticket=ticket)
+        return CallAwaitingConsent(ticket=ticket)
 
     async def handle_input_requests(
         self, supervisor: ServerSupervisor, authorization: Authorization, pending: RequestAwaitingInput
@@ -87,7 +94,7 @@ class PendingCalls:
         if not allowed_forms:
             return await self._resume_call(supervisor, authorization, deferred_call, Deny())
         ticket = await self._inbox.put(_combine_requests(supervisor, allowed_forms), deferred_call)
-        return PendingCall(
+        return CallAwaitingConsent(
             ticket=ticket,
             requests=tuple(_build_consent_request(supervisor, form) for form in allowed_forms.values()),
         )

@@ -11,7 +11,7 @@ from dovetail.host.consent.consent import (
     ConsentAnswer,
     ConsentRequest,
     Deny,
-    DenyAll,
+    DenyAllConsent,
     quote_value,
 )
 from dovetail.terminal.line_reader import LineReader
@@ -38,7 +38,7 @@ class TerminalConsent:
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
         """Ask the user for consent and return the answer."""
         if not self.is_interactive:
-            return await DenyAll().ask(request)
+            return await DenyAllConsent().ask(request)
         async with self._lock:
             # leaving this context stops the thread that reads the input
             with LineReader(self._read_input, self._output) as lines:

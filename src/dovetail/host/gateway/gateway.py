@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from dovetail.errors import InvalidParams
 from dovetail.host.catalog import Catalog
-from dovetail.host.catalog_item import ServerItems
+from dovetail.host.catalog_item import ServerDefinitions
 from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_consent import SingleUseStates
 from dovetail.host.gateway.upstream import Upstream
@@ -261,6 +261,6 @@ class Gateway:
         ]
         cached_tools, catalog = self._search_cache
         if cached_tools != tools_by_server:
-            catalog = Catalog.from_servers({name: ServerItems(tools=tools) for name, tools in tools_by_server})
+            catalog = Catalog.from_servers({name: ServerDefinitions(tools=tools) for name, tools in tools_by_server})
             self._search_cache = tools_by_server, catalog
         return catalog
