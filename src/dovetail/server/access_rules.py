@@ -1,7 +1,7 @@
-"""Access rules: who may see and use a tool, a resource or a prompt. Lists and calls apply the same rules.
+"""Access rules decide which callers may see and use a tool, a resource or a prompt, in lists and in calls alike.
 
-For a caller who may not see an item, the item does not exist. If a caller sees an item but lacks scopes, the call fails
-with an error that lists the scopes.
+If the rules hide an item from a caller, the server answers as if the item did not exist. If a caller sees an item
+but lacks scopes, the call fails with an error that lists the scopes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,11 +17,11 @@ from dovetail.wire.base import Struct
 Predicate = Callable[[Principal | None], bool]
 
 _EMPTY_SET: Final = frozenset[str]()
-_MAX_CACHED_SCOPE_SETS: Final = 64  # cache the hidden items for at most this many sets of scopes
+_MAX_CACHED_SCOPE_SETS: Final = 64
 
 
 class AccessRule(Struct, frozen=True):
-    """What a caller needs to see and use an item: scopes, and a function that must return True."""
+    """Requirements for a caller who wants to see and use an item: scopes, and a function that must return True."""
 
     scopes: tuple[str, ...] = ()
     predicate: Predicate | None = None
@@ -36,14 +36,14 @@ class AccessRules:
         self._name_rules: dict[str, AccessRule] = {}
         self._name_templates: dict[str, URITemplate] = {}
         self._template_starts: tuple[str, ...] = ()
-        # By each normalized form of a URI, the names and resources that have a rule
+        # Both dicts map each normalized form of a URI to the rule names and resources with that URI.
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
-        self.has_unchecked_names = False  # True until `warn_unused` has checked all names
-        self._show_locked = show_locked  # True if callers also see items for which scopes are missing
+        self.has_unchecked_names = False  # `warn_unused` sets it to False after it has checked all names.
+        self._show_locked = show_locked  # If True, lists include items for which the caller lacks scopes.
 
     def add(self, kind: str, name: str, rule: AccessRule) -> None:
-        """Add a rule for one item. If it has several rules, all of them apply."""
+        """Add a rule for one item. If an item has several rules, all of them apply."""
         self._item_rules[kind, name] = _combine_rules(self._item_rules.get((kind, name)), rule)
         if kind == "resource":
             _add_to_index(self._resources_by_key, name)
@@ -53,8 +53,8 @@ class AccessRules:
         self._tag_rules.append((frozenset(tags), rule))
 
     def add_for_name(self, name: str, rule: AccessRule) -> None:
-        """Add a rule for items with this name or URI, or with a URI that matches this template. It also applies to
-        items added or mounted later.
+        """Add a rule for items with this name or URI, or with a URI that matches this template. The rule also applies
+        to items added or mounted later.
         """
         self._name_rules[name] = _combine_rules(self._name_rules.get(name), rule)
         self.has_unchecked_names = True
@@ -68,7 +68,7 @@ class AccessRules:
     def warn_unused(
         self, server_name: str, item_names: Collection[str], may_exist_remotely: Callable[[str], bool]
     ) -> None:
-        """Warn about rules that match no item. A name that may exist on a remote server is skipped."""
+        """Warn about each rule that matches no item. Names that may exist on a remote server are skipped."""
         self.has_unchecked_names = False
         keys = frozenset(key for name in item_names for key in uri_readings(name))
         unused_names = [
@@ -78,7 +78,7 @@ class AccessRules:
             and not (self._matches_item(name, item_names) or may_exist_remotely(name))
         ]
         if unused_names:
-            # Imported here, because only the warning needs it.
+            # This import is here because only the warning needs the module.
             from dovetail.server.parameters.argument_errors import format_names
 
             log.warning(
@@ -95,14 +95,13 @@ class AccessRules:
         return any(may_match_template(item_name, name) for item_name in item_names if "{" in item_name)
 
     def find_by_name(self, kind: str, name: str) -> AccessRule | None:
-        """Return the rule for this name or URI, or None."""
         combined: AccessRule | None = None
         for rule_name in self.find_rule_names(kind, name):
             combined = _combine_rules(combined, self._name_rules[rule_name])
         return combined
 
     def find_rule_names(self, kind: str, name: str) -> list[str]:
-        """Return the names passed to `add_for_name` that apply to this name or URI."""
+        """Return each name that was passed to `add_for_name` and that matches this name or URI."""
         own_names = [name] if name in self._name_rules else []
         if not self._name_rules or not kind.startswith("resource"):
             return own_names
@@ -123,7 +122,7 @@ class AccessRules:
         return own_names + sorted(other_names - {name}) if other_names else own_names
 
     def find_by_uri(self, uri: str) -> AccessRule | None:
-        """Return the rule for reading a URI. It combines the rules of all resources that the URI may mean."""
+        """Return the access rule for reading a URI. It combines the rules of all resources that the URI may mean."""
         combined = self.find_by_name("resource", uri)
         if not self._resources_by_key or self._resources_by_key.keys().isdisjoint(uri_readings(uri)):
             return combined
@@ -135,30 +134,27 @@ class AccessRules:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """Return all scopes that the rules require, in order."""
         rules = (*self._item_rules.values(), *(rule for _, rule in self._tag_rules), *self._name_rules.values())
         return tuple(dict.fromkeys(scope for rule in rules for scope in rule.scopes))
 
     @property
     def has_tag_rules(self) -> bool:
-        """Return whether there is a rule for a tag."""
         return bool(self._tag_rules)
 
     def find_by_tags(self, tags: Iterable[str]) -> AccessRule | None:
-        """Return the rule for these tags, or None."""
+        """Return the access rule that applies to an item with these tags, or None."""
         combined: AccessRule | None = None
         for rule_tags, rule in self._tag_rules:
             combined = combined if rule_tags.isdisjoint(tags) else _combine_rules(combined, rule)
         return combined
 
     def remove(self, kind: str, name: str) -> None:
-        """Remove the rule of an item. Rules for its name stay."""
+        """Remove the rule of an item, but keep the rules that were added for its name with `add_for_name`."""
         self._item_rules.pop((kind, name), None)
         if kind == "resource":
             _remove_from_index(self._resources_by_key, name)
 
     def has_rule(self, kind: str, name: str) -> bool:
-        """Return whether an item has a rule."""
         return (kind, name) in self._item_rules
 
     def check(self, kind: str, name: str, principal: Principal | None) -> bool:
@@ -179,11 +175,10 @@ class AccessRules:
         )
 
     def is_listed(self, kind: str, name: str, principal: Principal | None) -> bool:
-        """Return whether this caller sees an item in lists."""
         return self.is_listed_by_rule(self._item_rules.get((kind, name)), name, principal)
 
     def is_listed_by_rule(self, rule: AccessRule | None, name: str, principal: Principal | None) -> bool:
-        """Return whether this caller sees an item with this rule in lists."""
+        """Return whether lists show an item with this access rule to this caller."""
         if rule is None:
             return True
         granted = principal.scopes if principal is not None else frozenset[str]()
@@ -191,14 +186,14 @@ class AccessRules:
 
 
 class VisibilitySnapshot:
-    """Says which callers see which items."""
+    """Snapshot of the access rules of several items. It finds the items that are hidden from a caller."""
 
     def __init__(
         self, access_rules: AccessRules, rules_by_name: Mapping[str, AccessRule], *, filter_by_scopes: bool
     ) -> None:
         self._access_rules = access_rules
         self._rules_by_name = rules_by_name
-        # These functions depend on the principal, so the result cannot be cached by scopes.
+        # Predicates depend on the whole principal, so the cache cannot use the scopes as its key.
         self._has_predicates = any(rule.predicate is not None for rule in rules_by_name.values())
         self._relevant_scopes = (
             frozenset(scope for rule in rules_by_name.values() for scope in rule.scopes)
@@ -208,7 +203,7 @@ class VisibilitySnapshot:
         self._hidden_by_scopes: dict[frozenset[str], frozenset[str]] = {}
 
     def find_hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names hidden from this caller, and a cache key for callers that see the same."""
+        """Return the names of items hidden from this caller, and a cache key that all callers with the same view share."""
         if self._has_predicates:
             hidden = self._compute_hidden(principal)
             return hidden, hidden
@@ -236,8 +231,8 @@ def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> b
 
 
 def _add_to_index(index: dict[str, frozenset[str]], uri: str) -> None:
-    """Add a URI under all its normalized forms. Replace the sets instead of changing them, because other threads may be
-    reading them.
+    """Add a URI to the index under all its normalized forms. Replace the sets instead of changing them, because other
+    threads may be reading them.
     """
     for key in rule_keys(uri):
         index[key] = index.get(key, _EMPTY_SET) | {uri}
@@ -262,18 +257,20 @@ def _combine_rules(first: AccessRule | None, second: AccessRule) -> AccessRule:
 
 
 def is_visible_to(rule: AccessRule, name: str, principal: Principal | None) -> bool:
-    """Return whether this caller may see an item with this rule. Scopes are not checked."""
+    """Return whether this caller may see an item with this access rule, without a check of scopes."""
     if rule.predicate is None:
         return True
     try:
         return bool(rule.predicate(principal))
     except Exception as exc:
-        log.error("visible_to of %s failed, so the item is hidden: %s", name, type(exc).__name__, exc_info=exc)
+        log.error(
+            "visible_to= of %s raised an error, so the item is hidden: %s", name, type(exc).__name__, exc_info=exc
+        )
         return False
 
 
 def build_access_rule(scopes: str | Iterable[str], visible_to: Any) -> AccessRule:
-    """Create a rule from the options of an item."""
+    """Create an access rule from the `scopes=` and `visible_to=` options of an item."""
     unique_scopes = (scopes,) if isinstance(scopes, str) else tuple(dict.fromkeys(scopes))
     for scope in unique_scopes:
         if not SCOPE_PATTERN.fullmatch(scope):

@@ -1,4 +1,4 @@
-"""The ASGI application of one server: its endpoint with authentication, plus an optional fallback app and recorder."""
+"""ASGI application of one server: the MCP endpoint with authentication, and an optional app for all other paths."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""Change notices: the listeners of a server and the streams of `subscriptions/listen`, for both protocol eras.
+"""Notifications about changes on a server: its listeners, and the streams of `subscriptions/listen` requests.
 
-You can call `publish` from any task or thread. Each listener is called on its own event loop. If a slow listener has
-not yet received a change, a second change of the same kind is not queued again.
+You can call `publish` from any task or thread. The server calls each listener on that listener's event loop. If a slow
+listener has not yet received a change, a second change of the same kind is not queued again.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
 class Subscriptions:
-    """The listeners for changes of one server."""
+    """Listeners that a server notifies about its changes."""
 
     def __init__(self) -> None:
         self._listeners_by_loop: dict[asyncio.AbstractEventLoop, dict[ChangeListener, None]] = {}
@@ -36,7 +36,7 @@ class Subscriptions:
         return sum(map(len, tuple(self._listeners_by_loop.values())))
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Add a listener, which is called in the current event loop. The returned function removes it."""
+        """Add a listener and return a function that removes it. The current event loop will call the listener."""
         loop = asyncio.get_running_loop()
         listeners = self._listeners_by_loop.get(loop)
         if listeners is None:
@@ -52,8 +52,9 @@ class Subscriptions:
         return stop
 
     def add_callback(self, callback: "ChangeCallback") -> Callable[[], None]:
-        """Call a function immediately at every change, in the thread that publishes it. The returned function removes
-        it.
+        """Call a function immediately at every change, in the thread that publishes the change.
+
+        Returns a function that removes the callback.
         """
         self._callbacks.append(callback)
 
@@ -64,11 +65,10 @@ class Subscriptions:
         return stop
 
     def has_listener_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether this event loop has a listener."""
         return bool(self._listeners_by_loop.get(loop))
 
     def publish(self, method: str, uri: str | None = None) -> None:
-        """Send a change to all listeners that want it. A URI is normalized first.
+        """Send a change to all listeners that subscribed to it. A URI is normalized first.
 
         Each event loop runs one callback, which delivers the change to all listeners of that loop. The callback runs in
         an empty context, not in the publisher's.
@@ -76,7 +76,7 @@ class Subscriptions:
         for callback in tuple(self._callbacks):
             try:
                 callback(method, uri)
-            except Exception as exc:  # the other callbacks and listeners must still get the change
+            except Exception as exc:  # An error must not keep the change from the other callbacks and listeners.
                 log.error("could not deliver %s to a callback", method, exc_info=exc)
         key = None if uri is None else uri_key(uri)
         for loop, listeners in tuple(self._listeners_by_loop.items()):
@@ -91,15 +91,15 @@ def _deliver(listeners: dict[ChangeListener, None], method: str, key: str | None
         try:
             if listener in listeners and listener.is_subscribed(method, key):
                 listener.deliver(method, key)
-        except Exception as exc:  # the other listeners must still receive the change
+        except Exception as exc:  # An error must not keep the change from the other listeners.
             log.error("could not deliver %s to a listener", method, exc_info=exc)
 
 
 class ChangeStream:
     """The notifications of one `subscriptions/listen` request. If the client is slow, each change is queued only once.
 
-    If a notice can be written without waiting, it is written directly. A task for each of thousands of streams would
-    cost more than the writes.
+    The stream writes a notification directly if it need not wait for the client. A task for each of thousands of
+    streams would cost more than the writes.
     """
 
     __slots__ = ("_acknowledged_filter", "_exchange", "_list_methods", "_meta", "_pending", "_uris_by_key", "_worker")
@@ -112,16 +112,15 @@ class ChangeStream:
         self._uris_by_key = topics.group_spellings(subscription_filter.resource_subscriptions or ())
         self._meta = as_raw(encode({SUBSCRIPTION_ID: exchange.id}))
         self._pending: dict[tuple[str, str | None], None] = {}
-        # None after it was sent
+        # This attribute is None after the acknowledgment was sent.
         self._acknowledged_filter: SubscriptionFilter | None = subscription_filter
         self._worker = EagerWorker(self._send_pending, starter)
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Return whether the client subscribed to this change."""
         return uri in self._uris_by_key if method == topics.RESOURCE_UPDATED else method in self._list_methods
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Send a change, or queue it behind earlier ones."""
+        """Send a change to the client, or queue it behind earlier changes."""
         self._pending[method, uri] = None
         self._worker.wake()
 
@@ -130,7 +129,7 @@ class ChangeStream:
         self._worker.close()
 
     def run(self) -> Coroutine[Any, Any, None]:
-        """Send the acknowledgment, and then changes until `close`."""
+        """Send the acknowledgment of the subscription, and then send changes until `close` is called."""
         return self._worker.run()
 
     async def _send_pending(self) -> None:

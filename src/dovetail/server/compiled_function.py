@@ -1,7 +1,7 @@
-"""Compile a function of the author into its signature and its runner, with only the features that it uses.
+"""Compile a tool, resource or prompt function into its signature and its runner.
 
-Functions are compiled at registration. A function without dependencies, limits or streams has no overhead for these
-features, and unused features are not imported.
+Each function is compiled once, at registration. The runner contains only the features that the function uses, such as
+dependencies, limits or streams. Unused features are not imported.
 """
 
 import inspect
@@ -21,7 +21,7 @@ _DEPENDENCIES_MODULE: Final = "dovetail.server.dependencies"
 
 
 class RunOptions(TypedDict, total=False):
-    """How to run the function of a tool, a resource or a prompt."""
+    """Options for running the function of a tool, a resource or a prompt."""
 
     timeout: float | None
     max_concurrency: int | None
@@ -39,11 +39,11 @@ def compile_function(
     run_in_thread: bool = True,
     expose_errors: Collection[type[Exception]] = (),
 ) -> "tuple[Signature | CustomSchemaSignature, Runner]":
-    """Return the signature of a function and the object that runs it. With `schema`, the function gets all arguments as
-    one dict.
+    """Return the signature of a function and the object that runs it. If `schema` is set, the function gets all
+    arguments as one dict.
 
     Raises:
-        TypeError: the value of a parameter can come neither from JSON nor from a dependency.
+        TypeError: the type of a parameter cannot be read from JSON, and the parameter is not a dependency.
     """
     plan = _build_plan(function)
     runner = _build_runner(function, plan, timeout, run_in_thread)
@@ -74,7 +74,8 @@ def compile_function(
 
 def _build_plan(function: Callable[..., Any]) -> "DependencyPlan | None":
     if _DEPENDENCIES_MODULE not in sys.modules:
-        return None  # Depends is not imported, so no function uses it
+        # A function can use `Depends` only if this module is imported.
+        return None
     from dovetail.server.dependencies import DependencyPlan
 
     plan = DependencyPlan(function)

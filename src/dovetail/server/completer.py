@@ -1,4 +1,4 @@
-"""Argument completion: from a function per argument, or from the choices in an annotation."""
+"""Completion of arguments, with values from a function or from the choices in an annotation."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,12 +29,11 @@ class Completer:
         self.runner = Runner(function)
 
     def build_arguments(self, value: str, other_arguments: dict[str, str]) -> tuple[Any, ...]:
-        """Return the arguments for the function."""
         return (value, other_arguments) if self.takes_arguments else (value,)
 
 
 def build_completion(result: Completion | Sequence[str] | None) -> Completion:
-    """Convert the return value of a completion function, and limit the number of values."""
+    """Convert the return value of a completion function to a `Completion` with at most `MAX_VALUES` values."""
     if isinstance(result, Completion):
         values, total, has_more = result.values, result.total, result.has_more
     else:
@@ -46,7 +45,7 @@ def build_completion(result: Completion | Sequence[str] | None) -> Completion:
 
 
 def find_matching(choices: Sequence[str], value: str) -> list[str]:
-    """Return the choices that start with the text. If there are none, return those that contain it."""
+    """Return the choices that start with `value`. If there are none, return those that contain it."""
     folded = value.casefold()
     prefix_matches = [choice for choice in choices if choice.casefold().startswith(folded)]
     return prefix_matches or [choice for choice in choices if folded in choice.casefold()]

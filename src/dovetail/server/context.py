@@ -1,6 +1,6 @@
-"""Context: the object that a function gets for a parameter annotated with `Context`.
+"""Context object that the server passes to each parameter annotated with `Context`.
 
-The context sends progress, log messages and input requests to the caller, and has information about the call. It works
+The context sends progress, log messages and input requests to the caller, and describes the current call. It works
 the same for every protocol version and transport.
 """
 
@@ -46,12 +46,12 @@ else:
 
 
 class Headers(Mapping[str, str]):
-    """HTTP headers as text."""
+    """Read-only HTTP headers. Names are case-insensitive."""
 
     __slots__ = ("_raw",)
 
     def __init__(self, raw: Mapping[bytes, bytes]) -> None:
-        self._raw = raw  # values by lower-case name
+        self._raw = raw  # The keys are lower-case header names.
 
     def __getitem__(self, name: str) -> str:
         return self._raw[name.lower().encode()].decode("latin-1")
@@ -78,8 +78,8 @@ class Context(Generic[State]):
         /,
     ) -> None:
         self._exchange = _exchange
-        self._dispatch = _dispatch  # handles a request to the same server
-        self.lifespan: State = _lifespan  # the value that the lifespan yielded
+        self._dispatch = _dispatch  # This function handles a request to the same server.
+        self.lifespan: State = _lifespan  # This is the value that the lifespan function yielded.
         self._input_requests = _input_requests
         self._logger = _logger
         self._last_progress: float | None = None
@@ -91,7 +91,7 @@ class Context(Generic[State]):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Return values that middleware has set for this request, by name."""
+        """Return the values that middleware has set for this request, by name."""
         return self._exchange.extra
 
     @property
@@ -101,19 +101,19 @@ class Context(Generic[State]):
 
     @property
     def principal(self) -> Principal | None:
-        """Return the authenticated caller with its scopes and claims. None if the server does not
+        """Return the authenticated caller with its scopes and claims. It is None if the server does not
         authenticate callers.
         """
         return self._exchange.caller.principal
 
     @property
     def session_id(self) -> str:
-        """Return an ID of the client's session or connection. It is empty if the transport has none."""
+        """Return the ID of the client's session or connection. It is empty if the transport has none."""
         return self._exchange.caller.session_id
 
     @property
     def client_info(self) -> Implementation | None:
-        """Return the name and version of the client, which are not verified."""
+        """Return the name and version that the client reports. The server does not verify them."""
         return self._exchange.caller.client_info
 
     @property
@@ -128,7 +128,7 @@ class Context(Generic[State]):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Return the HTTP headers of the request. Case does not matter. It is empty for other transports."""
+        """Return the HTTP headers of the request. Names are case-insensitive. Other transports have no headers."""
         return Headers(self._exchange.headers or {})
 
     def wait(self, awaited: Coroutine[Any, Any, T]) -> T:
@@ -166,7 +166,7 @@ class Context(Generic[State]):
             self._exchange.task.remove_done_callback(cancel_waiting)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress, if the caller wants it. A value that is not larger than the last one is not sent.
+        """Report progress if the caller asked for it. A value that is not larger than the last one is not sent.
 
         Args:
             total: The value of `progress` when the work is done, if you know it.
@@ -185,12 +185,12 @@ class Context(Generic[State]):
         await self._exchange.notify("notifications/progress", params)
 
     async def log(self, level: LoggingLevel, data: object, logger: str | None = None) -> None:
-        """Send a log message, if the caller wants this level.
+        """Send a log message if the caller asked for messages of this level.
 
         Args:
             logger: The name of the logger in the message. Defaults to the name of the server.
         """
-        # An unknown level is an error even if the caller wants no messages.
+        # An unknown level raises an error, even if the caller does not receive log messages.
         severity, min_severity = get_severity(level), self._exchange.caller.log_level
         if min_severity is None or severity < min_severity:
             return
@@ -198,19 +198,19 @@ class Context(Generic[State]):
         await self._exchange.notify("notifications/message", params)
 
     async def debug(self, data: object, logger: str | None = None) -> None:
-        """Log at level debug."""
+        """Send a log message at level `debug`."""
         await self.log("debug", data, logger)
 
     async def info(self, data: object, logger: str | None = None) -> None:
-        """Log at level info."""
+        """Send a log message at level `info`."""
         await self.log("info", data, logger)
 
     async def warning(self, data: object, logger: str | None = None) -> None:
-        """Log at level warning."""
+        """Send a log message at level `warning`."""
         await self.log("warning", data, logger)
 
     async def error(self, data: object, logger: str | None = None) -> None:
-        """Log at level error."""
+        """Send a log message at level `error`."""
         await self.log("error", data, logger)
 
     @overload
@@ -218,10 +218,11 @@ class Context(Generic[State]):
     @overload
     async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any: ...
     async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any:
-        """Ask the user to fill in a form, and return the answer.
+        """Ask the user to fill in a form, and return the user's answer.
 
         Args:
-            key: Identifies the question when the function runs again. Pass one if the order of questions can change.
+            key: Identifies this request if the function runs again. Set it if your function does not always ask in the
+                same order.
 
         Raises:
             ElicitationDeclined: the user declined.
@@ -233,10 +234,12 @@ class Context(Generic[State]):
     async def elicit_url(
         self, message: str, url: str, *, key: str | None = None, elicitation_id: str | None = None
     ) -> None:
-        """Ask the user to open a web page. Returns when the user agrees, which may be before the user is done there.
+        """Ask the user to open a web page. Return when the user agrees, which may be before the user is done on the
+        page.
 
         Args:
-            key: Identifies the question when the function runs again. Pass one if the order of questions can change.
+            key: Identifies this request if the function runs again. Set it if your function does not always ask in the
+                same order.
             elicitation_id: An ID for `notify_elicitation_complete`.
         """
         await self._request_input(ElicitURL(message, url, elicitation_id), key)
@@ -244,7 +247,7 @@ class Context(Generic[State]):
     async def notify_elicitation_complete(self, elicitation_id: str) -> None:
         """Notify the client that the user has finished on the page of a URL elicitation.
 
-        Only protocol version 2025-11 and the draft have this notification. In other versions, this method does
+        Only protocol version 2025-11 and the draft define this notification. In other versions, this method does
         nothing.
 
         Args:
@@ -273,9 +276,10 @@ class Context(Generic[State]):
         """Ask the client's model to complete a message, and return the result.
 
         Args:
-            key: Identifies the question when the function runs again. Pass one if the order of questions can change.
-            include_context: Which context the client should add to the messages. It is sent only to clients that
-                support it.
+            key: Identifies this request if the function runs again. Set it if your function does not always ask in the
+                same order.
+            include_context: Which context the client should add to the messages. The server sends it only to clients
+                that support it.
             progress_handler: Receives `(progress, total, message)` if the client reports progress. Clients of protocol
                 version 2026-07 and of the draft do not.
         """
@@ -298,12 +302,13 @@ class Context(Generic[State]):
         """Return the directories and files that the client lets the server use.
 
         Args:
-            key: Identifies the question when the function runs again. Pass one if the order of questions can change.
+            key: Identifies this request if the function runs again. Set it if your function does not always ask in the
+                same order.
         """
         return await self._request_input(ListRoots(), key)
 
     async def request_inputs(self, **requests: AnyInputRequest) -> dict[str, Any]:
-        """Ask several questions at once, and return the answers by the same names."""
+        """Send several input requests to the client at once, and return the answers under the same names."""
         return await self._input_requests.ask(requests)
 
     async def read_resource(self, uri: str) -> ReadResourceResult:
@@ -314,7 +319,7 @@ class Context(Generic[State]):
         Raises:
             ResourceNotFound: the server has no such resource, or the caller may not see it.
             InsufficientScope: the caller's token lacks scopes.
-            NotSupported: the resource asks the caller a question, and the protocol version cannot ask it here.
+            NotSupported: the resource asks the caller for input, which is not possible here in this protocol version.
         """
         assert self._dispatch is not None
         outer = self._exchange
@@ -331,10 +336,10 @@ class Context(Generic[State]):
             ask=outer.ask,
         )
         result = await self._dispatch(inner)
-        if isinstance(result, bytes):  # a mounted server in another process sent it
+        if isinstance(result, bytes):  # Mounted servers in other processes return their results as bytes.
             result = convert(decode(result), ReadResourceResult, label="result")
         if not isinstance(result, ReadResourceResult):
-            raise NotSupported(f"the resource {uri} asks the caller a question, so a function cannot read it")
+            raise NotSupported(f"the resource {uri} asks the caller for input, so a function cannot read it")
         return result
 
     async def _request_input(self, request: AnyInputRequest, key: str | None) -> Any:
@@ -346,7 +351,7 @@ class Context(Generic[State]):
     @overload
     async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any: ...
     async def once(self, key: str, function: Callable[[], object], into: Any = None) -> Any:
-        """Run a step only once, even if the function runs again to get more input.
+        """Run a step only once, even if your function runs again to get more input.
 
         The value must be JSON. The client stores it, encrypted, until the call is complete. If the function runs again,
         this method returns the stored value as plain JSON, or as `into` if you pass a type.
@@ -358,12 +363,12 @@ class Context(Generic[State]):
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        """Return the client's responses to an `InputRequired`, by key."""
+        """Return the client's responses to the last `InputRequired` result, by key."""
         return self._input_requests.round_state.input_responses
 
     @property
     def request_state(self) -> str | None:
-        """Return the `request_state` of the last `InputRequired`."""
+        """Return the `request_state` of the last `InputRequired` result."""
         return self._input_requests.round_state.author_state
 
     async def ping(self) -> None:

@@ -17,7 +17,7 @@ _REGISTRATIONS_ATTRIBUTE: Final = "__dovetail__"
 
 
 class Registration(NamedTuple):
-    """How a function is registered: as a tool, resource or prompt, and with which options."""
+    """Type of a marked function (tool, resource or prompt), and the options that the decorator received."""
 
     kind: str
     uri: str
@@ -29,7 +29,7 @@ def tool(function: F, /) -> F: ...
 @overload
 def tool(called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function or method as a tool for `Server.include`. The options are those of `Server.tool`.
+    """Mark a function or method as a tool for `Server.include`. It takes the same options as `Server.tool`.
 
     Args:
         function: The function, or a name for the tool. Defaults to the name of the function.
@@ -42,7 +42,7 @@ def prompt(function: F, /) -> F: ...
 @overload
 def prompt(called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
 def prompt(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function or method as a prompt for `Server.include`. The options are those of `Server.prompt`.
+    """Mark a function or method as a prompt for `Server.include`. It takes the same options as `Server.prompt`.
 
     Args:
         function: The function, or a name for the prompt. Defaults to the name of the function.
@@ -51,13 +51,13 @@ def prompt(function: Any = None, /, **options: Any) -> Any:
 
 
 def resource(uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-    """Mark a function or method as a resource or template for `Server.include`. The options are those of
+    """Mark a function or method as a resource or template for `Server.include`. It takes the same options as
     `Server.resource`.
 
     Args:
         uri: The URI, or a template such as `city://{name}`.
     """
-    if callable(uri):  # used as @resource without parentheses
+    if callable(uri):  # `uri` is callable if the decorator is used without parentheses.
         raise TypeError('@resource requires a URI. Write @resource("city://list")')
 
     def decorate(function: F) -> F:
@@ -72,7 +72,7 @@ def find_registrations(source: Any) -> Iterator[tuple[str, Callable[..., Any], R
     If no function is marked, yield all public functions as tools.
 
     Raises:
-        TypeError: the source has no function, or the source is a class and its methods need an instance.
+        TypeError: the source has no function, or it is a class whose methods need an instance.
     """
     functions = [
         (name, function)
@@ -103,7 +103,7 @@ def _list_functions(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _list_methods(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield methods in the order of their definition. Inherited methods come first. Properties are not evaluated."""
+    """Yield the methods of an object in the order of their definition, inherited methods first, without properties."""
     classes = [
         class_type
         for class_type in (source if isinstance(source, type) else type(source)).__mro__
@@ -114,7 +114,9 @@ def _list_methods(source: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
         attribute = inspect.getattr_static(source, name, None)
         if isinstance(attribute, (staticmethod, classmethod)) or inspect.isfunction(attribute):
             if isinstance(source, type) and inspect.isfunction(attribute) and not name.startswith("_"):
-                raise TypeError(f"{source.__qualname__}.{name} needs an instance. Include an object, not its class")
+                raise TypeError(
+                    f"{source.__qualname__}.{name} needs an instance. Pass an instance of the class to include()"
+                )
             yield name, getattr(source, name)
 
 
@@ -132,6 +134,6 @@ def _make_decorator(kind: str, function: Any, options: dict[str, Any]) -> Any:
 
 def _register(function: F, registration: Registration) -> F:
     check_options(registration.kind, registration.options)
-    target: Any = getattr(function, "__func__", function)  # unwraps a staticmethod or classmethod
+    target: Any = getattr(function, "__func__", function)  # This unwraps a staticmethod or classmethod.
     setattr(target, _REGISTRATIONS_ATTRIBUTE, (*getattr(target, _REGISTRATIONS_ATTRIBUTE, ()), registration))
     return function

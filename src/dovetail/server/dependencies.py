@@ -1,7 +1,7 @@
-"""Dependency injection: functions that provide the values of parameters, `db: Annotated[Database, Depends(open_db)]`.
+"""Dependency injection: functions that provide values for parameters, as in `Annotated[Database, Depends(open_db)]`.
 
-The order of the dependencies is computed at registration. In a call each function runs once, and generators are closed
-when the call ends. The model does not see these parameters.
+The server computes the order of the dependencies at registration. In each call, a dependency runs once, and generators
+are closed when the call ends. The model does not see parameters that have a dependency.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from dovetail.server.thread_pool import ThreadPool
 
 
 class Depends:
-    """Gets the value of a parameter from a function: `Annotated[T, Depends(function)]`.
+    """Marks a parameter whose value comes from a function: `Annotated[T, Depends(function)]`.
 
     The function can be plain or async. It can also be a generator, whose code after `yield` runs when the call ends.
-    Its parameters can be the Context, parameters of the tool with the same name, and other dependencies. It runs once
-    per call, even if several functions depend on it, unless `use_cache` is False.
+    Its parameters can be the Context, parameters of the tool with the same name, and other dependencies. The function
+    runs once per call, even if several functions depend on it, unless `use_cache` is False.
 
     Args:
         dependency: The function that returns or yields the value.
-        use_cache: False runs the function once for each parameter that depends on it.
+        use_cache: If False, the function runs once for each parameter that depends on it.
     """
 
     __slots__ = ("dependency", "use_cache")
@@ -56,7 +56,7 @@ def override(dependency: object, replacement: Callable[..., object]) -> Generato
     """
     dependency = _get_overridden_function(dependency)
     _check_callable(
-        replacement, f"replacement must be a function that returns the value. Write lambda: {replacement!r}"
+        replacement, f"replacement must be a function that returns the value, for example `lambda: {replacement!r}`"
     )
     previous = _OVERRIDES.get(dependency)
     _OVERRIDES[dependency] = replacement
@@ -70,7 +70,6 @@ def override(dependency: object, replacement: Callable[..., object]) -> Generato
 
 
 def _get_overridden_function(target: Any) -> Callable[..., Any]:
-    """Return the function that is replaced."""
     annotation = target.__value__ if type(target).__name__ == "TypeAliasType" else target
     notes: tuple[Any, ...] = annotation.__metadata__ if typing.get_origin(annotation) is Annotated else (annotation,)
     for note in notes:
@@ -81,12 +80,13 @@ def _get_overridden_function(target: Any) -> Callable[..., Any]:
 
 
 def _check_callable(value: Any, message: str) -> None:
-    if not callable(value) or typing.get_origin(value) is not None:  # a type alias is callable but not a function
+    # A type alias is callable, but it is not a function.
+    if not callable(value) or typing.get_origin(value) is not None:
         raise TypeError(message)
 
 
 class _Step(NamedTuple):
-    """One function to run, and where its arguments come from."""
+    """One dependency to run, and the sources of its arguments."""
 
     key: object
     call: Callable[..., Any]
@@ -96,7 +96,7 @@ class _Step(NamedTuple):
 
 
 class DependencyPlan:
-    """The dependencies of a function in the order they run, and the parameters they provide."""
+    """Dependencies of a function in the order in which they run, and the parameters that get their values."""
 
     def __init__(self, function: Callable[..., Any], overrides: Overrides | None = None) -> None:
         self._function = function
@@ -112,7 +112,7 @@ class DependencyPlan:
         self._signature = inspect.signature(function) if self._used_arguments else None
 
     def check(self, parameter_names: Collection[str]) -> None:
-        """Raise TypeError if a parameter of a dependency gets no value."""
+        """Raise TypeError if a required parameter of a dependency has no source."""
         self._parameter_names = parameter_names
         for step in self._steps.values():
             for name in step.arguments:
@@ -124,7 +124,7 @@ class DependencyPlan:
                     )
 
     def apply_overrides(self) -> "DependencyPlan":
-        """Return this plan with the current overrides."""
+        """Return a copy of this plan in which the current overrides replace their dependencies."""
         if not _OVERRIDES:
             return self
         plan = DependencyPlan(self._function, _OVERRIDES)
@@ -169,7 +169,7 @@ class DependencyPlan:
         thread_pool: ThreadPool,
         origin: str | None,
     ) -> dict[str, Any]:
-        """Run the dependencies and return their values by parameter. Generators stay open until the call ends."""
+        """Run the dependencies and return their values by parameter. Generators stay open until `stack` is closed."""
         arguments = get_arguments() if self._used_arguments else {}
         values: dict[object, Any] = {}
         for key, step in self._steps.items():
@@ -181,12 +181,11 @@ class DependencyPlan:
         return {name: values[key] for name, key in self.filled_parameters.items()}
 
     def bind_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments of a call by parameter name."""
         return {} if self._signature is None else self._signature.bind_partial(*args, **kwargs).arguments
 
 
 class DependencyRunner(Runner):
-    """Runs a function after its dependencies. The first argument is the context."""
+    """Runs the dependencies of a function and then the function. The first argument must be the context."""
 
     __slots__ = ("_inner", "_plan")
 
@@ -225,13 +224,13 @@ def _find_dependencies(function: Callable[..., Any], where: str) -> dict[str, De
             dependencies[parameter.name] = depends_notes[0]
         elif Depends in notes:
             raise TypeError(
-                f"{where}: parameter `{parameter.name}`: Depends requires a function. Write Depends(function)"
+                f"{where}: parameter `{parameter.name}`: Depends requires a function, for example `Depends(get_db)`"
             )
     return dependencies
 
 
 def _resolve_hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    # Calling a class needs the parameters of its __init__.
+    # A call of a class passes the arguments to `__init__`, so its type hints apply.
     return resolve_hints(function.__init__ if isinstance(function, type) else function, Context, where)
 
 
@@ -264,7 +263,7 @@ async def _resolve_value(
 
 
 class _ThreadedManager:
-    """Runs a generator in threads. If the call ends before the `yield`, the same thread also closes the generator."""
+    """Runs a generator in threads. If the call ends before the `yield`, the thread that runs the generator closes it."""
 
     def __init__(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         self._manager = manager
@@ -273,7 +272,6 @@ class _ThreadedManager:
         self._exit_args: tuple[Any, ...] | None = None
 
     def enter(self) -> Any:
-        """Run the generator up to its `yield` and return the value."""
         value = self._manager.__enter__()
         with self._lock:
             self._is_entered = True
@@ -283,7 +281,7 @@ class _ThreadedManager:
         return value
 
     def leave(self, *exc: Any) -> None:
-        """Run the code after `yield`. If `enter` is still running, it does this at its end."""
+        """Run the code after `yield`. If `enter` is still running in a thread, that thread runs the code later."""
         with self._lock:
             self._exit_args = exc
             is_entered = self._is_entered
@@ -291,7 +289,7 @@ class _ThreadedManager:
             self._manager.__exit__(*exc)
 
 
-# A generator cannot suppress the exception of a call, because there would be no result.
+# A generator cannot suppress the exception of a call, because the call would then have no result.
 
 
 def _make_exit_callback(leave: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[bool]]:
@@ -309,7 +307,8 @@ def _make_threaded_exit_callback(
         try:
             await thread_pool.run(leave, exc, {}, origin)
         except ServerBusy:
-            leave(*exc)  # no thread is free, so run the cleanup in the event loop
+            # If no thread is free, the cleanup runs in the event loop.
+            leave(*exc)
         return False
 
     return on_exit

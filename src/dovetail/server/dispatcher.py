@@ -1,6 +1,6 @@
-"""Dispatcher: finds and runs the handler of each exchange. Transports use it as the `Service` of a server.
+"""The dispatcher finds and runs the handler of each request. Transports use it as the `Service` of a server.
 
-The dispatcher does not depend on a transport. It applies middleware, limits and deadlines, and holds the state of each
+The dispatcher does not depend on a transport. It applies middleware, limits and deadlines, and stores the state of each
 event loop. `item_handlers` handles requests for tools, resources and prompts. An exception in an author's function
 cannot stop the server or affect another call: the dispatcher catches all exceptions that the handlers do not.
 """
@@ -65,13 +65,14 @@ if TYPE_CHECKING:
     from dovetail.server.mounts.mounted_servers import MountedServers
     from dovetail.server.mounts.name_map import NameMap
 
-RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"  # name of the recording file for all servers and clients
+# This environment variable sets the recording file of all servers and clients.
+RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
 
-_SWEEP_INTERVAL_S: Final = 0.5  # how often to check for calls that take too long
-_LARGE_MESSAGE_BYTES: Final = 64 * 1024  # larger messages count toward `max_inflight_bytes`
-# Names the failed item in errors and in the log.
+_SWEEP_INTERVAL_S: Final = 0.5  # The dispatcher looks for calls that take too long at this interval.
+_LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
+# Errors and log messages describe the failed item with these nouns.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt"}
-# Notifications that the transports handle themselves.
+# The transports handle these notifications.
 _SESSION_NOTIFICATIONS: Final = frozenset(
     {"notifications/cancelled", "notifications/initialized", "notifications/progress"}
 )
@@ -83,7 +84,7 @@ _ITEM_FIELD_BY_METHOD: Final[dict[str, tuple["ItemKind", str]]] = {
 
 
 class Dispatcher:
-    """Handles the requests of one server, with its middleware, limits and running calls."""
+    """Handles the requests of one server, and applies middleware and limits."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Dispatcher:
         self.instructions = instructions
         self.protocol_versions = protocol_versions
         self.limits = limits
-        self.mounts: MountedServers | None = None  # None until a server is mounted
+        self.mounts: MountedServers | None = None  # This attribute is None until a server is mounted.
         self._max_calls = limits.max_calls
         self._max_calls_per_principal = limits.max_calls_per_principal
         self._call_timeout = limits.call_timeout
@@ -129,7 +130,6 @@ class Dispatcher:
             debug=debug,
         )
         self._middleware: list[Middleware] = []
-        # True if middleware or the result store reads results.
         self.inspects_results = registry.result_store is not None
         self._handlers: dict[str, Handler] = {
             "server/discover": self._discover,
@@ -148,12 +148,11 @@ class Dispatcher:
 
     @property
     def name(self) -> str:
-        """Return the name of the server."""
         return self.implementation.name
 
     @property
     def recorder(self) -> "Recorder | None":
-        """Return the function that records all messages, if `recording=` or DOVETAIL_RECORDING is set."""
+        """Return the function that records all messages. It is None unless `recording=` or DOVETAIL_RECORDING is set."""
         path = self._recording or os.environ.get(RECORDING_VARIABLE)
         if path and self._open_recorder is None:
             from dovetail.recording.trace import RecordingWriter
@@ -168,7 +167,7 @@ class Dispatcher:
         return self.registry.result_store is not None or any(server.stores_large_results for server in mounted_servers)
 
     def add_middleware(self, function: Middleware) -> None:
-        """Wrap all requests in a function. Earlier middleware is the outermost."""
+        """Wrap all requests in a middleware function. The function that was added first is the outermost."""
         self._middleware.append(validate_middleware(function))
         self.inspects_results = self.inspects_results or reads_results(function)
         if callable(getattr(function, "on_change", None)):
@@ -181,19 +180,19 @@ class Dispatcher:
         } | self._notification_handlers
 
     def add_notification_handler(self, method: str, function: Callable[..., Any]) -> None:
-        """Call a function for each notification of this method. Raise ValueError if the method cannot be handled."""
+        """Call a function for each notification with this method. Raise ValueError if the method cannot be handled."""
         row = METHODS.get(method)
         if method in _SESSION_NOTIFICATIONS or not method.startswith("notifications/"):
-            raise ValueError(f"on_notification() cannot handle {method!r}")
+            raise ValueError(f"on_notification() cannot handle {method!r}. The server handles this notification itself")
         if row is not None and (row.result is not None or row.sender == "server"):
             raise ValueError(f"on_notification() cannot handle {method!r}, because clients do not send it")
         if method in self._notification_handlers:
-            raise ValueError(f"{method!r} already has a function")
+            raise ValueError(f"on_notification() already has a function for {method!r}")
         self._notification_handlers[method] = self._items.create_notification_handler(Runner(function))
         self._wrap_handlers()
 
     def receive_notification(self, exchange: IncomingExchange) -> None:
-        """Run the functions of this server and its mounted servers for a notification or progress of a client."""
+        """Run the functions that this server and its mounted servers registered for a client's notification."""
         if exchange.method == "notifications/progress":
             self._items.progress_handlers.receive(exchange)
         elif exchange.method in self._notification_handlers:
@@ -205,12 +204,12 @@ class Dispatcher:
         try:
             await self.handle(exchange)
         except ProtocolError as exc:
-            log.warning("%s of a client was not handled: %s", exchange.method, exc)
+            log.warning("the handler of %s from a client failed: %s", exchange.method, exc)
 
     def mount(
         self, target: "Mountable", name_map: "NameMap", access_rule: "AccessRule | None" = None
     ) -> Callable[[], None]:
-        """Add the tools, resources and prompts of another server. The returned function removes them."""
+        """Add the items of another server to this one. Return a function that removes them."""
         from dovetail.server.mounts.local_server import LocalServer, contains_server
         from dovetail.server.mounts.mounted_servers import MountedServers
 
@@ -221,19 +220,20 @@ class Dispatcher:
             self._handlers = self.mounts.handlers
             self._wrap_handlers()
         if isinstance(target, LocalServer):
-            # With the same keys, all workers of this server can decrypt the request state.
+            # All worker processes must be able to decrypt the request state, so mounted servers share the keys of this
+            # server.
             target.server.use_sealer(self._items.sealer)
         if access_rule is not None:
             self.registry.ensure_access_rules()
         return self.mounts.add(target, name_map, access_rule)
 
     def use_sealer(self, sealer: RequestStateSealer) -> None:
-        """Encrypt request state with the keys of another server, unless this server has its own keys."""
+        """Encrypt request state with the keys of the mounting server, unless this server was created with keys."""
         if not self._has_secret_keys:
             self._items.sealer = sealer
 
     def list_used_scopes(self) -> tuple[str, ...]:
-        """Return all scopes that items require. Servers mounted in this process are included."""
+        """Return all scopes that the items of this server and of servers mounted in this process require."""
         own_scopes = self.registry.access_rules.scopes if self.registry.access_rules is not None else ()
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
@@ -254,7 +254,7 @@ class Dispatcher:
         await self.check_access(kind, exchange.params[field], exchange)
 
     async def check_access(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:
-        """Raise the error that a request for this item would raise. Return if the caller may use it."""
+        """Raise an error if the caller may not use this item. It is the same error that a request for the item raises."""
         principal = exchange.caller.principal
         if self.mounts is not None and not self.visibility.has_item(kind, name, principal):
             await self.mounts.resolver.check_access(kind, name, exchange)
@@ -267,14 +267,13 @@ class Dispatcher:
             raise NOT_FOUND_ERRORS[kind](name)
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of this server and its mounted servers."""
         own_capabilities = self.registry.capabilities()
         return own_capabilities if self.mounts is None else self.mounts.capabilities(own_capabilities)
 
-    # Methods that start and stop the server
-
     async def start(self, user: object = None) -> None:
-        """Open the lifespan in the running event loop. `user` keeps the server running until it calls `stop`."""
+        """Open the lifespan in the running event loop. The server stays open until `stop` is called with the same
+        `user`.
+        """
         state = self._get_state()
         while state.is_closing:
             await state.closed_event.wait()
@@ -291,7 +290,7 @@ class Dispatcher:
             raise
 
     def _get_lifespan_run(self, state: LoopState, lifespan: Lifespan) -> LifespanRun:
-        """Return the lifespan of this event loop. Start it if it is not open."""
+        """Return the open lifespan of this event loop. Start the lifespan if it is not open."""
         run = state.lifespan_run
         if run is None or not (run.is_open or run.is_starting):
             run = state.lifespan_run = LifespanRun(lifespan, self.name)
@@ -302,7 +301,7 @@ class Dispatcher:
         return None if run is None else run.value
 
     async def _open_lifespan_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
-        """Open the lifespan for the first request, if the server was not started. It stays open until `stop`."""
+        """Open the lifespan at the first request, if the server was not started. It stays open until `stop` is called."""
         run = self._get_lifespan_run(state, lifespan)
         try:
             await run.wait_until_ready()
@@ -313,7 +312,7 @@ class Dispatcher:
         state.users.add(self)
 
     async def stop(self, user: object = None) -> None:
-        """Stop the server in this event loop. With `user`, stop it only if no other user or caller needs it."""
+        """Stop the server in this event loop. If `user` is set, stop it only if no other user needs it."""
         if user is None:
             await self._close_state(self._get_state())
         elif (state := self._state_by_loop.get(asyncio.get_running_loop())) is not None:
@@ -328,7 +327,8 @@ class Dispatcher:
         if any(
             exchange.verdict is None for exchange in state.running_exchanges
         ) or self.registry.subscriptions.has_listener_on(state.loop):
-            # Other callers still use the server, and nothing reports when the last one leaves.
+            # Running requests need the server, and no code runs after the last one ends. The dispatcher becomes a user
+            # itself, so that the lifespan stays open.
             state.users.add(self)
         else:
             await self._close_state(state)
@@ -358,7 +358,7 @@ class Dispatcher:
             state.closed_event.set()
 
     def stats(self, endpoints: "Iterable[EndpointStats]") -> "ServerStats":
-        """Return how many calls, questions, subscriptions, threads, sessions and streams are open."""
+        """Return the number of open calls, input requests, subscriptions, threads, sessions and streams."""
         from dovetail.protocol.stats import ServerStats
 
         states = tuple(self._state_by_loop.values())
@@ -377,7 +377,6 @@ class Dispatcher:
         )
 
     def _get_state(self) -> LoopState:
-        """Return the state of the running event loop."""
         loop = asyncio.get_running_loop()
         state = self._last_state
         return state if state is not None and state.loop is loop else self._find_or_create_state(loop)
@@ -392,10 +391,8 @@ class Dispatcher:
         self._last_state = state
         return state
 
-    # Methods that handle exchanges
-
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
-        """Handle one request and return the result. Raise only ProtocolError."""
+        """Handle one request and return its result. Every exception is converted to a ProtocolError."""
         handler = self._wrapped_handlers.get(exchange.method)
         if handler is None:
             raise MethodNotFound(exchange.method)
@@ -406,9 +403,10 @@ class Dispatcher:
         if state.is_closing:
             raise ServerBusy("The server is shutting down")
         if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
-            # The first request starts a mounted server.
+            # A mounted server is not started explicitly. Its first request opens the lifespan.
             await self._open_lifespan_for_request(state, self._lifespan)
-            # If `stop` was called while this request waited, it does not wait for this request.
+            # `stop` does not wait for requests that wait here for the lifespan, so this method must check whether it
+            # was called.
             if state.is_closing:
                 raise ServerBusy("The server is shutting down")
         if exchange.method == "subscriptions/listen":
@@ -450,13 +448,13 @@ class Dispatcher:
             raise self._mask_exception(exchange, exc) from None
         finally:
             running_exchanges.discard(exchange)
-            # Tasks that outlive the call cannot send messages. spec: progress#implementation-notes
+            # A task that outlives its call must not send messages for it. spec: progress#implementation-notes
             exchange.emit = None
             if origin is not None:
                 _release_share(state.calls_by_origin, origin)
 
     async def _handle_subscription(self, exchange: IncomingExchange, handler: Handler, state: LoopState) -> Result:
-        """Handle a subscription. It stays open as long as its stream, so it has a separate limit."""
+        """Handle a `subscriptions/listen` request. It runs as long as its stream, so it counts toward a separate limit."""
         if exchange.origin is not None:
             if state.subscriptions_by_origin[exchange.origin] >= self.limits.max_subscriptions_per_principal:
                 raise _make_share_error(self.limits.max_subscriptions_per_principal)
@@ -472,13 +470,13 @@ class Dispatcher:
                 _release_share(state.subscriptions_by_origin, exchange.origin)
 
     def _is_full(self, running_exchanges: set[IncomingExchange]) -> bool:
-        """Return whether too many calls are running. Up to `max_calls` calls that wait for users do not count."""
+        """Return whether too many calls are running. Up to `max_calls` calls that wait for user input do not count."""
         waiting_count = sum(1 for exchange in running_exchanges if exchange.questions)
         return len(running_exchanges) - min(waiting_count, self.limits.max_calls) >= self.limits.max_calls
 
     def _check_share(self, origin: str, state: LoopState) -> None:
         """Raise CallerBusy if too many calls of this caller are running. Up to `max_calls_per_principal` calls that
-        wait for users do not count.
+        wait for user input do not count.
         """
         limit = self.limits.max_calls_per_principal
         waiting_count = sum(
@@ -488,15 +486,12 @@ class Dispatcher:
             raise _make_share_error(limit)
 
     def _is_overloaded(self, exchange: IncomingExchange, running_exchanges: set[IncomingExchange]) -> bool:
-        """Return whether the large messages of all running calls exceed `max_inflight_bytes`."""
         large_bytes = sum(
             running_exchange.size
             for running_exchange in running_exchanges
             if running_exchange.size > _LARGE_MESSAGE_BYTES
         )
         return large_bytes > 0 and large_bytes + exchange.size > self.limits.max_inflight_bytes
-
-    # Methods for discovery and subscriptions
 
     async def _discover(self, exchange: IncomingExchange) -> Result:
         cache_hint = self.visibility.get_cache_hint(exchange.method)
@@ -509,8 +504,8 @@ class Dispatcher:
         )
 
     def can_subscribe(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether a handshake client may subscribe to a resource. Raise InsufficientScope if only scopes are
-        missing.
+        """Return whether a handshake client (protocol version 2025-11 or older) may subscribe to a resource. Raise
+        InsufficientScope if only scopes are missing.
         """
         is_allowed = self.can_receive_updates(uri, principal)
         if not is_allowed:
@@ -518,11 +513,11 @@ class Dispatcher:
         return is_allowed
 
     def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
-        """Get updates of a resource from mounted servers for a handshake session. The returned function ends this."""
+        """Forward updates of a resource from mounted servers to a client. Return a function that stops this."""
         return None if self.mounts is None else self.mounts.watch_resource(uri, principal, origin)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Send changes to a listener. The returned function removes it."""
+        """Call a listener at each change of this server. Return a function that removes the listener."""
         return self.registry.subscriptions.subscribe(listener)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
@@ -559,7 +554,7 @@ class Dispatcher:
         return ListenResult(meta={SUBSCRIPTION_ID: exchange.id})
 
     def _grant_filter(self, exchange: IncomingExchange) -> SubscriptionFilter:
-        """Return the part of a subscription filter that this caller may use."""
+        """Return the part of the requested subscription filter that the access rules allow for this caller."""
         requested_filter = convert_params(exchange, ListenParams).notifications
         if any(len(uri) > self.limits.max_uri_bytes for uri in requested_filter.resource_subscriptions or ()):
             raise make_uri_length_error(self.limits.max_uri_bytes, "notifications.resourceSubscriptions")
@@ -579,13 +574,11 @@ class Dispatcher:
             resource_subscriptions=[uri for uri in uris if self.can_receive_updates(uri, principal)],
         )
 
-    # Methods for timeouts and masked exceptions
-
     def _get_sweep_interval(self) -> float:
         return min(_SWEEP_INTERVAL_S, self.limits.call_timeout / 4)
 
     def _sweep_overdue(self, state: LoopState) -> None:
-        """Stop calls that take too long. One check for all calls is cheaper than a timer for each."""
+        """Stop calls that take too long. A periodic check of all calls costs less than a timer for each call."""
         loop, running_exchanges = state.loop, state.running_exchanges
         now = loop.time()
         for exchange in tuple(running_exchanges):
@@ -614,13 +607,14 @@ async def _wait_for_calls(state: LoopState, timeout: float) -> None:
 
 
 def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -> asyncio.TimerHandle | None:
-    """Call a function when the caller's credentials expire."""
     remaining_seconds = get_remaining_seconds(principal, time.time())
     return None if remaining_seconds is None else asyncio.get_running_loop().call_later(remaining_seconds, callback)
 
 
 def _reports_to_model(exchange: IncomingExchange) -> bool:
-    """Return whether a missing capability is a result for the model. Handshake versions have no code for this error."""
+    """Return whether a missing client capability becomes a tool result. Versions before 2026-07 have no error code for
+    it.
+    """
     return exchange.method == "tools/call" and not exchange.caller.is_stateless
 
 

@@ -1,4 +1,4 @@
-"""Convert unexpected exceptions to errors without details, and write the details to the log."""
+"""Conversion of unexpected exceptions to errors without details. The log has the details."""
 
 import asyncio
 import os
@@ -24,12 +24,14 @@ _ERROR_BY_END_REASON: Final[dict[str, Callable[[IncomingExchange], ProtocolError
 def mask_exception(
     exchange: IncomingExchange, exc: BaseException, operation: str, *, server: str, debug: bool
 ) -> ProtocolError:
-    """Return the error to send for an exception. Most exceptions are logged, and the caller sees no details. A
-    cancellation is raised again.
+    """Convert an exception to the error that the client receives. A cancellation is raised again.
+
+    Most exceptions are written to the log, and the client receives no details.
     """
     task = _get_current_task()
     if isinstance(exc, GeneratorExit) and task is not exchange.task:
-        raise exc  # the event loop has ended, so no client is waiting
+        # The event loop has ended, so no client can receive an error.
+        raise exc
     if isinstance(exc, asyncio.CancelledError):
         if task is not None and exchange.verdict in _ERROR_BY_END_REASON:
             task.uncancel()
@@ -46,7 +48,7 @@ def mask_exception(
 
 
 def unwrap_group(exc: BaseException) -> BaseException:
-    """If an exception group contains one exception, return that. Otherwise return `exc`."""
+    """Return the exception in a group that contains only one. Otherwise return `exc`."""
     while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     return exc

@@ -1,11 +1,11 @@
-"""Input requests: questions to the client, and their answers across rounds.
+"""Input requests: a function asks the client for input, and the client sends responses.
 
-The same functions serve both protocol eras. If the server can send requests to the client, a question is a request.
-Otherwise the client sends the answer with a retry, or the answer is sealed in requestState. If an answer is missing,
-InputRoundEnded ends the round: the client gets a result that lists the questions, and the function runs again from the
-top when the client sends the answers.
+The same API works with all protocol versions. If the server can send requests to the client, an input request is sent
+as one. Otherwise the call ends with a result that lists the missing input, and the client calls again with the
+responses. Responses to earlier input requests are encrypted in `requestState`. One such call is a round.
 
-The code before an unanswered question can therefore run several times. `Context.once` runs a step only once.
+InputRoundEnded ends a round, and the function runs again from the top in the next round. The code before an unanswered
+input request can therefore run several times. `Context.once` runs a step only once.
 """
 
 import asyncio
@@ -51,21 +51,22 @@ InputProgressHandler: TypeAlias = Callable[[float, float | None, str | None], No
 
 
 class InputRoundEnded(BaseException):
-    """Ends a round, because a question has no answer yet. It is not an Exception, so that `except Exception` does not
-    catch it.
+    """Ends the run of a function whose input request has no response yet.
+
+    It is a BaseException, so that `except Exception` in the function does not catch it.
     """
 
 
 class Elicit:
-    """A form for the user, from a class with simple fields, a primitive type, or a JSON Schema.
+    """A form for the user.
 
     Args:
         message: The question, as the user reads it.
-        form: A type with flat fields, a primitive type, or a JSON Schema.
+        form: A class with simple fields, a primitive type such as `str`, or a JSON Schema.
     """
 
     def __init__(self, message: str, form: Any) -> None:
-        # Only servers that ask questions import this.
+        # This import is here because servers without forms do not need the module.
         from dovetail.server.parameters.elicitation_form import compile_form
 
         self.message = message
@@ -73,7 +74,7 @@ class Elicit:
 
 
 class ElicitURL:
-    """A web page that the user should open, for data that the client must not see.
+    """A web page that the user should open, for example to enter data that the client must not see.
 
     Args:
         message: Why the user should open the page.
@@ -91,17 +92,17 @@ class Sample:
     """A message for the client's model to complete.
 
     Args:
-        messages: A text, a content block, or the messages of a conversation.
+        messages: A string, a content block, or the messages of a conversation.
         max_tokens: The maximum number of tokens in the response.
         system_prompt: The system prompt. The client may change or ignore it.
-        temperature: Randomness of the response. None leaves it to the client.
-        stop_sequences: Texts at which the model stops.
-        model_preferences: Which model the client should choose.
-        tools: Tools that the model may call. The client must support this.
+        temperature: The sampling temperature. If None, the client chooses it.
+        stop_sequences: Strings at which the model stops.
+        model_preferences: Hints and priorities for the client's choice of a model.
+        tools: Tools that the model may call. The client must support sampling with tools.
         tool_choice: Whether the model may, must or must not call a tool.
         metadata: Values for the model provider. Their meaning depends on the provider.
-        include_context: Which context the client should add to the messages. It is sent only to clients that support
-            it.
+        include_context: Which context the client should add to the messages. The server sends it only to clients that
+            support it.
         progress_handler: Receives `(progress, total, message)` if the client reports progress.
     """
 
@@ -141,7 +142,7 @@ AnyInputRequest: TypeAlias = Elicit | ElicitURL | Sample | ListRoots
 
 
 def build_input_request(request: AnyInputRequest) -> InputRequest:
-    """Convert a question to the message that is sent."""
+    """Convert an input request to the protocol message."""
     match request:
         case Elicit():
             params = {"mode": "form", "message": request.message, "requestedSchema": request.form.schema}
@@ -160,7 +161,7 @@ def build_input_request(request: AnyInputRequest) -> InputRequest:
 
 
 def find_missing_capabilities(request: AnyInputRequest, declared: ClientCapabilities) -> dict[str, Any]:
-    """Return the capabilities that a question needs and the client does not have."""
+    """Return the capabilities that an input request needs and that the client did not declare."""
     match request:
         case Elicit():
             # An empty elicitation capability means that the client supports forms. spec: elicitation#capabilities
@@ -205,38 +206,38 @@ def read_input_response(request: AnyInputRequest, response: Any) -> Any:
 
 
 class InputRequired:
-    """The input that a function needs from the client. Return it to control the rounds yourself.
+    """The input that a function needs from the client. Return it from a function that handles the responses itself.
 
     Args:
-        requests: Input requests by key. `ctx.input_responses` has the responses in the next round.
-        request_state: A text that `ctx.request_state` has in the next round. The client cannot read or change it.
+        requests: Input requests by key. When the function runs again, `ctx.input_responses` has the responses.
+        request_state: A string that `ctx.request_state` returns when the function runs again. It is encrypted for the
+            client.
     """
 
     def __init__(self, requests: Mapping[str, AnyInputRequest] | None = None, request_state: str | None = None) -> None:
         if not requests and request_state is None:
-            raise ValueError("InputRequired requires requests, request_state, or both")
+            raise ValueError("InputRequired requires at least one of `requests` and `request_state`")
         self.requests = dict(requests or {})
         self.request_state = request_state
 
 
 class ProgressHandlers:
-    """The functions that wait for progress of a client, by session and token."""
+    """Handlers for progress notifications of clients, by session and progress token."""
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[str, str], InputProgressHandler] = {}
 
     def add(self, session_id: str, handler: InputProgressHandler) -> str:
-        """Return a new progress token. The function receives the progress that has this token."""
+        """Create a progress token, and call the handler for each progress notification with this token."""
         token = os.urandom(8).hex()
         self._handlers[session_id, token] = handler
         return token
 
     def remove(self, session_id: str, token: str) -> None:
-        """Ignore further progress that has this token."""
         del self._handlers[session_id, token]
 
     def receive(self, exchange: IncomingExchange) -> None:
-        """Call the function for a progress notification. Ignore progress that no function waits for."""
+        """Call the handler for a progress notification. Ignore the notification if its token has no handler."""
         token = exchange.params.get("progressToken")
         handler = self._handlers.get((exchange.caller.session_id, token)) if type(token) is str else None
         if handler is None:
@@ -245,11 +246,11 @@ class ProgressHandlers:
             progress = convert(exchange.params, ProgressParams)
             handler(progress.progress, progress.total, progress.message)
         except Exception:
-            log.exception("the progress of a client could not be handled")
+            log.exception("the progress handler of an input request failed")
 
 
 class InputRequests:
-    """The questions and answers of one request."""
+    """Input requests and responses of one call."""
 
     def __init__(
         self,
@@ -269,9 +270,9 @@ class InputRequests:
         self._state_binding: bytes | None = None
         self._request_count = 0
         self._reached_keys: set[str] = set()
-        self._used_keys: set[str] = set()  # keys used in this round
+        self._used_keys: set[str] = set()
         self._unanswered: dict[str, AnyInputRequest] = {}
-        self.is_ended = False  # whether the call has ended
+        self.is_ended = False
         self.round_state = self._restore_state()
 
     def _restore_state(self) -> RequestState:
@@ -288,36 +289,39 @@ class InputRequests:
             if sealed_state is None
             else self._sealer.open(sealed_state, self._get_binding(), time.time())
         )
-        # The function may have used the answers of earlier rounds, so new answers do not replace them.
+        # The function may have used the earlier responses already, so new responses must not replace them.
         round_state.input_responses = (responses or {}) | round_state.input_responses
         return round_state
 
     def _get_binding(self) -> bytes:
         if self._state_binding is None:
             exchange = self._exchange
-            # Mounted servers share the keys of the server on which they are mounted. The path tells them apart.
+            # Mounted servers share encryption keys with the server on which they are mounted, so the mount path is
+            # needed to tell their states apart.
             server = (*exchange.mount_path, self._server_name)
             self._state_binding = compute_binding(exchange.caller.principal, server, exchange.method, exchange.params)
         return self._state_binding
 
     def begin_round(self) -> None:
-        """Forget the used keys, because the function runs again from the top."""
+        """Clear the used keys, because the function runs again from the top."""
         self._request_count = 0
         self._used_keys.clear()
 
     def next_key(self) -> str:
-        """Return a key for a question without one. It depends on the order of the questions."""
+        """Return a key for an input request that has no `key=`. It depends on the order of the input requests."""
         self._request_count += 1
         return f"q{self._request_count}"
 
     async def ask(self, requests: Mapping[str, AnyInputRequest]) -> dict[str, Any]:
-        """Ask all questions at once and return the answers. If one is missing and the client cannot be asked directly,
-        end the round.
+        """Send all input requests at once and return the responses.
+
+        If a response is missing and the server cannot send requests to the client, raise InputRoundEnded.
         """
         for key in requests:
             if key in self._used_keys:
                 raise RuntimeError(
-                    f"duplicate key {key!r}: questions in a call must have different keys. Pass another key= or none"
+                    f"duplicate key {key!r}: input requests of a call must have different keys. "
+                    "Pass another key=, or leave it out"
                 )
             self._used_keys.add(key)
         self._check_capabilities(requests.values())
@@ -335,8 +339,8 @@ class InputRequests:
         if self._unanswered:
             if self.is_ended:
                 raise RuntimeError(
-                    "the question was asked after the call had ended, so the client cannot receive it. Await all "
-                    "questions before the function returns"
+                    "an input request was made after the call had ended, so the client cannot receive it. Await all"
+                    "input requests before the function returns"
                 )
             raise InputRoundEnded
         return answers
@@ -349,15 +353,15 @@ class InputRequests:
         if previous_digest is not None and previous_digest != request_digest:
             if self._debug:
                 raise RuntimeError(
-                    f"question {key!r} differs from the question in an earlier round. The function runs again from "
-                    "the top in each round and must ask the same questions in the same order"
+                    f"input request {key!r} differs from the one in the previous run. The function runs again from"
+                    "the top after each response and must make the same input requests in the same order"
                 )
-            self.round_state.input_responses.pop(key, None)  # forget the answer, because it belongs to another question
+            # The response belongs to a different input request, so it must not be used.
+            self.round_state.input_responses.pop(key, None)
         self.round_state.request_digests[key] = request_digest
         return key in self.round_state.input_responses
 
     def _build_request(self, request: AnyInputRequest) -> InputRequest:
-        """Convert an input request to the form that is sent to this caller."""
         input_request, caller = build_input_request(request), self._exchange.caller
         params = input_request.params or {}
         if "includeContext" in params and not downgrade.allows_sampling_context(
@@ -365,7 +369,7 @@ class InputRequests:
         ):
             del params["includeContext"]
         if caller.is_stateless:
-            params.pop("elicitationId", None)  # only handshake versions have it
+            params.pop("elicitationId", None)  # Protocol version 2026-07 does not have this field.
         return input_request
 
     def _check_capabilities(self, requests: Any) -> None:
@@ -378,7 +382,7 @@ class InputRequests:
             raise MissingClientCapability(required)
 
     async def _ask_directly(self, requests: Mapping[str, AnyInputRequest], ask: Ask) -> dict[str, Any]:
-        """Ask the client directly and return the responses. If one request fails, cancel the others."""
+        """Send requests to the client and return the responses. If one request fails, cancel the others."""
         revision = self._exchange.caller.protocol_version
         input_requests = [self._build_request(request) for request in requests.values()]
         outgoing = [
@@ -388,7 +392,7 @@ class InputRequests:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._exchange.pause(asked_at)
-        slot = current_slot.get()  # only a function in a thread has a slot
+        slot = current_slot.get()  # It is None unless the function runs in a thread.
         is_lent = slot is not None and slot.lend()
         tasks = [loop.create_task(ask(method, params)) for method, params in outgoing]
         try:
@@ -398,7 +402,7 @@ class InputRequests:
                 self._progress_handlers.remove(self._exchange.caller.session_id, token)
             for task in tasks:
                 task.cancel()
-            # Send the cancellations before any other message.
+            # The cancellations must be sent before any other message.
             await asyncio.wait(tasks)
             if slot is not None and is_lent:
                 slot.take_back()
@@ -407,7 +411,7 @@ class InputRequests:
     def _add_progress_tokens(
         self, requests: Iterable[AnyInputRequest], outgoing: Iterable[tuple[str, dict[str, Any]]]
     ) -> list[str]:
-        """Add a progress token to each request with a progress handler. Return the tokens."""
+        """Add a progress token to each request that has a progress handler, and return the tokens."""
         tokens: list[str] = []
         for request, (_, params) in zip(requests, outgoing, strict=True):
             if isinstance(request, Sample) and request.progress_handler is not None:
@@ -416,7 +420,7 @@ class InputRequests:
         return tokens
 
     async def once(self, key: str, function: Callable[[], Any], into: Any) -> Any:
-        """Run a function once and store its value. Later rounds use the stored value."""
+        """Run a function once and store its value in the request state, which later runs use."""
         stored_values = self.round_state.once_values
         if key not in stored_values:
             value = function()
@@ -426,7 +430,7 @@ class InputRequests:
         return stored_values[key] if into is None else convert(stored_values[key], into, label=f"value of step {key}")
 
     def build_required_result(self) -> InputRequiredResult:
-        """Build the result that ends a round, with the open questions and the encrypted state."""
+        """Build the result that asks the client for the missing responses and contains the encrypted state."""
         return self._build_result(self._unanswered)
 
     def build_explicit_result(self, input_required: InputRequired) -> InputRequiredResult:
@@ -438,15 +442,17 @@ class InputRequests:
     def _build_result(self, requests: Mapping[str, AnyInputRequest]) -> InputRequiredResult:
         input_requests = {key: self._build_request(request) for key, request in requests.items()}
         for key in requests:
-            self.round_state.input_responses.pop(key, None)  # forget the answer, because the function asks again
+            # The function asks for this input again, so the earlier response must not be used.
+            self.round_state.input_responses.pop(key, None)
         sealed_state = self._sealer.seal(self.round_state, self._get_binding(), time.time() + self._state_ttl)
         return InputRequiredResult(
             result_type=INPUT_REQUIRED, input_requests=input_requests or None, request_state=sealed_state
         )
 
     async def ask_explicit(self, input_required: InputRequired) -> None:
-        """Send the questions of an `InputRequired` to a handshake client. Then the function runs again with the
-        answers.
+        """Send the input requests of an `InputRequired` directly to the client, for versions before 2026-07.
+
+        Then the function runs again with the responses.
         """
         self._check_capabilities(input_required.requests.values())
         self.round_state.author_state = input_required.request_state
@@ -457,19 +463,19 @@ class InputRequests:
 
     @property
     def has_unanswered(self) -> bool:
-        """Return whether a question has no answer. If the function has returned, it has caught InputRoundEnded."""
+        """Return whether an input request has no response. If the function returned anyway, it caught InputRoundEnded."""
         return bool(self._unanswered)
 
     def list_unreached_keys(self) -> list[str]:
-        """Return the keys of earlier questions that the function did not ask again."""
+        """Return the keys of earlier input requests that the function did not make again."""
         return [key for key in self.round_state.request_digests if key not in self._reached_keys]
 
 
 def _make_unreachable_error(requests: Iterable[AnyInputRequest]) -> MissingClientCapability:
-    """Return the error for a handshake client that cannot be asked, because it has no session or event stream."""
+    """Return the error for a client that cannot receive requests, because it has no session or event stream."""
     required: dict[str, Any] = {build_input_request(request).method.partition("/")[0]: {} for request in requests}
     return MissingClientCapability(
-        required, "This client cannot receive questions, because it has no session or no event stream"
+        required, "This client cannot receive input requests, because it has no session or no event stream"
     )
 
 

@@ -1,4 +1,4 @@
-"""Runners: how to call a function of the author, which can be a coroutine function, a plain function or a generator.
+"""Runners call the function of a tool, resource or prompt: a coroutine function, a plain function or a generator.
 
 Coroutine functions run in the task of the request. Plain functions run in a thread, unless registered with
 `run_in_thread=False`.
@@ -23,11 +23,11 @@ from dovetail.wire.content import TextContent
 
 
 class Runner:
-    """Runs one function."""
+    """Calls one registered function."""
 
     __slots__ = ("function", "is_async", "run_in_thread", "timeout")
 
-    takes_context = False  # True if the first argument is the context
+    takes_context = False  # If True, the context is passed as the first argument.
 
     def __init__(
         self, function: Callable[..., Any], *, timeout: float | None = None, run_in_thread: bool = True
@@ -42,8 +42,9 @@ class Runner:
     def __call__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], thread_pool: ThreadPool, origin: str | None
     ) -> Awaitable[Any]:
-        """Call the function and return an awaitable. This is not a coroutine, because that would slow
-        down each call.
+        """Call the function and return an awaitable.
+
+        This method is not a coroutine function, because that would make each call slower.
         """
         if self.is_async:
             return self.function(*args, **kwargs)
@@ -71,7 +72,7 @@ class AwaitingRunner(Runner):
 
 
 class LimitedRunner(Runner):
-    """Limits how many calls of a function run at once. Other calls wait, which counts toward their timeout."""
+    """Limits how many calls of a function run at once. The time that other calls wait counts toward their timeout."""
 
     __slots__ = ("_inner", "_max_concurrency", "_semaphores", "takes_context")
 
@@ -98,7 +99,7 @@ class LimitedRunner(Runner):
 
 
 class ErrorExposingRunner(Runner):
-    """Runs a function and sends the text of certain exceptions to the caller."""
+    """Runs a function, and sends the messages of the exceptions in `expose_errors=` to the caller."""
 
     __slots__ = ("_exposed_types", "_inner", "takes_context")
 
@@ -121,7 +122,7 @@ class ErrorExposingRunner(Runner):
         try:
             return await self._inner(args, kwargs, thread_pool, origin)
         except MCPError:
-            raise  # the message of an MCPError is meant for the caller
+            raise  # Messages of an MCPError are always sent to the caller.
         except self._exposed_types as exc:
             raise ToolError(str(exc) or type(exc).__name__) from exc
 
@@ -134,19 +135,19 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def may_return_coroutine(function: Callable[..., Any]) -> bool:
-    """Return whether a function that is not async wraps a coroutine function."""
+    """Return whether a plain function may return a coroutine, because it wraps a coroutine function."""
     return not _is_async(function) and _is_async(inspect.unwrap(_unwrap_partial(function)))
 
 
 def get_description(function: Callable[..., Any]) -> str | None:
-    """Return the description from the docstring, without the parameters."""
+    """Return the description from a function's docstring, without the descriptions of parameters."""
     return docstrings.parse(inspect.getdoc(_unwrap_partial(function))).text or None
 
 
 def get_function_name(function: Callable[..., Any], default: str | None = None) -> str:
-    """Return the name of a function, or the default. Raise TypeError if both are missing."""
+    """Return the name of a function, or the default. Raise TypeError if neither is a usable name."""
     name: str | None = getattr(function, "__name__", None)
-    if name is None or not name.isidentifier():  # a lambda has no usable name
+    if name is None or not name.isidentifier():  # A lambda does not have a usable name.
         name = default
     if name is None:
         raise TypeError(f"cannot derive a name from this {type(function).__name__}. Pass name=")
@@ -180,7 +181,7 @@ class ProgressUpdate:
 
 
 class StreamingRunner(Runner):
-    """Runs a generator function, and collects what it yields in a list. The first argument is the context."""
+    """Runs a generator function, and collects the values that it yields in a list. The context is the first argument."""
 
     __slots__ = ()
 
@@ -206,7 +207,8 @@ class StreamingRunner(Runner):
         async with contextlib.aclosing(stream):
             async for part in stream:
                 if isinstance(part, ProgressUpdate):
-                    counts_parts = False  # stop counting, because the function reports progress itself
+                    # The function reports progress itself, so the number of yielded values is not reported.
+                    counts_parts = False
                     await context.progress(part.progress, part.total, part.message)
                     continue
                 parts.append(part)
@@ -218,7 +220,7 @@ class StreamingRunner(Runner):
 async def _iterate_in_threads(
     source: Generator[Any], thread_pool: ThreadPool, origin: str | None
 ) -> AsyncGenerator[Any]:
-    """Iterate over a generator in threads. If the iteration ends early, a thread closes the generator."""
+    """Iterate over a generator in threads. If the iteration ends early, close the generator in a thread."""
     steps = _GeneratorSteps(source)
     try:
         while (part := await thread_pool.run(steps.next, (), {}, origin)) is not _EXHAUSTED:
@@ -232,11 +234,12 @@ async def _close_in_thread(source: Generator[Any], thread_pool: ThreadPool, orig
     try:
         await thread_pool.run(source.close, (), {}, origin)
     except ServerBusy:
-        source.close()  # no thread is free, so run the cleanup in the event loop
+        # If no thread is free, the cleanup runs in the event loop.
+        source.close()
 
 
 class _GeneratorSteps:
-    """Runs the steps of a generator. If the call ends during a step, the same thread closes the generator."""
+    """Runs the steps of a generator. If the call ends during a step, the thread of that step closes the generator."""
 
     def __init__(self, source: Generator[Any]) -> None:
         self._source = source
@@ -245,7 +248,6 @@ class _GeneratorSteps:
         self._is_abandoned = False
 
     def next(self) -> Any:
-        """Run one step."""
         with self._lock:
             if self._is_abandoned:
                 return _EXHAUSTED
@@ -260,14 +262,14 @@ class _GeneratorSteps:
                 self._source.close()
 
     def abandon(self) -> bool:
-        """Prevent further steps. Return True if no step is running, so that the caller must close the generator."""
+        """Prevent further steps. Return True if no step is running, because then the caller must close the generator."""
         with self._lock:
             self._is_abandoned = True
             return not self._running
 
 
 def get_collected_type(annotation: Any) -> Any:
-    """Return the type of the list of yielded values, without ProgressUpdate."""
+    """Return the type of the list that collects the yielded values. ProgressUpdate is not one of them."""
     arguments = typing.get_args(annotation)
     part = arguments[0] if arguments else Any
     members = typing.get_args(part) if typing.get_origin(part) in UNION_ORIGINS else (part,)
@@ -275,7 +277,8 @@ def get_collected_type(annotation: Any) -> Any:
     if not part_types or Any in part_types:
         return list[Any]
     if part_types == [str]:
-        return list[str | TextContent]  # strings are joined to one text, so they are not a list of values
+        # Strings are joined to one text, so the result is not a list of values.
+        return list[str | TextContent]
     union = part_types[0]
     for part_type in part_types[1:]:
         union = union | part_type

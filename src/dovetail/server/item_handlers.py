@@ -1,7 +1,7 @@
-"""Item handlers: call a tool, read a resource, get a prompt, complete an argument.
+"""Handlers of the requests that call a tool, read a resource, get a prompt or complete an argument.
 
-Each handler finds the item, runs the author's function and converts its return value. The dispatcher decides whether a
-call may run and for how long. A handler only adds the timeout of the item.
+Each handler finds the item, runs its function and converts the return value. The dispatcher decides whether a call
+may run and for how long. A handler only adds the `timeout=` of the item.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ from dovetail.wire.resources import ReadResourceResult
 if TYPE_CHECKING:
     from dovetail.server.large_results import ResultStore
 
-# A shorter timeout gets a timer. Longer ones are checked from time to time.
+# Each call with a shorter timeout gets a timer. Calls with a longer timeout are checked periodically.
 _MAX_TIMER_TIMEOUT_S: Final = 2.0
 
 
 class ItemHandlers:
-    """Handles requests for one tool, resource or prompt."""
+    """Handles requests that use one tool, resource or prompt."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ItemHandlers:
         self._debug = debug
 
     async def call_tool(self, exchange: IncomingExchange) -> Result:
-        """Call a tool. If it fails, return an error result for the model."""
+        """Call a tool. If the tool fails, return an error result that the model can read."""
         params = exchange.params
         name, arguments = params.get("name"), params.get("arguments")
         registry = self._registry
@@ -110,7 +110,7 @@ class ItemHandlers:
             return build_error_result(masked_error.message)
 
     async def call_and_store(self, exchange: IncomingExchange) -> Result:
-        """Call a tool, and store parts of the result that are too large to send."""
+        """Call a tool, and store the parts of its result that are too large to send."""
         result = await self.call_tool(exchange)
         tool = self._registry.tools.get(exchange.params["name"])
         has_output_schema = tool is None or tool.output.schema is not None
@@ -118,7 +118,7 @@ class ItemHandlers:
         return store.store_large_parts(result, exchange.caller.principal, has_output_schema=has_output_schema)
 
     async def read_resource(self, exchange: IncomingExchange) -> Result:
-        """Read a resource by its URI, which may match a template."""
+        """Read the resource with a URI, which may match a resource template."""
         self._visibility.check_supported(exchange, "resources", self._registry.resources or self._registry.templates)
         uri = exchange.params.get("uri")
         if type(uri) is not str:
@@ -129,12 +129,13 @@ class ItemHandlers:
         try:
             value = await self._run_function(exchange, resource.runner, resource.signature, variables)
         except InvalidArguments:
-            # If a variable has the wrong type, the URI is not that of a resource.
+            # If a template variable has the wrong type, no resource has this URI.
             raise ResourceNotFound(uri) from None
         if isinstance(value, Result):
             result = check_read_result(value) if isinstance(value, ReadResourceResult) else value
         else:
-            if value is None and resource.signature.returns in (str, bytes):  # the author probably forgot a `return`
+            # A function that should return text or bytes probably lacks a `return` statement.
+            if value is None and resource.signature.returns in (str, bytes):
                 raise ValueError(f"{resource.signature.where}: the function must return a value, but it returned None")
             try:
                 contents = to_resource_contents(value, uri, resource.declaration.mime_type)
@@ -150,7 +151,6 @@ class ItemHandlers:
         return result
 
     async def get_prompt(self, exchange: IncomingExchange) -> Result:
-        """Return the messages of a prompt."""
         self._visibility.check_supported(exchange, "prompts", self._registry.prompts)
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
         prompt = self._registry.prompts.get(name) if type(name) is str else None
@@ -170,7 +170,6 @@ class ItemHandlers:
         return GetPromptResult(messages=messages, description=prompt.declaration.description)
 
     async def complete(self, exchange: IncomingExchange) -> Result:
-        """Complete an argument of a prompt or a resource template."""
         if not self._registry.has_completions():
             raise MethodNotFound(exchange.method)
         params = convert_params(exchange, CompleteParams)
@@ -197,7 +196,7 @@ class ItemHandlers:
         return CompleteResult(completion=build_completion(values))
 
     def create_notification_handler(self, runner: Runner) -> Handler:
-        """Return a handler that passes the parameters of a notification and the context to a function."""
+        """Return a handler that calls a function with the parameters of a notification and the context."""
 
         async def handle(exchange: IncomingExchange) -> Result:
             context, _ = self._create_context(exchange)
@@ -205,8 +204,6 @@ class ItemHandlers:
             return EMPTY_RESULT
 
         return handle
-
-    # Methods that run the author's functions
 
     def _create_context(self, exchange: IncomingExchange) -> tuple[Context[Any], InputRequests]:
         input_requests = InputRequests(
@@ -223,7 +220,7 @@ class ItemHandlers:
     def _run_function(
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
     ) -> Awaitable[Any]:
-        """Bind the arguments and call the function. If it cannot ask questions, return its coroutine directly."""
+        """Bind the arguments and call the function. If it cannot request input, return its coroutine directly."""
         params = exchange.params
         if signature.context is not None or "requestState" in params or "inputResponses" in params:
             return self._run_with_context(exchange, runner, signature, arguments)
@@ -237,8 +234,9 @@ class ItemHandlers:
     async def _run_with_context(
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
     ) -> Any:
-        """Bind the arguments and call the function. If it asks a question without an answer, return a result that asks
-        the client.
+        """Bind the arguments and call the function.
+
+        If the function requests input that the client has not sent yet, return a result that asks the client for it.
         """
         context, input_requests = self._create_context(exchange)
         try:
@@ -259,11 +257,12 @@ class ItemHandlers:
                 except BaseExceptionGroup as group:
                     if group.split(InputRoundEnded)[1] is not None:
                         raise
-                    return input_requests.build_required_result()  # the function asked questions in a task group
+                    # The exception that ends the run was raised in a task group.
+                    return input_requests.build_required_result()
                 if input_requests.has_unanswered:
                     raise RuntimeError(
-                        "the function asked a question, but its `except:` or `except BaseException:` caught the "
-                        "InputRoundEnded exception that sends the question to the client"
+                        "the function requested input, but its `except:` or `except BaseException:` caught the "
+                        "InputRoundEnded exception, which asks the client for the input. Raise this exception again"
                     )
                 if not isinstance(value, InputRequired):
                     self._check_unreached_requests(input_requests)
@@ -277,8 +276,8 @@ class ItemHandlers:
     def _check_unreached_requests(self, input_requests: InputRequests) -> None:
         if self._debug and (unreached_keys := input_requests.list_unreached_keys()):
             raise RuntimeError(
-                f"the questions {', '.join(unreached_keys)} were asked in an earlier round but not in the last "
-                "one. The function runs again from the top in each round and must ask the same questions"
+                f"the function did not repeat its input requests {', '.join(unreached_keys)}."
+                "The function runs again from the top after each response and must make the same input requests"
             )
 
 
@@ -287,7 +286,7 @@ def _now() -> float:
 
 
 async def _run_until_deadline(exchange: IncomingExchange, awaitable: Awaitable[Any]) -> Any:
-    """Wait for the call, and stop it exactly at its deadline."""
+    """Wait for a call, and stop it when its deadline is reached."""
     deadline = exchange.deadline
     assert deadline is not None
     timer = asyncio.get_running_loop().call_at(deadline, _expire_exchange, exchange, deadline)

@@ -1,4 +1,4 @@
-"""The options with which tools, resources and prompts are registered."""
+"""Options for the registration of tools, resources and prompts."""
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
@@ -10,16 +10,16 @@ from dovetail.wire.base import Struct, replace
 from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.tools import ToolAnnotations
 
-_MAX_TOOL_NAME_CHARS: Final = 128  # maximum in the specification
+_MAX_TOOL_NAME_CHARS: Final = 128  # The specification defines this limit.
 TAGS_META_KEY: Final = "dovetail/tags"
 VERSION_META_KEY: Final = "dovetail/version"
 
 
 class CacheHint(Struct, frozen=True):
-    """How long clients may cache a result, and whether users may share it. spec: caching#cacheable-model"""
+    """How long clients may cache a result, and whether users may share the cached result. spec: caching#cacheable-model"""
 
-    ttl_ms: int = 0  # how long the result is fresh, in milliseconds. 0 means no caching
-    # "private" lets only the same user reuse the result. "public" lets any user reuse it.
+    ttl_ms: int = 0  # Milliseconds for which clients may cache the result. 0 means no caching.
+    # "private" lets only the same user reuse the cached result. "public" lets any user reuse it.
     scope: Literal["public", "private"] = "private"
 
     def __post_init__(self) -> None:
@@ -30,45 +30,46 @@ class CacheHint(Struct, frozen=True):
 
 
 class PromptOptions(TypedDict, total=False):
-    """The options of `Server.prompt`."""
+    """Options of `Server.prompt`."""
 
-    name: str | None  # defaults to the name of the function
-    title: str | None  # a display name
-    description: str | None  # what the item does. Defaults to the docstring
-    icons: list[Icon] | None  # icons that hosts may show
-    tags: Collection[str]  # tags to select items in `enable`, `disable`, `restrict` and `mount`
-    version: str | None  # version of the item, shown in `_meta`
-    meta: dict[str, Any] | None  # more values for `_meta`
-    timeout: float | timedelta | None  # maximum seconds for a call. Defaults to `ServerLimits.call_timeout`
-    max_concurrency: int | None  # maximum calls at the same time. None means no limit
-    run_in_thread: bool  # True by default. False runs a sync function in the event loop
-    # Exceptions whose message the caller sees. Messages of other exceptions are hidden.
+    name: str | None  # The name that clients see. Defaults to the name of the function.
+    title: str | None  # A display name for users.
+    description: str | None  # A description for models and users. Defaults to the docstring of the function.
+    icons: list[Icon] | None  # Icons that hosts may show.
+    tags: Collection[str]  # Tags with which `enable`, `disable`, `restrict` and `mount` can select the item.
+    version: str | None  # The version of the item, which clients see in `_meta`.
+    meta: dict[str, Any] | None  # Additional values for `_meta`.
+    timeout: float | timedelta | None  # Maximum seconds for a call. Defaults to `ServerLimits.call_timeout`.
+    max_concurrency: int | None  # Maximum number of calls at the same time. None means no limit.
+    run_in_thread: bool  # True by default. Set it to False to run a function that is not async in the event loop.
+    # Exceptions whose messages are sent to the caller. Messages of other exceptions are hidden.
     expose_errors: type[Exception] | Collection[type[Exception]]
-    scopes: Collection[str]  # scopes that a caller must have
-    # A function that takes the principal and returns whether it may see and use the item.
+    scopes: Collection[str]  # Scopes that a caller must have.
+    # A function that takes the principal and returns True if this caller may see and use the item.
     visible_to: Callable[[Principal | None], bool] | None
-    enabled: bool  # True by default. False hides the item until `enable` is called
+    enabled: bool  # True by default. If False, the item is hidden until `enable` is called.
 
 
 class ToolOptions(PromptOptions, total=False):
-    """The options of `Server.tool`."""
+    """Options of `Server.tool`."""
 
-    annotations: ToolAnnotations | Mapping[str, Any] | None  # all hints about the tool in one object
-    read_only: bool | None  # True if the tool changes nothing
-    destructive: bool | None  # True if the tool may delete or overwrite something
-    idempotent: bool | None  # True if a second call with the same arguments changes nothing
-    open_world: bool | None  # True if the tool uses external systems, such as the web
-    input_schema: dict[str, Any] | None  # JSON Schema of the arguments. Defaults to a schema from the signature
-    output_schema: dict[str, Any] | None  # JSON Schema of the result. None means no schema
+    annotations: ToolAnnotations | Mapping[str, Any] | None  # All annotations of the tool in one object.
+    read_only: bool | None  # Set it to True if the tool changes nothing.
+    destructive: bool | None  # Set it to True if the tool may delete or overwrite something.
+    idempotent: bool | None  # Set it to True if a second call with the same arguments changes nothing.
+    open_world: bool | None  # Set it to True if the tool uses external systems, such as the web.
+    # JSON Schema of the arguments. Defaults to a schema that is generated from the function's signature.
+    input_schema: dict[str, Any] | None
+    output_schema: dict[str, Any] | None  # JSON Schema of the result. None means no schema.
 
 
 class ResourceOptions(PromptOptions, total=False):
-    """The options of `Server.resource`. Templates have no size."""
+    """Options of `Server.resource`. `size` is only for resources, not for templates."""
 
-    mime_type: str | None  # the MIME type of the contents
-    size: int | None  # size in bytes, or None if unknown
-    annotations: Annotations | None  # metadata such as audience and priority
-    cache_hint: CacheHint | None  # how long clients may cache the contents
+    mime_type: str | None  # The MIME type of the contents.
+    size: int | None  # The size in bytes. None means that it is unknown.
+    annotations: Annotations | None  # Metadata such as audience and priority.
+    cache_hint: CacheHint | None  # How long clients may cache the contents.
 
 
 _OPTIONS_BY_KIND: Final[dict[str, Any]] = {"tool": ToolOptions, "prompt": PromptOptions, "resource": ResourceOptions}
@@ -112,7 +113,8 @@ def check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     allowed = _OPTIONS_BY_KIND[kind].__annotations__
     if unknown := [name for name in options if name not in allowed]:
-        from dovetail.server.parameters.argument_errors import format_names  # only needed for the error
+        # This import is here because only the error needs the module.
+        from dovetail.server.parameters.argument_errors import format_names
 
         hint = _HINT_BY_OPTION.get((kind, unknown[0]), "")
         raise TypeError(f"a {kind} has no option {format_names(unknown, allowed)}{hint}")
@@ -129,14 +131,14 @@ def check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_icons(icons: Any) -> None:
-    """Raise TypeError unless the value is a list of icons or None."""
+    """Raise TypeError unless the value is None or a list of `Icon` objects."""
     check_type("icons=", icons, (list, tuple), "a list of Icon(...)")
     for icon in icons or ():
         check_type("icons=", icon if icon is not None else "None", Icon, "a list of Icon(...)")
 
 
 def warn_tool_name(name: str) -> None:
-    """Warn if some clients would reject the name of a tool. spec: tools#tool-names"""
+    """Warn if some clients may reject the name of a tool. spec: tools#tool-names"""
     folded = name.translate({ord(char): "a" for char in "_-."})
     if len(name) > _MAX_TOOL_NAME_CHARS or not (folded.isascii() and folded.isalnum()):
         log.warning(
@@ -147,13 +149,13 @@ def warn_tool_name(name: str) -> None:
 
 
 def check_type(option: str, value: Any, type_: type | tuple[type, ...], expected: str) -> None:
-    """Raise TypeError unless a value has the expected type or is None."""
+    """Raise TypeError unless the value of an option has the expected type or is None."""
     if value is not None and (not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool)):
         raise TypeError(f"{option} must be {expected}, not {value!r}")
 
 
 def build_meta(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:
-    """Build the `_meta` of an item from the author's values, the tags and the version."""
+    """Build the `_meta` of an item from the options `meta=`, `tags=` and `version=`."""
     if isinstance(tags, str):
         raise TypeError(f"tags must be a list. Write tags=[{tags!r}]")
     item_meta = {TAGS_META_KEY: sorted(tags)} if tags else {}
@@ -162,8 +164,7 @@ def build_meta(meta: Mapping[str, Any] | None, tags: Collection[str], version: s
 
 
 def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations | None:
-    """Build the annotations of a tool from ToolAnnotations and the options such as `read_only`. Raise ValueError if
-    they contradict each other.
+    """Build the annotations of a tool from `annotations=` and options such as `read_only=`.
 
     A mapping uses the names of the specification: `{"readOnlyHint": True}`.
     """
@@ -173,7 +174,7 @@ def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations
         return ToolAnnotations(**hint_values) if hint_values else None
     for name, value in hint_values.items():
         if getattr(annotations, name) not in (None, value):
-            raise ValueError(f"{name.removesuffix('_hint')}={value} contradicts annotations=")
+            raise ValueError(f"{name.removesuffix('_hint')}={value} contradicts annotations=. Set only one of them")
     return replace(annotations, **hint_values)
 
 
@@ -190,13 +191,15 @@ def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
     extra = {name: value for name, value in values.items() if name not in field_by_wire_name}
     if not extra:
         return ToolAnnotations(**fields)
-    from difflib import get_close_matches  # imported only for custom annotations
+    # This import is here because only custom annotations need the module.
+    from difflib import get_close_matches
 
     if misspelled := [name for name in extra if get_close_matches(name, field_by_wire_name)]:
         from dovetail.server.parameters.argument_errors import format_names
 
         raise TypeError(f"unknown name in annotations=: {format_names(misspelled, field_by_wire_name)}")
-    # A subclass keeps the custom fields in the list of tools. Clients that do not know the fields ignore them.
+    # The custom fields are added to a subclass, so that lists of tools contain them. Clients ignore fields that they do
+    # not know.
     attributes = {f"extra_{index}": name for index, name in enumerate(extra)}
     namespace = dict.fromkeys(attributes) | {"__annotations__": dict.fromkeys(attributes, Any)}
     metaclass: Any = type(ToolAnnotations)

@@ -1,6 +1,6 @@
-"""Large results: parts of a result that are too large to send stay on the server, and the result links to them.
+"""Storage for parts of a result that are too large to send. The result contains links to the stored parts.
 
-`Server(large_results=LargeResultSettings())` enables this feature. The parts are kept in the memory of this process
+`Server(large_results=LargeResultSettings())` enables this feature. The parts are stored in the memory of this process
 for a limited time, under keys that cannot be guessed. Only the principal that made the call can read the parts.
 """
 
@@ -28,13 +28,13 @@ RESULT_URI_TEMPLATE: Final = "results://{key}"
 
 
 class LargeResultSettings(Struct, frozen=True, kw_only=True):
-    """When large results are stored on the server instead of sent, and for how long."""
+    """Settings for large parts of results, which the server stores instead of sending them."""
 
-    max_text_chars: int = 50_000  # longer texts are stored on the server
-    max_base64_chars: int = 1_000_000  # larger images, audio and files are stored on the server
-    preview_chars: int = 1_000  # how much of a stored text is sent with the link
-    ttl: float = 900.0  # seconds until a stored result is deleted
-    max_stored_chars: int = 64_000_000  # maximum size of all stored results. The oldest are deleted first
+    max_text_chars: int = 50_000  # Longer texts are stored on the server.
+    max_base64_chars: int = 1_000_000  # Images, audio and files with more base64 characters are stored on the server.
+    preview_chars: int = 1_000  # Number of characters of a stored text that are sent with the link.
+    ttl: float = 900.0  # Seconds until a stored part is deleted.
+    max_stored_chars: int = 64_000_000  # Maximum size of all stored parts together. The oldest parts are deleted first.
 
 
 class StoredResult(Struct, frozen=True):
@@ -47,7 +47,7 @@ class StoredResult(Struct, frozen=True):
 
 
 class ResultStore:
-    """Stores large results of one server."""
+    """Stores large parts of the results of one server."""
 
     def __init__(self, settings: LargeResultSettings) -> None:
         self._settings = settings
@@ -55,7 +55,7 @@ class ResultStore:
         self._total_chars = 0
 
     def store_large_parts(self, result: Result, owner: Principal | None, *, has_output_schema: bool) -> Result:
-        """Store the large blocks of a result, and put links in their place. Only the owner can read them.
+        """Store the large blocks of a result and replace them with links. Only the owner can read the stored blocks.
 
         If the tool has an output schema, the structured content is still sent in full, and only the text becomes a
         link.

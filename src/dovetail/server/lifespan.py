@@ -1,5 +1,6 @@
-"""The lifespan of a server. One task enters and leaves the context manager, because some context managers require the
-same task.
+"""The lifespan of a server, which runs user code when the server starts and stops.
+
+One task enters and exits the context manager, because some context managers require the same task for both.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ Lifespan = Callable[..., AbstractAsyncContextManager[object]]
 _START_FAILURE_ATTRIBUTE: Final = "_dovetail_start_failure"
 _MASKED_MESSAGE: Final = "The server could not start. See its log for the reason"
 _YIELD_PROBLEMS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
-# All functions decorated with contextmanager share this code object.
+# All functions that are decorated with `contextmanager` share this code object, so it identifies them.
 _CONTEXTMANAGER_CODE: Final = cast("Any", contextmanager)(lambda: iter(())).__code__
 _ASYNCCONTEXTMANAGER_CODE: Final = cast("Any", asynccontextmanager)(lambda: iter(())).__code__
 
@@ -43,7 +44,8 @@ _UNSUPPORTED_CHECKS: Final = (inspect.isasyncgenfunction, inspect.iscoroutinefun
 
 
 def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
-    """Convert `lifespan=` to a function without parameters. If the user's function has a parameter, it gets the server.
+    """Convert `lifespan=` to a function without parameters. If the given function has a parameter, it receives the
+    server.
 
     Raises:
         TypeError: the value is not a valid lifespan.
@@ -53,7 +55,7 @@ def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
     if not callable(lifespan) or any(is_unsupported(lifespan) for is_unsupported in _UNSUPPORTED_CHECKS):
         raise TypeError(
             f"lifespan= must be a function that returns an async context manager, not {lifespan!r}. Decorate "
-            "the function with contextlib.asynccontextmanager and do not call it"
+            "the function with contextlib.asynccontextmanager and pass the function without calling it"
         )
     if getattr(lifespan, "__code__", None) is _ASYNCCONTEXTMANAGER_CODE and inspect.iscoroutinefunction(
         inspect.unwrap(lifespan)
@@ -61,7 +63,7 @@ def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
         raise TypeError(f"the lifespan {_describe_lifespan(lifespan)} must yield exactly once, but does not yield")
     try:
         signature = inspect.signature(lifespan)
-    except ValueError:  # some built-in functions have no signature
+    except ValueError:  # Some built-in functions do not have a signature.
         return cast("Lifespan", lifespan)
     for arguments in ((), (server,)):
         try:
@@ -73,12 +75,10 @@ def normalize_lifespan(server: Any, lifespan: Any) -> Lifespan | None:
 
 
 class LifespanRun:
-    """One run of a lifespan, from start to end."""
-
     def __init__(self, lifespan: Lifespan, name: str) -> None:
         self.value: Any = None
         self.is_open = False
-        self.failure: BaseException | None = None  # the exception during startup, or None
+        self.failure: BaseException | None = None  # This is the exception that was raised during startup.
         self._name = name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
@@ -98,7 +98,7 @@ class LifespanRun:
                 self._ready.set_result(None)
                 await self._exit_event.wait()
         except asyncio.CancelledError as exc:
-            # The server stops before the lifespan has started.
+            # If the server stops before the lifespan has started, waiting callers must get an exception.
             if not self._ready.done():
                 self.failure = exc
             raise
@@ -116,11 +116,10 @@ class LifespanRun:
 
     @property
     def is_starting(self) -> bool:
-        """Return whether the lifespan is still starting."""
         return not self._ready.done()
 
     async def wait_until_ready(self) -> None:
-        """Wait until the lifespan has started. If that failed, raise the exception of the user's function."""
+        """Wait until the lifespan has started. If the startup failed, raise the exception of the user's function."""
         await asyncio.shield(self._ready)
         if isinstance(self.failure, asyncio.CancelledError):
             raise ServerBusy("The server is shutting down")
@@ -128,7 +127,7 @@ class LifespanRun:
             raise _trim_traceback(self.failure)
 
     def end(self) -> None:
-        """Tell the lifespan to end, without waiting."""
+        """Let the lifespan end, without waiting for its cleanup."""
         self._exit_event.set()
         if not self._ready.done():
             self._task.cancel()
@@ -140,7 +139,7 @@ class LifespanRun:
 
 
 class _StartFailure:
-    """Marks an exception that was raised while a lifespan started."""
+    """Marks an exception as raised during the startup of a lifespan."""
 
     __slots__ = ("is_logged", "traceback")
 
@@ -160,22 +159,22 @@ def log_start_failure(name: str, exc: BaseException) -> InternalError:
 
 
 def print_failure(exc: BaseException) -> bool:
-    """If a lifespan failed to start, print its traceback and return True. Frames of dovetail are left out."""
+    """Print the traceback of a lifespan that failed to start, without frames of dovetail, and return True."""
     if not hasattr(exc, _START_FAILURE_ATTRIBUTE):
         return False
-    # Write everything at once, because several workers may share a terminal.
+    # The traceback is written with one call, because several worker processes may share a terminal.
     sys.stderr.write("".join(traceback.format_exception(_trim_traceback(exc))))
     return True
 
 
 def _trim_traceback(exc: BaseException) -> BaseException:
-    """Remove dovetail's frames from the traceback, if the lifespan failed to start."""
+    """Remove dovetail's frames from the traceback of a lifespan that failed to start."""
     failure: _StartFailure | None = getattr(exc, _START_FAILURE_ATTRIBUTE, None)
     return exc if failure is None else exc.with_traceback(failure.traceback)
 
 
 def _get_author_traceback(exc: BaseException) -> TracebackType | None:
-    """Return the traceback without the first frames, which belong to dovetail and contextlib."""
+    """Return the traceback without its first frames, which belong to dovetail and contextlib."""
     frame = exc.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
         frame = frame.tb_next
@@ -183,7 +182,7 @@ def _get_author_traceback(exc: BaseException) -> TracebackType | None:
 
 
 def _explain_yield_error(exc: BaseException, lifespan: Lifespan) -> BaseException:
-    """Return a clearer exception if the lifespan does not yield exactly once. Otherwise return the exception."""
+    """Return a clearer exception if the lifespan does not yield exactly once. Otherwise return `exc`."""
     problem = _YIELD_PROBLEMS.get(str(exc)) if isinstance(exc, RuntimeError) else None
     if problem is None:
         return exc
@@ -218,12 +217,12 @@ class LoopState:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.running_exchanges: set[IncomingExchange] = set()
-        self.calls_by_origin: Counter[str] = Counter()  # number of running calls of each caller
+        self.calls_by_origin: Counter[str] = Counter()
         self.subscriptions_by_origin: Counter[str] = Counter()
         self.change_streams: set[ChangeStream] = set()
         self.starter = EagerTaskStarter()
         self.is_sweeping = False
-        self.users: set[object] = set()  # objects that started the server and have not stopped it yet
+        self.users: set[object] = set()  # These objects started the server and have not stopped it yet.
         self.lifespan_run: LifespanRun | None = None
         self.is_closing = False
         self.closed_event = asyncio.Event()

@@ -1,6 +1,6 @@
-"""Lint: find problems that hosts and models may have with a server's tools, and estimate the tokens of the tools.
+"""Lint checks for tools: they find problems that hosts and models may have, and estimate the number of tokens.
 
-This module only reports problems. A tool with problems is still registered.
+This module only reports problems. Tools with problems are registered, too.
 """
 
 import inspect
@@ -16,32 +16,32 @@ from dovetail.wire import tools
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 
-# An estimate for English text and JSON. Each model counts tokens differently.
+# This ratio is an estimate for English text and JSON. Each model counts tokens differently.
 _BYTES_PER_TOKEN: Final = 4
 
 
 class LintIssue(Struct, frozen=True):
     """A problem with a tool."""
 
-    rule: str  # the name of a schema profile, "protocol" or "description"
-    message: str  # what is wrong with the tool
+    rule: str  # The rule that found the problem: the name of a schema profile, "protocol" or "description".
+    message: str  # A description of the problem.
 
 
 class LintReport(Struct, frozen=True):
     """The problems of one tool."""
 
-    name: str  # the name of the tool
-    tokens: int  # estimated tokens of the definition
-    issues: list[LintIssue]  # all problems of the tool
+    name: str  # The name of the tool.
+    tokens: int  # Estimated number of tokens of the tool's definition.
+    issues: list[LintIssue]  # All problems of the tool.
 
 
 def is_length_issue(issue: LintIssue) -> bool:
-    """Return whether the only problem is a long description, which some models accept."""
+    """Return whether the issue is only that a description is too long, which some models accept."""
     return issue.message.startswith(LONG_DESCRIPTION)
 
 
 def log_issues(tool: Tool) -> None:
-    """Log the problems of a tool when it is registered."""
+    """Log the problems of a tool at registration."""
     tool_report = lint_tool(tool)
     if tool_report.issues:
         texts = "; ".join(f"{issue.rule}: {issue.message}" for issue in tool_report.issues)
@@ -49,13 +49,13 @@ def log_issues(tool: Tool) -> None:
 
 
 def lint_tool(tool: Tool, profiles: Sequence[str] = ()) -> LintReport:
-    """Check a tool against schema profiles. By default, use those of hosts that send schemas without changes."""
+    """Check a tool against schema profiles. The default profiles are those of hosts that forward schemas unchanged."""
     tool_report = lint_declaration(tool.declaration, profiles or UNMODIFIED_RULE_SETS)
     return LintReport(tool_report.name, tool_report.tokens, [*tool_report.issues, *_check_docstring(tool)])
 
 
 def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintReport:
-    """Check the definition of any tool against schema profiles."""
+    """Check a tool definition, which can come from any server, against schema profiles."""
     if unknown := [profile for profile in profiles if profile not in PROVIDER_RULES]:
         raise ValueError(f"unknown schema profile {', '.join(unknown)}. Choose from {', '.join(PROVIDER_RULES)}")
     published = {

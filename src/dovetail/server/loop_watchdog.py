@@ -1,6 +1,7 @@
-"""Watchdog: a thread that monitors the event loop.
+"""A watchdog thread that monitors the event loop.
 
-The watchdog logs the stack of a blocked loop. It also ends the process if the server does not stop in time.
+The watchdog logs the stack of an event loop that is blocked. It also ends the process if the server does not stop in
+time.
 """
 
 import asyncio
@@ -22,8 +23,8 @@ class LoopWatchdog:
 
     Args:
         interval: Seconds between two checks.
-        blocked_after: Seconds without progress of the loop before a report.
-        report_every: Seconds between two reports.
+        blocked_after: Seconds after which an event loop that does not run counts as blocked.
+        report_every: Seconds between two log messages about the same blocked loop.
     """
 
     def __init__(self, *, interval: float = 0.25, blocked_after: float = 1.0, report_every: float = 10.0) -> None:
@@ -48,12 +49,13 @@ class LoopWatchdog:
 
     @property
     def last_turn(self) -> float:
-        """Return when the event loop last ran, as a `time.monotonic` value."""
+        """Return the time at which the event loop last ran, as a `time.monotonic` value."""
         return self._last_tick_at
 
     def start(self, input_fd: int | None = None) -> None:
-        """Watch the running event loop. If `input_fd` is closed while the loop is blocked, the client is gone, so end
-        the process.
+        """Watch the running event loop.
+
+        If `input_fd` is closed while the loop is blocked, the client has disconnected, so the process ends.
         """
         self._loop = asyncio.get_running_loop()
         self._input_fd = input_fd
@@ -66,7 +68,7 @@ class LoopWatchdog:
         self._stopped.set()
 
     def exit_within(self, seconds: float, exit_code: int) -> None:
-        """End the process within this time, even if the event loop is blocked. Signal handlers may call this."""
+        """End the process after this time, even if the event loop is blocked. Signal handlers may call this method."""
         exit_at = time.monotonic() + seconds
         if self._exit_at is None or exit_at < self._exit_at:
             self._exit_at, self._exit_code = exit_at, exit_code
@@ -98,7 +100,7 @@ class LoopWatchdog:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Return whether the other end of a pipe or terminal is gone, or the file descriptor is closed."""
+    """Return whether the other end of a pipe or terminal was closed, or the file descriptor itself."""
     if not hasattr(select, "poll"):
         return False
     poll = select.poll()

@@ -1,6 +1,6 @@
-"""Media: images, audio and files as content, from bytes, from paths, and from objects of well-known libraries.
+"""Images, audio and files as content. They come from bytes, paths, or objects of well-known libraries.
 
-Objects of these libraries are recognized by module name. The libraries are never imported here.
+Objects of these libraries are recognized by the name of their module, so the libraries need not be imported here.
 """
 
 import base64
@@ -47,7 +47,7 @@ _TEXT_MIME_TYPES: Final = (
 
 
 class Image:
-    """An image, from bytes or a file. Its type is detected from the file name or the first bytes.
+    """An image, from bytes or a file. Its MIME type is detected from the file name or the first bytes.
 
     Args:
         source: The bytes, or the path of a file.
@@ -71,7 +71,7 @@ class Image:
 
 
 class Audio:
-    """Audio, from bytes or a file. Its type is detected from the file name or the first bytes.
+    """Audio, from bytes or a file. Its MIME type is detected from the file name or the first bytes.
 
     Args:
         source: The bytes, or the path of a file.
@@ -136,7 +136,7 @@ def build_block(media: "Image | Audio | File") -> ContentBlock:
 
 
 def build_file_contents(file: File, uri: str, mime_type: str | None = None) -> ResourceContents:
-    """Convert a file to resource contents. A file with a text MIME type becomes text."""
+    """Convert a file to resource contents. They contain text if the MIME type is a text type."""
     content_type = mime_type or file.mime_type
     text = _decode_text(file.data, content_type)
     if text is not None:
@@ -180,7 +180,7 @@ def to_media(value: Any) -> Image | Audio | File | None:
 
 
 def _file_uri(name: str) -> str:
-    # Import these here, because they are slow to import and few servers need them.
+    # These imports are here because they are slow and few servers need them.
     from pathlib import PurePath
     from urllib.parse import quote
 
@@ -217,7 +217,8 @@ def _guess_mime_type(data: bytes, name: str) -> str | None:
     if data.startswith(b"RIFF"):
         mime_type = _RIFF_MIME_TYPES.get(data[8:12])
     if mime_type is None and name:
-        import mimetypes  # imported here, because only files with a name need it
+        # This import is here because only files with a name need the module.
+        import mimetypes
 
         mime_type = mimetypes.guess_type(name)[0]
     return mime_type

@@ -1,4 +1,4 @@
-"""Mount targets in the same process, and the interfaces that mounts use."""
+"""Mounted servers that run in the same process, and the interfaces that mounts use."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class ItemResolver(Protocol):
 
 
 class MountedItems(Protocol):
-    """The servers mounted on a server, as its own mounting server uses them."""
+    """The mounts of a server, as seen by a server on which it is mounted itself."""
 
     @property
     def resolver(self) -> ItemResolver: ...
@@ -68,7 +68,7 @@ class MountingServer(Protocol):
 
 
 def contains_server(server: MountingServer, other: MountingServer) -> bool:
-    """Return whether a server is `other`, or contains it as a mount."""
+    """Return whether `other` is this server, or is mounted on it directly or indirectly."""
     if server is other:
         return True
     mounted_servers = server.mounts.list_local_servers() if server.mounts is not None else ()
@@ -85,7 +85,6 @@ class LocalServer:
         self.server = server
 
     async def start(self) -> None:
-        """Enter the lifespan of the server."""
         try:
             await self.server.start(self)
         except (MCPError, asyncio.CancelledError):
@@ -94,11 +93,10 @@ class LocalServer:
             raise log_start_failure(self.name, exc) from None
 
     async def stop(self) -> None:
-        """Exit the lifespan, unless something else uses the server."""
+        """Exit the lifespan of the server, unless another user of the server needs it."""
         await self.server.stop(self)
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of the server."""
         return self.server.capabilities()
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
@@ -109,14 +107,14 @@ class LocalServer:
         return await mounts.list_items(kind, exchange)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether this caller sees the item. A URI may also match a template."""
+        """Return whether this caller sees an item. A URI may also match a template."""
         if self.server.visibility.has_item(kind, name, exchange.caller.principal):
             return True
         mounts = self.server.mounts
         return mounts is not None and await mounts.resolver.has_item(kind, name, exchange)
 
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Raise InsufficientScope if more scopes would let the caller see the item."""
+        """Raise InsufficientScope if the caller could see the item with more scopes."""
         if self.server.mounts is not None:
             await self.server.mounts.resolver.check_scopes(kind, name, exchange)
         else:
@@ -127,20 +125,21 @@ class LocalServer:
         return await self.server.dispatch(exchange)
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change. The returned function stops this."""
+        """Call a function for each change on the server. Return a function that stops this."""
         return self.server.registry.subscriptions.add_callback(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether a caller may receive updates of a resource."""
         return self.server.can_receive_updates(uri, principal)
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
-        """Do nothing, because `watch_changes` reports all updates."""
+        """Do nothing, because `watch_changes` already reports all updates of resources."""
         return ResourceWatch(uris, lambda: None)
 
 
 def list_all_items(target: Mountable, kind: ItemKind) -> dict[str, Any] | None:
-    """Return all items of a server, regardless of the caller. Return None if a remote server must be asked first."""
+    """Return all items of a server, regardless of the caller. Return None if the server is remote and must be asked
+    first.
+    """
     if not isinstance(target, LocalServer):
         return None
     mounts = target.server.mounts

@@ -1,7 +1,7 @@
-"""Mounts: other servers offered as part of this one, under a prefix.
+"""Mounts make other servers part of this server, optionally under a prefix.
 
-A server uses this module only if it has mounts. The server's own items precede mounted items. Only this module
-translates names and URIs: in requests, in lists and in the links of results.
+A server uses this module only if it has mounts. The items of the server itself precede mounted items. Only this module
+translates names and URIs between the servers, in requests, lists and the links of results.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesRe
 from dovetail.wire.subscriptions import ListenParams
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
-if TYPE_CHECKING:  # Only type checkers import this, because few servers have access rules.
+if TYPE_CHECKING:  # Only type checkers import this module, because few servers have access rules.
     from dovetail.server.access_rules import AccessRule, AccessRules
 
-_RETRY_WAIT_S: Final = 1.0  # how long a list waits for a server that was not available before
+_RETRY_WAIT_S: Final = 1.0  # A list waits this many seconds for a server that was not available before.
 _MAX_ROUTES: Final = 1024
 _MAX_ROUTE_NAME_CHARS: Final = 256
 
@@ -63,7 +63,7 @@ _LIST_METHODS: Final[dict[str, tuple[ItemKind, str, Any]]] = {
 
 
 class ListedItem:
-    """A mounted item that looks like a registered one."""
+    """A mounted item with the same interface as a registered item."""
 
     __slots__ = ("declaration",)
 
@@ -72,7 +72,7 @@ class ListedItem:
 
 
 class ToolRoute(NamedTuple):
-    """Where to forward calls of a tool: the mounted server, and the name of the tool there."""
+    """Route for calls of a tool: the mounted server, and the name of the tool on that server."""
 
     name: str
     mount: Mount
@@ -81,7 +81,7 @@ class ToolRoute(NamedTuple):
 
 
 class MountedServers:
-    """All servers mounted on one server. Handles the requests for their items."""
+    """All servers mounted on one server. This class handles the requests for their items."""
 
     def __init__(self, server: MountingServer, own_handlers: Mapping[str, Handler]) -> None:
         self._server = server
@@ -90,8 +90,8 @@ class MountedServers:
         self._own_handlers = own_handlers
         self._mounts: list[Mount] = []
         self.resolver = MountResolver(server, self._mounts)
-        self._removed_mounts: list[Mount] = []  # unmounted servers that are not stopped yet
-        self._routes: dict[str, ToolRoute] = {}  # routes of tools that only one mount can have
+        self._removed_mounts: list[Mount] = []  # These servers were unmounted, but are not stopped yet.
+        self._routes: dict[str, ToolRoute] = {}  # It contains only tools that no other mount can have.
         self._remote_subscriptions = RemoteSubscriptions(
             self._mounts, self.resolver, partial(self._registry.on_mounted_change, RESOURCE_UPDATED)
         )
@@ -129,24 +129,23 @@ class MountedServers:
         return unmount
 
     def _stop_if_unused(self, mount: Mount) -> None:
-        """Stop an unmounted server once it has no open requests. A local server keeps running for its other users."""
+        """Stop an unmounted server when it has no open requests. A local server keeps running for its other users."""
         if mount not in self._removed_mounts or mount.active_exchanges:
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # leave it to `stop` to stop this server
+            return  # The `stop` method will stop this server.
         self._removed_mounts.remove(mount)
         task = loop.create_task(mount.target.stop())
         self._stop_tasks.add(task)
         task.add_done_callback(self._stop_tasks.discard)
 
     def list_local_servers(self) -> list[MountingServer]:
-        """Return the servers mounted in this process."""
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, LocalServer)]
 
     def list_used_scopes(self) -> list[str]:
-        """Return the scopes that mounted items require, as far as they are known."""
+        """Return the scopes that mounted items require. Items of remote servers may be unknown and are then left out."""
         mount_scopes = [
             scope for mount in self._mounts if mount.access_rule is not None for scope in mount.access_rule.scopes
         ]
@@ -159,10 +158,8 @@ class MountedServers:
 
         return on_change
 
-    # Methods that start and stop the mounted servers
-
     async def start(self) -> None:
-        """Start all mounted servers. If one fails, the others still start."""
+        """Start all mounted servers. If one of them fails, continue with the others."""
         for mount in tuple(self._mounts):
             if not mount.target.is_remote:
                 await self._start_mount(mount)
@@ -177,7 +174,6 @@ class MountedServers:
             mount.log_unavailable("%s, mounted on %s, is not available: %s", self._server.name, format_failure(exc))
 
     async def stop(self) -> None:
-        """Stop all mounted servers."""
         self._remote_subscriptions.end_watched()
         removed_mounts, self._removed_mounts = self._removed_mounts, []
         for mount in (*self._mounts, *removed_mounts):
@@ -188,7 +184,7 @@ class MountedServers:
             await asyncio.wait(stop_tasks, timeout=LIST_TIMEOUT_S)
 
     def capabilities(self, combined: ServerCapabilities) -> ServerCapabilities:
-        """Return these capabilities together with those of the mounted servers."""
+        """Add the capabilities of the mounted servers to `combined`, and return the result."""
         for mount in self._mounts:
             mounted = mount.target.capabilities()
             combined = replace(
@@ -199,8 +195,6 @@ class MountedServers:
                 completions=combined.completions if combined.completions is not None else mounted.completions,
             )
         return combined
-
-    # Methods that list items
 
     async def _list_page(self, exchange: IncomingExchange) -> Result:
         kind, field, result_type = _LIST_METHODS[exchange.method]
@@ -214,7 +208,7 @@ class MountedServers:
         return self._visibility.build_page(exchange, items, field, result_type)
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]:
-        """Return all items for this caller. If two have the same name, only the first one counts."""
+        """Return all items that this caller sees. If two items have the same name, the list contains only the first."""
         items = self._visibility.list_visible(kind, exchange)
         principal = exchange.caller.principal
         mounts = [
@@ -231,7 +225,7 @@ class MountedServers:
         return items
 
     async def _warn_unused_rules(self, access_rules: "AccessRules", exchange: IncomingExchange) -> None:
-        """Warn about access rules that match no item. Remote servers must be able to list their items by then."""
+        """Warn about access rules that match no item. Do nothing until all remote servers have listed their items."""
         item_names = [name for kind in ITEM_KINDS for name in self._registry.list_registered(kind)]
         unavailable: list[Mount] = []
         for mount in tuple(self._mounts):
@@ -249,12 +243,11 @@ class MountedServers:
         )
 
     def list_names(self) -> list[str] | None:
-        """Return the names and URIs of all mounted items. Return None if a mounted server is remote."""
         items_by_kind = [self.list_registered_items(kind) for kind in ITEM_KINDS]
         return None if None in items_by_kind else [name for items in items_by_kind for name in items or ()]
 
     def may_have_item(self, name: str) -> bool:
-        """Return whether a mounted server has this name or URI. A remote server may have every name with its prefix."""
+        """Return whether a mounted server may have this name or URI. A remote server may have any name with its prefix."""
         for mount in self._mounts:
             for kind in ITEM_KINDS:
                 mounted_items, inner_name = list_all_items(mount.target, kind), mount.name_map.to_inner(kind, name)
@@ -271,7 +264,7 @@ class MountedServers:
         if not mount.is_unavailable:
             await self._refresh_items(mount, kind, exchange)
         elif mount.can_retry:
-            # Retry in the background, because a server that hangs must not delay each list.
+            # The retry runs in the background, because a server that hangs must not delay each list.
             task = asyncio.get_running_loop().create_task(self._retry(mount, kind, exchange))
             self._background_tasks.add(task)
             task.add_done_callback(self._background_tasks.discard)
@@ -279,7 +272,7 @@ class MountedServers:
         return mount.get_stored_items(kind, exchange)
 
     async def _refresh_items(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
-        """Store the current items of a remote server. If the server does not respond in time, keep the last items."""
+        """Store the current items of a remote server. If the server does not respond in time, keep the earlier items."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 await mount.target.start()
@@ -292,14 +285,15 @@ class MountedServers:
             mount.log_unavailable("%s could not list its items: %s", format_failure(exc))
 
     async def _retry(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
-        """List the items of a server that was not available. Notify the clients if the server is available again."""
-        mount.delay_retry(LIST_TIMEOUT_S)  # no second attempt while this one runs
+        """List the items of a server that was not available. If the server responds, notify the clients of the change."""
+        # This prevents a second attempt while the first one runs.
+        mount.delay_retry(LIST_TIMEOUT_S)
         await self._refresh_items(mount, kind, exchange)
         if not mount.is_unavailable:
             self._registry.notify_all_lists_changed()
 
     async def _check_transforms(self, mount: Mount, exchange: IncomingExchange) -> None:
-        """Log the problems of a mount's transforms once its items are known."""
+        """Log the problems of a mount's transforms, if the items of the mounted server are known."""
         if not mount.needs_transform_check:
             return
         mount.needs_transform_check = False
@@ -319,8 +313,6 @@ class MountedServers:
             items |= mount.name_map.rename_declarations(kind, mounted_items)
         return items
 
-    # Methods that handle requests for one item
-
     def _has_own(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
         return self._visibility.has_item(kind, name, exchange.caller.principal)
 
@@ -336,7 +328,7 @@ class MountedServers:
             or name in registry.disabled_names
             or name in registry.tools
         ):
-            # The route is unknown, or this server itself may have a tool or rule with this name.
+            # The route is unknown, or this server may have a tool or an access rule with the same name.
             route = await self._find_tool_route(name, exchange)
             if route is None:
                 return await self._own_handlers["tools/call"](exchange)
@@ -372,8 +364,9 @@ class MountedServers:
         return result
 
     async def _find_tool_route(self, name: Any, exchange: IncomingExchange) -> ToolRoute | None:
-        """Find the mounted server of a tool. Return None if this server has the tool. Raise ToolNotFound if no server
-        has it.
+        """Find the mounted server of a tool. Return None if this server has the tool.
+
+        Raise ToolNotFound if no server has it.
         """
         if type(name) is not str or self._has_own("tool", name, exchange):
             return None
@@ -393,7 +386,7 @@ class MountedServers:
         return route
 
     async def _has_output_schema(self, mount: Mount, tool_name: str, exchange: IncomingExchange) -> bool:
-        """Return whether a tool has an output schema. If that is unknown, return True."""
+        """Return whether a tool has an output schema. Return True if this is unknown."""
         try:
             declaration = (await mount.target.list_items("tool", exchange)).get(tool_name)
         except MCPError:
@@ -442,7 +435,7 @@ class MountedServers:
         if resolved is None:
             raise InvalidParams(f"Invalid params: unknown {kind} {clip(ref_name)}", {"field": "ref"})
         mount, inner_name = resolved
-        # Only the checked member of the reference is forwarded, so that the mounted server reads the same reference.
+        # Only the checked field of the reference is forwarded, so that the mounted server cannot use another field.
         inner_params: dict[str, Any] = {"ref": {"type": params.ref.type, "name" if is_prompt else "uri": inner_name}}
         transform = mount.name_map.get_transform(inner_name)
         if transform.arguments:
@@ -472,7 +465,7 @@ class MountedServers:
             self._stop_if_unused(mount)
 
     def _translate_result(self, result: Result | bytes, mount: Mount, exchange: IncomingExchange) -> Result | bytes:
-        """Translate the links in a result. Decode the result if this server reads results."""
+        """Translate the links in a result. Decode the result if this server inspects results."""
         if isinstance(result, bytes) and (b'"uri"' not in result or not mount.name_map.prefix):
             return parse_result(result, exchange.method) if self._server.inspects_results else result
         result = rewrite_links(result, exchange.method, mount.name_map)
@@ -480,17 +473,17 @@ class MountedServers:
             return parse_result(result, exchange.method)
         return result
 
-    # Methods for subscriptions
-
     def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
-        """Subscribe to a resource for a handshake session. Call the returned function when the session no longer needs
-        the subscription. Return None if the resource cannot belong to a remote server.
+        """Subscribe a client to a resource, and return a function that ends the subscription.
+
+        Return None if the resource cannot belong to a remote server.
         """
         return self._remote_subscriptions.watch(uri, principal, origin)
 
     async def _listen(self, exchange: IncomingExchange) -> Result | bytes:
-        """Run a subscription of this server. Also subscribe to the resources of remote servers, and leave out the
-        resources that these servers refuse.
+        """Run a `subscriptions/listen` request, and subscribe to the resources of remote servers.
+
+        Resources that a remote server refuses are removed from the subscription.
         """
         original_params = exchange.params
         requested_filter = convert_params(exchange, ListenParams).notifications
@@ -498,7 +491,7 @@ class MountedServers:
         if not requested_uris:
             return await self._own_handlers["subscriptions/listen"](exchange)
         server, principal = self._server, exchange.caller.principal
-        # Remote servers hear only of resources that the caller may use.
+        # Remote servers must learn only the URIs that the caller may use.
         uris = [
             uri
             for uri in requested_uris
@@ -527,8 +520,9 @@ class MountedServers:
 
 
 def _restore_completion(transform: Transform, ref_name: str, params: CompleteParams) -> dict[str, Any]:
-    """Return the argument and the context of a completion as the mounted server knows them. Raise InvalidParams for an
-    argument that callers do not see.
+    """Translate the argument and the context of a completion for the mounted server.
+
+    Raise InvalidParams for an argument that the transform hides from callers.
     """
     argument, context = params.argument, (params.context.arguments if params.context is not None else None) or {}
     for name in (argument.name, *context):
@@ -547,11 +541,11 @@ def _restore_completion(transform: Transform, ref_name: str, params: CompletePar
 
 
 def _translate_error(error: InvalidArguments, transform: Transform, name: str) -> ToolError:
-    """Return an error with the argument names that callers of this server know."""
+    """Replace the argument names in an error with the names that callers of this server use."""
     translated = error.rename_arguments(lambda name: get_outer_argument(transform, name))
     if str(translated):
         return translated
-    log.error("%s cannot be called, because a fixed value in its transform is invalid: %s", clip(name), error)
+    log.error("%s cannot be called, because a fixed value in its Transform is invalid: %s", clip(name), error)
     return ToolError(f"{clip(name)} cannot be called, because the server sets an invalid argument")
 
 
@@ -569,10 +563,10 @@ def _may_contain(name_map: NameMap, name: str) -> bool:
 
 
 def _validate_transforms(target: Mountable, name_map: NameMap) -> bool:
-    """Check transforms against the items of a server. Return False if a remote server must be asked first.
+    """Check transforms against the items of a server. Return False if the server is remote and must be asked first.
 
     Raises:
-        ValueError: A transform does not match the items.
+        ValueError: a transform does not match the items of the server.
     """
     declarations: dict[ItemKind, Mapping[str, Any]] = {}
     for kind in ITEM_KINDS:

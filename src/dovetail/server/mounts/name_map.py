@@ -1,8 +1,7 @@
-"""Names of mounted items: the outer name on this server, the inner name on the mounted server, and the links in
-results.
+"""Translation of names and URIs between a server (outer name) and a server mounted on it (inner name).
 
-The prefix of tools and prompts ends with an underscore. The prefix of URIs ends with a plus, so that the result is
-still a valid scheme. Each outer name can be converted back to the inner name.
+The prefix of tools and prompts ends with an underscore. The prefix of URIs ends with a plus sign, so that the result is
+a valid URI scheme. Each outer name can be converted back to the inner name.
 """
 
 import re
@@ -58,7 +57,7 @@ class NameMap:
         self._hidden_templates = [
             inner_name for inner_name, transform in transforms.items() if transform.hide and "{" in inner_name
         ]
-        # These mappings have normalized URIs as keys. `_removed_keys` contains the hidden and renamed resources.
+        # The keys of these mappings are normalized URIs. `_removed_keys` contains the hidden and the renamed resources.
         self._transformed_by_key = {uri_key(inner_name): inner_name for inner_name in self._transform_by_name}
         self._inner_by_new_key = {uri_key(name): inner_name for name, inner_name in self._inner_by_new_name.items()}
         self._removed_keys = frozenset(
@@ -70,14 +69,14 @@ class NameMap:
         self._tags = frozenset(tags)
 
     def get_transform(self, inner_name: str, kind: ItemKind | None = None) -> Transform:
-        """Return the transform for an item, if any."""
+        """Return the transform of an item. If the item has none, return a transform that changes nothing."""
         if kind == "resource" and self._transform_by_name and inner_name not in self._transform_by_name:
             inner_name = self._transformed_by_key.get(uri_key(inner_name), inner_name)
         return self._transform_by_name.get(inner_name, IDENTITY_TRANSFORM)
 
     def find_problems(self, declarations_by_kind: Mapping[ItemKind, Mapping[str, Any]]) -> Iterator[str]:
-        """Yield one line for each problem of the transforms with these items."""
-        # Imported here, because only mounts with transforms need it.
+        """Yield a message for each problem between the transforms and these items."""
+        # This import is here because only mounts with transforms need the module.
         from dovetail.server.parameters.argument_errors import format_names
 
         item_names = {name: 0 for items in declarations_by_kind.values() for name in items}
@@ -99,7 +98,7 @@ class NameMap:
                 yield f"`{outer}` would be renamed to `{inner}`, which already exists. Rename or hide `{inner}`, too"
 
     def _find_conflict(self, inner_name: str) -> str | None:
-        """Return the item that a transform renames to the name of this item."""
+        """Return the item whose transform gives it the name of this item."""
         transform, conflicting_name = (
             self.get_transform(inner_name),
             self._inner_by_new_name.get(inner_name, inner_name),
@@ -110,15 +109,13 @@ class NameMap:
 
     @property
     def has_transforms(self) -> bool:
-        """Return whether the mount has transforms."""
         return bool(self._transform_by_name)
 
     def to_outer(self, kind: ItemKind, inner_name: str) -> str:
-        """Return the name on this server for an item of the mounted server."""
         return self._prefix_by_kind.get(kind, "") + (self.get_transform(inner_name, kind).name or inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name on the mounted server, or None if it cannot have such an item."""
+        """Return the name on the mounted server, or None if that server cannot have such an item."""
         prefix = self._prefix_by_kind.get(kind, "")
         if kind == "resource":
             return self._to_inner_uri(prefix, name)
@@ -132,10 +129,11 @@ class NameMap:
         return inner_name
 
     def _to_inner_uri(self, prefix: str, uri: str) -> str | None:
-        """Return a URI for the mounted server, or None if it cannot have such a URI. Unless the resource is renamed,
-        keep the spelling.
+        """Return a URI for the mounted server, or None if that server cannot have such a URI.
+
+        The spelling of the URI is kept, unless the resource is renamed.
         """
-        # The prefix is part of the scheme, so case does not matter.
+        # The prefix is part of the URI scheme, which is case-insensitive.
         if uri[: len(prefix)].lower() != prefix.lower():
             return None
         bare_uri = uri[len(prefix) :]
@@ -147,11 +145,10 @@ class NameMap:
         return bare_uri if self._removed_keys.isdisjoint(uri_readings(bare_uri)) else None
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
-        """Return whether the server must list its items before a name can be translated."""
+        """Return whether the mounted server must list its items before a name can be translated."""
         return False
 
     def has_exact_prefix(self, kind: ItemKind, name: str) -> bool:
-        """Return whether a name starts with the prefix in the same case."""
         return name.startswith(self._prefix_by_kind.get(kind, ""))
 
     def is_hidden(self, uri: str) -> bool:
@@ -162,25 +159,26 @@ class NameMap:
         return not self._removed_keys.isdisjoint(uri_readings(uri[len(prefix) :]))
 
     def matches_hidden_template(self, uri: str) -> bool:
-        """Return whether a URI matches a hidden template. Then only a resource with exactly this URI may be used."""
+        """Return whether a URI matches a hidden template. If so, callers can read it only if a resource has exactly
+        this URI.
+        """
         return any(may_match_template(template, uri) for template in self._hidden_templates)
 
     @property
     def is_unambiguous(self) -> bool:
-        """Return whether all names with this prefix belong to this mount."""
+        """Return whether all names with this mount's prefix belong to this mount."""
         return bool(self.prefix) and not self.has_tag_filter
 
     @property
     def has_tag_filter(self) -> bool:
-        """Return whether only items with certain tags are offered."""
         return bool(self._tags)
 
     def is_allowed(self, declaration: Any) -> bool:
-        """Return whether an item with these tags is offered."""
+        """Return whether the mount offers an item with these tags."""
         return not self._tags or not self._tags.isdisjoint(get_tags(declaration))
 
     def rename_declarations(self, kind: ItemKind, declarations: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the offered items under the names on this server."""
+        """Return the items that the mount offers, under their names on this server."""
         renamed: dict[str, Any] = {}
         for inner_name, declaration in declarations.items():
             transform = self.get_transform(inner_name, kind)
@@ -189,13 +187,12 @@ class NameMap:
             name = self.to_outer(kind, inner_name)
             try:
                 renamed[name] = _rename_declaration(transform_declaration(transform, declaration), name)
-            except ValueError as exc:  # one invalid item must not break the whole list
-                log.error("%s is left out: %s", clip(name), exc)
+            except ValueError as exc:  # One invalid item must not break the whole list.
+                log.error("the mounted item %s is left out of the list: %s", clip(name), exc)
         return renamed
 
 
 def get_tags(declaration: Any) -> list[str]:
-    """Return the tags of an item."""
     meta: dict[str, Any] = getattr(declaration, "meta", None) or {}
     return meta.get(TAGS_META_KEY) or []
 
@@ -240,7 +237,7 @@ def rewrite_links(result: Result | bytes, method: str, name_map: NameMap) -> Res
 
 
 def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: str) -> Result | bytes:
-    """Return the result of a read with the URI as the caller wrote it."""
+    """Replace the URI in the result of a read with the URI that the caller sent."""
     outer_uri = name_map.to_outer("resource", inner_uri)
     if (outer_uri == uri and (name_map.prefix or outer_uri == inner_uri)) or (
         isinstance(result, bytes) and INPUT_REQUIRED_MARKER in result
@@ -260,7 +257,7 @@ def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: 
 
 
 def parse_result(result: bytes, method: str) -> Result | bytes:
-    """Decode the result of another server, because this server reads results."""
+    """Decode the result of a mounted server."""
     method_spec = METHODS[method]
     if method not in _PARSED_METHODS or method_spec.result is None:
         return result

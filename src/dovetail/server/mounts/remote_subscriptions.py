@@ -1,7 +1,7 @@
 """Subscriptions to the resources of remote mounted servers.
 
-A handshake session calls `watch`, and ends the subscription when it unsubscribes or closes. Sessions of one principal
-share the subscription to a resource. A stateless client holds a subscription for as long as its request runs.
+Clients that use a session (protocol version 2025-11 or older) subscribe with `watch`. Sessions of one principal share
+the subscription to a resource. In later versions, a subscription lasts as long as its request.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from dovetail.server.mounts.local_server import LocalServer
 from dovetail.server.mounts.resolver import LIST_TIMEOUT_S, Mount, MountResolver, format_failure
 
 _MAX_WATCHES: Final = 4096
-_MAX_WATCHES_PER_ORIGIN: Final = 1024  # maximum number for one principal or address
+_MAX_WATCHES_PER_ORIGIN: Final = 1024  # One principal or address can have at most this many subscriptions.
 
 
 class RemoteSubscription:
@@ -27,20 +27,20 @@ class RemoteSubscription:
     def __init__(self, uris: Sequence[str], principal: Principal | None) -> None:
         self.uris = uris
         self.principal = principal
-        self.holder_count = 0  # number of sessions that share this subscription
+        self.holder_count = 0  # This is the number of sessions that share the subscription.
         self._stop_callbacks: list[Callable[[], None]] = []
         self._is_ended = False
 
     def add_stop_callback(self, stop: Callable[[], None]) -> None:
-        """Add a function that stops the updates of one server. If the subscription has ended, call the function
-        immediately.
+        """Add a function that stops the updates of one server.
+
+        If the subscription has already ended, the function is called immediately.
         """
         self._stop_callbacks.append(stop)
         if self._is_ended:
             self.end()
 
     def end(self) -> None:
-        """Stop the updates of all servers."""
         self._is_ended = True
         stop_callbacks, self._stop_callbacks = self._stop_callbacks, []
         for stop in stop_callbacks:
@@ -48,24 +48,26 @@ class RemoteSubscription:
 
 
 class RemoteSubscriptions:
-    """The subscriptions of one server to the resources of its remote mounts."""
+    """Subscriptions of one server to the resources of its remote mounts."""
 
     def __init__(self, mounts: Sequence[Mount], resolver: MountResolver, report_update: Callable[[str], None]) -> None:
         self._mounts = mounts
         self._resolver = resolver
-        self._report_update = report_update  # reports an update of a resource to the clients of this server
+        # This function sends an update of a resource to the clients of this server.
+        self._report_update = report_update
         self._open_subscriptions: set[RemoteSubscription] = set()
-        # The subscriptions of handshake sessions, by URI key and principal.
+        # The keys are the normalized URI and the principal of the sessions that share the subscription.
         self._watched: dict[tuple[str, Principal | None], RemoteSubscription] = {}
         self._counts_by_origin: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
-        """Subscribe to a resource for a handshake session. Call the returned function when the session no longer needs
-        the subscription. Return None if the resource cannot belong to a remote server.
+        """Subscribe a session to a resource, and return a function that ends the subscription.
+
+        Return None if the resource cannot belong to a remote server.
 
         Raises:
-            ServerBusy: There are too many subscriptions, in total or for this principal or address.
+            ServerBusy: there are too many subscriptions, in total or for this principal or address.
         """
         stops: list[Callable[[], None]] = []
         try:
@@ -108,7 +110,8 @@ class RemoteSubscriptions:
 
     async def _open_watched(self, key: tuple[str, Principal | None], subscription: RemoteSubscription) -> None:
         if not await self.open(subscription):
-            self._drop_watched(key, subscription)  # the next session that needs the resource tries again
+            # The next session that subscribes to the resource tries again.
+            self._drop_watched(key, subscription)
 
     def _drop_watched(self, key: tuple[str, Principal | None], subscription: RemoteSubscription) -> None:
         if self._watched.get(key) is subscription:
@@ -116,18 +119,17 @@ class RemoteSubscriptions:
         self.end(subscription)
 
     async def open(self, subscription: RemoteSubscription) -> set[str]:
-        """Subscribe at all remote mounts that can have the resources. Return the URIs that a server accepted."""
+        """Subscribe on all remote mounts that can have the resources. Return the URIs that a server accepted."""
         self._open_subscriptions.add(subscription)
         accepted_uris = await asyncio.gather(*(self._subscribe(mount, subscription) for mount in tuple(self._mounts)))
         return {uri for uris in accepted_uris for uri in uris}
 
     def end(self, subscription: RemoteSubscription) -> None:
-        """End a subscription."""
         self._open_subscriptions.discard(subscription)
         subscription.end()
 
     def end_watched(self) -> None:
-        """End the subscriptions of all sessions."""
+        """End the subscriptions of all client sessions."""
         for key, subscription in tuple(self._watched.items()):
             self._drop_watched(key, subscription)
 
@@ -137,13 +139,14 @@ class RemoteSubscriptions:
             self._start_task(self._resubscribe(mount, subscription))
 
     async def _resubscribe(self, mount: Mount, subscription: RemoteSubscription) -> None:
-        """Subscribe on a new mount, and report its resources as updated, because earlier updates may be lost."""
+        """Subscribe on a new mount. Report its resources as updated, because earlier updates may be lost."""
         for uri in await self._subscribe(mount, subscription):
             self._report_update(uri)
 
     async def _subscribe(self, mount: Mount, subscription: RemoteSubscription) -> list[str]:
-        """Subscribe to the resources of one remote server. Return the URIs that the server accepted. A server that does
-        not respond does not affect the other servers.
+        """Subscribe to the resources of one remote server, and return the URIs that the server accepted.
+
+        If the server does not respond, log this and return an empty list, so that other servers are not affected.
         """
         uri_by_inner = {
             inner_uri: uri
@@ -158,7 +161,7 @@ class RemoteSubscriptions:
         except (MCPError, TimeoutError) as exc:
             if isinstance(exc, TimeoutError | TransportError):
                 mount.mark_unavailable(exc)
-            log.warning("%s does not send updates: %s", mount.target.name, format_failure(exc))
+            log.warning("cannot subscribe to updates of %s: %s", mount.target.name, format_failure(exc))
             return []
         subscription.add_stop_callback(watch.stop)
         return [uri_by_inner[inner_uri] for inner_uri in watch.uris if inner_uri in uri_by_inner]
@@ -170,6 +173,6 @@ class RemoteSubscriptions:
 
 
 def _call_all(stops: list[Callable[[], None]]) -> None:
-    """Call each function once, even if this function is called again."""
+    """Remove each function from the list and call it, so that a second call of `_call_all` does not repeat it."""
     while stops:
         stops.pop()()

@@ -1,6 +1,6 @@
-"""Finds the mount that has a name or a URI, for one caller.
+"""Find the mounted server that has a name or a URI, for one caller.
 
-Lists, calls and subscriptions all use this module, so that they agree.
+Lists, calls and subscriptions all use this module, so that they find the same server.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from dovetail.server.mounts.local_server import LocalServer, MountingServer, lis
 from dovetail.server.mounts.name_map import NameMap, get_tags
 from dovetail.server.uri_template import may_match_template
 
-if TYPE_CHECKING:  # Only type checkers import this, because few servers have access rules.
+if TYPE_CHECKING:  # Only type checkers import this module, because few servers have access rules.
     from dovetail.server.access_rules import AccessRule
 
-# Wait this long for the list of a mounted server. After that, leave out its items.
+# A mounted server that does not list its items within this time is left out.
 LIST_TIMEOUT_S: Final = 10.0
-_RETRY_DELAY_S: Final = 1.0  # seconds before the next request to a server that refused the last one
+_RETRY_DELAY_S: Final = 1.0  # After a server refused a request, this many seconds pass before the next one.
 
 _MAX_STORED_LISTS: Final = 1024
-_MAX_FORGOTTEN_URIS: Final = 4096  # maximum number of removed resources in an index
+_MAX_FORGOTTEN_URIS: Final = 4096  # An index may contain at most this many resources that no longer exist.
 
 
 class Mount:
@@ -43,19 +43,20 @@ class Mount:
     ) -> None:
         self.target = target
         self.name_map = name_map
-        self.access_rule = access_rule  # None allows all callers
+        self.access_rule = access_rule  # None means that all callers have access.
         self.stop_following = stop_following
-        self.needs_transform_check = False  # True until the transforms are checked
-        # The last known lists by kind and caller, used while the server is not available.
+        self.needs_transform_check = False  # It is True until the transforms have been compared with the items.
+        # While the server is not available, the last known lists are used. The keys are the kind of item and the
+        # caller.
         self._stored_items: dict[tuple[ItemKind, Hashable], dict[str, Any]] = {}
-        self.active_exchanges = 0  # number of open requests
-        self.retry_at = 0.0  # after a failure, do not ask the server before this time
+        self.active_exchanges = 0
+        self.retry_at = 0.0  # After a failure, no request is sent to the server before this time.
         self.resource_index = ResourceIndex()
-        self.is_unavailable = False  # True after the last request failed
-        self._is_logged = False  # True if the log already has a message that the server is not available
+        self.is_unavailable = False
+        self._is_logged = False  # It is True after the log message that the server is not available was written.
 
     def store_items(self, kind: ItemKind, exchange: IncomingExchange, items: dict[str, Any]) -> dict[str, Any]:
-        """Store and return a list of the server. A server may have different lists for different callers."""
+        """Store and return a list of the server's items. A server may have different lists for different callers."""
         key = (kind, _get_list_key(exchange.caller.principal))
         self._stored_items.pop(key, None)
         self._stored_items[key] = items
@@ -64,38 +65,35 @@ class Mount:
         return items
 
     def has_stored_items(self, kind: ItemKind, principal: Principal | None) -> bool:
-        """Return whether this caller got a list before."""
+        """Return whether a list of the server's items is stored for this caller."""
         return (kind, _get_list_key(principal)) in self._stored_items
 
     def get_stored_items(self, kind: ItemKind, exchange: IncomingExchange) -> dict[str, Any]:
-        """Return the last list that this caller got, or an empty list."""
+        """Return the list that is stored for this caller, or an empty list."""
         return self._stored_items.get((kind, _get_list_key(exchange.caller.principal)), {})
 
     def mark_available(self) -> None:
-        """Remember that the server responds."""
         self.retry_at = 0.0
         self.is_unavailable = self._is_logged = False
 
     def mark_unavailable(self, exc: Exception) -> None:
-        """Record that the server did not respond. A server that hangs is asked again later than one that refuses
-        connections, because each attempt takes longer.
+        """Record that the server did not respond, and delay the next request.
+
+        The delay is longer for a server that hangs than for one that refuses connections, because each attempt takes
+        longer.
         """
         self.is_unavailable = True
         self.delay_retry(LIST_TIMEOUT_S if isinstance(exc, TimeoutError) else _RETRY_DELAY_S)
 
     @property
     def can_retry(self) -> bool:
-        """Return whether enough time has passed since the last failure."""
         return _now() >= self.retry_at
 
     def delay_retry(self, delay: float) -> None:
-        """Send no request to the server for some seconds."""
         self.retry_at = _now() + delay
 
     def log_unavailable(self, message: str, *args: Any) -> None:
-        """Log that the server is not available. Repeated messages are logged at debug level until the server responds
-        again.
-        """
+        """Log that the server is not available. Until it responds again, repeated messages have debug level."""
         log.log(logging.DEBUG if self._is_logged else logging.WARNING, message, self.target.name, *args)
         self._is_logged = True
 
@@ -105,23 +103,22 @@ def _get_list_key(principal: Principal | None) -> Hashable:
 
 
 class ResourceIndex:
-    """Finds resources by any form of their URI, without searching the whole list.
+    """Index of resources that finds a resource by any equivalent form of its URI, without a search of the whole list.
 
-    Each lookup adds the URIs of its list, because lists differ between callers. Threads may share an index, because its
-    state is replaced and never changed.
+    Each lookup adds the URIs of its list to the index, because lists differ between callers. Threads may share an
+    index, because its state is replaced and never changed.
     """
 
     def __init__(self) -> None:
         self._state: tuple[frozenset[str], dict[str, tuple[str, ...]]] = (frozenset(), {})
 
     def find(self, uri: str, declarations: Mapping[str, Any]) -> list[str]:
-        """Return the URIs that `uri` may mean."""
+        """Return the listed URIs that are equivalent to `uri`."""
         uris_by_key = self._index_uris(declarations)
         uris = dict.fromkeys(candidate for reading in uri_readings(uri) for candidate in uris_by_key.get(reading, ()))
         return [candidate for candidate in uris if candidate in declarations]
 
     def has(self, uri: str, declarations: Mapping[str, Any]) -> bool:
-        """Return whether this URI, or an equivalent one, is in the list."""
         key = uri_key(uri)
         return uri in declarations or any(
             candidate in declarations and uri_key(candidate) == key
@@ -151,18 +148,17 @@ class MountResolver:
         self._mounts = mounts
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether a mount has an item with this name."""
         return await self._find(kind, name, exchange) is not None
 
     async def find(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> tuple[Mount, str] | None:
         """Return the first mount that lists the item for this caller, and the item's name there.
 
-        If only one mount can have the name, a remote server is not asked.
+        If only one mount can have the name, its server is not asked whether it has the item.
 
         Raises:
-            InsufficientScope: No mount lists the item for this caller, but one mount lists it for a caller with more
+            InsufficientScope: no mount lists the item for this caller, but one mount lists it for a caller with more
                 scopes.
-            InternalError: A server that can have the item is not available, and its items are unknown.
+            InternalError: a server that may have the item is not available, and its items are unknown.
         """
         resolved = await self._find(kind, name, exchange)
         if (
@@ -188,13 +184,13 @@ class MountResolver:
                 return await self._check_resolved(mount, inner_name, kind, exchange)
         for mount, inner_name in candidates if kind == "resource" else ():
             if self._may_match_template(mount, inner_name) and await mount.target.has_item(kind, inner_name, exchange):
-                # Only the mounted server knows which URIs match its templates.
+                # Only the mounted server can check which URIs match its templates.
                 return await self._check_resolved(mount, inner_name, kind, exchange)
         await self.check_scopes(kind, name, exchange)
         return None
 
     def find_unavailable(self, kind: ItemKind, name: str, principal: Principal | None) -> str | None:
-        """Return the name of a server that is not available, whose items are unknown, and that can have this item."""
+        """Return the name of a server that may have this item, but is not available and has not listed its items yet."""
         if self.is_disabled(kind, name) or not self.is_listed(self.find_rule_by_name(kind, name), name, principal):
             return None
         for mount, inner_name in self.find_candidates(kind, name):
@@ -209,7 +205,7 @@ class MountResolver:
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """List the items of the mounts that cannot translate this name otherwise."""
+        """List the items of those mounts that need their lists to translate this name."""
         mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
         if mounts and not self.find_candidates(kind, name):
             await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))
@@ -232,7 +228,6 @@ class MountResolver:
             await resolved[0].target.server.check_access(kind, resolved[1], exchange)
 
     def find_candidates(self, kind: ItemKind, name: str) -> list[tuple[Mount, str]]:
-        """Return the mounts that may have an item with this name."""
         pairs = ((mount, mount.name_map.to_inner(kind, name)) for mount in self._mounts)
         candidates = [(mount, inner_name) for mount, inner_name in pairs if inner_name is not None]
         if kind == "resource" and len(candidates) > 1:
@@ -240,7 +235,7 @@ class MountResolver:
         return candidates
 
     def is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
-        """Return whether no other mount can have this name."""
+        """Return whether this is the only mount that can have this name."""
         return (
             mount.name_map.is_unambiguous
             and not self._needs_tags
@@ -248,8 +243,9 @@ class MountResolver:
         )
 
     def _matches_hidden_template(self, mount: Mount, inner_uri: str) -> bool:
-        """Return whether a URI matches a hidden or disabled template. Then only a resource with exactly this URI may be
-        used.
+        """Return whether a URI matches a hidden or disabled template.
+
+        If so, callers can use the URI only if a resource has exactly this URI.
         """
         disabled = self._registry.disabled_names
         uri = mount.name_map.to_outer("resource", inner_uri) if disabled else ""
@@ -264,7 +260,7 @@ class MountResolver:
         return mount.target.is_remote and not needs_tags and mount.can_retry
 
     async def check_scopes(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """Raise InsufficientScope if more scopes would let the caller see the item."""
+        """Raise InsufficientScope if the caller could see the item with more scopes."""
         principal = exchange.caller.principal
         self._server.visibility.check_scopes(kind, name, principal)
         has_local_mounts = any(isinstance(mount.target, LocalServer) for mount in self._mounts)
@@ -278,7 +274,7 @@ class MountResolver:
                 await mount.target.check_scopes(kind, inner_name, exchange)
 
     async def _mount_has_item(self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange) -> bool:
-        """Return whether a mounted server lists the item for this caller, and this server does not hide it."""
+        """Return whether a mounted server lists the item for this caller and no setting of this server hides it."""
         if not mount.target.is_remote:
             if not await mount.target.has_item(kind, inner_name, exchange):
                 return False
@@ -297,8 +293,9 @@ class MountResolver:
     async def _list_offered(
         self, mount: Mount, kind: ItemKind, inner_name: str, exchange: IncomingExchange
     ) -> list[Any]:
-        """Return the items of a mount that a name or URI may mean. If a remote server is too slow, use
-        its last lists.
+        """Return the items of a mount that a name or URI may refer to.
+
+        If a remote server does not respond in time, its last known lists are used.
         """
         if not mount.target.is_remote:
             return await self._find_declarations(mount, kind, inner_name, exchange)
@@ -334,17 +331,17 @@ class MountResolver:
 
     @property
     def _needs_tags(self) -> bool:
-        """Return whether this server needs the tags of mounted items."""
+        """Return whether a setting of this server depends on the tags of mounted items."""
         return bool(self._registry.disabled_tags) or self._has_tag_rules
 
     @property
     def _has_tag_rules(self) -> bool:
-        """Return whether this server has access rules for tags."""
         return self._registry.access_rules is not None and self._registry.access_rules.has_tag_rules
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether a caller may receive updates of a mounted resource. Return False if this server has rules for
-        tags, because the resource's tags are unknown.
+        """Return whether a caller may receive updates of a mounted resource.
+
+        Return False if this server has access rules for tags, because the tags of the resource are unknown.
         """
         if self.is_disabled("resource", uri) or not self.is_listed(
             self.find_rule_by_name("resource", uri), uri, principal
@@ -365,10 +362,8 @@ class MountResolver:
         return not candidates and self._registry.access_rules is None and not self._is_hidden(uri)
 
     def _is_hidden(self, uri: str) -> bool:
-        """Return whether a transform hides or renames the resource."""
+        """Return whether the transform of a mount hides or renames the resource."""
         return any(mount.name_map.is_hidden(uri) for mount in self._mounts)
-
-    # Methods that apply the rules and settings of this server
 
     def is_listed(self, access_rule: "AccessRule | None", name: str, principal: Principal | None) -> bool:
         return (
@@ -378,21 +373,19 @@ class MountResolver:
         )
 
     def is_enabled(self, declaration: Any) -> bool:
-        """Return whether none of the item's tags is disabled."""
+        """Return whether the item has no disabled tag."""
         return self._registry.disabled_tags.isdisjoint(get_tags(declaration))
 
     def find_rule_by_tags(self, declaration: Any) -> "AccessRule | None":
-        """Return this server's access rule for the tags of an item."""
+        """Return this server's access rule that applies to an item with these tags."""
         access_rules = self._registry.access_rules
         return None if access_rules is None else access_rules.find_by_tags(get_tags(declaration))
 
     def find_rule_by_name(self, kind: ItemKind, name: str) -> "AccessRule | None":
-        """Return this server's access rule for a name."""
         access_rules = self._registry.access_rules
         return None if access_rules is None else access_rules.find_by_name(kind, name)
 
     def is_disabled(self, kind: ItemKind, name: str) -> bool:
-        """Return whether this server has disabled a name or URI."""
         names = self._registry.disabled_names
         if kind != "resource" or not names:
             return name in names
@@ -405,7 +398,7 @@ def _collect_rule_keys(names: frozenset[str]) -> frozenset[str]:
 
 
 def _find_declared(mount: Mount, declarations: Mapping[str, Any], kind: ItemKind, name: str) -> list[Any]:
-    """Return the item with this name. If a URI is not listed, return the items that it may mean."""
+    """Return the item with this name. If the name is a URI that is not listed, return the items that it may refer to."""
     declaration = declarations.get(name)
     if declaration is not None or kind != "resource":
         return [] if declaration is None else [declaration]
@@ -417,7 +410,7 @@ def _now() -> float:
 
 
 def format_failure(exc: MCPError | TimeoutError) -> str:
-    """Describe why a server did not respond."""
+    """Return the reason why a server did not respond."""
     return str(exc) or f"no response within {LIST_TIMEOUT_S:g} s"
 
 

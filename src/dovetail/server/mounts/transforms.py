@@ -1,6 +1,6 @@
-"""Transforms: changes to mounted items, applied when they are listed.
+"""Transforms change the names, descriptions and arguments of mounted items in lists.
 
-In a call, this module restores the original names of renamed arguments and adds fixed arguments.
+In calls, this module restores the original names of renamed arguments and adds the arguments with fixed values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,25 +14,25 @@ from dovetail.wire.tools import Tool
 
 
 class ArgTransform(Struct, frozen=True, kw_only=True):
-    """Changes one argument of a mounted tool or prompt: its name, its description, or a fixed value."""
+    """A change to one argument of a mounted tool or prompt: its name, its description, or a fixed value."""
 
-    name: str | None = None  # the new name
-    description: str | None = None  # the new description
-    value: Any = UNSET  # a fixed value. Callers do not see the argument
+    name: str | None = None  # The new name of the argument.
+    description: str | None = None  # The new description of the argument.
+    value: Any = UNSET  # A fixed value for the argument. Callers do not see an argument with a fixed value.
 
 
 class Transform(Struct, frozen=True, kw_only=True):
-    """Changes one mounted tool, prompt or resource."""
+    """A change to one mounted tool, prompt or resource."""
 
-    name: str | None = None  # the new name
-    title: str | None = None  # the new title
-    description: str | None = None  # the new description
-    hide: bool = False  # True hides the item
-    arguments: Mapping[str, ArgTransform] | None = None  # by name, the changes to arguments
+    name: str | None = None  # The new name of the item.
+    title: str | None = None  # The new title of the item.
+    description: str | None = None  # The new description of the item.
+    hide: bool = False  # If True, the item is hidden from clients.
+    arguments: Mapping[str, ArgTransform] | None = None  # Changes to arguments, by the original name of the argument.
 
 
 def transform_declaration(transform: Transform, declaration: Any) -> Any:
-    """Return a definition with another title, description and arguments. Its name is changed elsewhere."""
+    """Change the title, description and arguments of an item's definition. `NameMap` changes its name."""
     updates: dict[str, Any] = {}
     if transform.title is not None:
         updates["title"] = transform.title
@@ -87,7 +87,7 @@ def _check_unique_names(item_name: str, names: list[str]) -> None:
 
 
 def find_transform_problems(transform: Transform, declaration: Any) -> Iterator[str]:
-    """Yield one line for each problem of a transform with the arguments of this tool or prompt."""
+    """Yield a message for each problem between a transform and the arguments of this tool or prompt."""
     try:
         transform_declaration(transform, declaration)
     except ValueError as exc:
@@ -110,7 +110,7 @@ def find_transform_problems(transform: Transform, declaration: Any) -> Iterator[
 
 
 def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call under the names on the mounted server.
+    """Return the arguments of a call under their names on the mounted server.
 
     Raises:
         ToolError: the caller passed an argument that is fixed or was renamed.
@@ -127,13 +127,13 @@ def restore_arguments(transform: Transform, arguments: Mapping[str, Any]) -> dic
 
 
 def is_outer_argument(transform: Transform, name: str) -> bool:
-    """Return whether callers may pass an argument of this name. Fixed arguments and old names are not allowed."""
+    """Return whether callers may pass an argument with this name. It must not be fixed, and must not be an old name."""
     argument_transforms = transform.arguments or {}
     return name not in argument_transforms or name in _get_inner_names(argument_transforms)
 
 
 def _get_inner_names(arguments: Mapping[str, ArgTransform]) -> dict[str, str]:
-    """Return the inner name of each changed argument that callers may pass, by its outer name."""
+    """Return the inner name of each changed argument that callers may pass. The keys are the outer names."""
     return {argument.name or name: name for name, argument in arguments.items() if argument.value is UNSET}
 
 
@@ -142,13 +142,13 @@ def _get_fixed_values(arguments: Mapping[str, ArgTransform]) -> dict[str, Any]:
 
 
 def _format_unknown(argument: ArgTransform, name: str) -> str:
-    """Format the old and the new name of an argument. A fixed argument has no new name."""
+    """Format the old name of an argument, and the new name unless the argument is fixed."""
     hint = f" (use `{clip(argument.name)}`)" if argument.value is UNSET and argument.name else ""
     return f"`{clip(name)}`{hint}"
 
 
 def get_outer_argument(transform: Transform, name: str) -> str | None:
-    """Return the name that callers use for an argument. Return None for a fixed argument."""
+    """Return the name that callers use for an argument, or None if the argument has a fixed value."""
     return _get_outer_name(transform.arguments or {}, name)
 
 
@@ -160,7 +160,6 @@ def _get_outer_name(arguments: Mapping[str, ArgTransform], name: str) -> str | N
 
 
 def get_inner_argument(transform: Transform, name: str) -> str:
-    """Return the name of an argument on the mounted server."""
     for inner_name, argument in (transform.arguments or {}).items():
         if argument.name == name:
             return inner_name
@@ -168,7 +167,6 @@ def get_inner_argument(transform: Transform, name: str) -> str:
 
 
 def get_argument_names(declaration: Any) -> list[str]:
-    """Return the names of the arguments of a tool or a prompt."""
     if isinstance(declaration, Tool):
         return [*(declaration.input_schema.get("properties") or {})]
     return [argument.name for argument in declaration.arguments or ()] if isinstance(declaration, Prompt) else []
@@ -178,8 +176,8 @@ def check_transforms(transforms: Any) -> dict[str, Transform]:
     """Check the types and names of transforms.
 
     Raises:
-        TypeError: A part has the wrong type.
-        ValueError: Two items would have the same name.
+        TypeError: a transform or a name has the wrong type.
+        ValueError: two items would have the same name.
     """
     if not isinstance(transforms, Mapping):
         raise TypeError(

@@ -1,6 +1,6 @@
-"""An OpenAPI document as operations with flat schemas. This module fetches nothing and follows no reference twice.
+"""Parse an OpenAPI document into operations with flat schemas. This module makes no requests.
 
-Small schemas are written out in full. Recursive or very large schemas stay references to a definition.
+References to small schemas are replaced by the schemas. References to recursive or very large schemas are kept.
 """
 
 import re
@@ -16,7 +16,7 @@ ParameterLocation = Literal["path", "query", "header", "cookie", "body"]
 HTTP_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 MAX_DOCUMENT_BYTES: Final = 20 * 1024 * 1024
 MAX_OPERATIONS: Final = 1000
-# If one operation has more schemas, the rest stay references.
+# References beyond this number of nodes per operation are kept instead of replaced.
 _MAX_SCHEMA_NODES: Final = 2000
 _MAX_DEPTH: Final = 60
 _FILE_SCHEMA: Final = {"type": "string", "contentEncoding": "base64"}
@@ -25,7 +25,7 @@ _DROPPED_KEYWORDS: Final = frozenset(
 )
 _DOCUMENT_NAME_PATTERN: Final = re.compile(rb"https?://\S+|[^\n{]*\.(?:json|ya?ml)")
 _NON_NAME_PATTERN: Final = re.compile(r"[^A-Za-z0-9]+")
-# OpenAPI does not allow these headers as parameters.
+# OpenAPI ignores parameters with these header names.
 _IGNORED_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})
 _CONNECTION_HEADERS: Final = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade"}
@@ -33,33 +33,34 @@ _CONNECTION_HEADERS: Final = frozenset(
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """Where an argument is sent, and in which format."""
+    """Location and format in which an argument is sent."""
 
     argument: str
     name: str
     location: ParameterLocation
     explode: bool = True
     style: str = "form"
-    is_file: bool = False  # True if the value is a file in base64
+    is_file: bool = False  # The value is the content of a file in base64.
 
 
 class OpenAPIOperation(Struct, frozen=True, kw_only=True):
-    """One operation of an OpenAPI document."""
+    """An operation of an OpenAPI document."""
 
-    name: str  # the name of the tool
-    method: str  # the HTTP method in capitals
-    path: str  # the URL path, with parameters in braces
-    description: str  # the description of the tool
-    input_schema: dict[str, Any]  # the JSON Schema of the arguments
-    parameters: tuple[Parameter, ...]  # parameters in the path, query and headers
-    body_media_type: str | None = None  # media type of the request body
-    body_argument: str | None = None  # the argument that contains the whole body, or None
-    tags: tuple[str, ...] = ()  # the tags of the operation
-    output_schema: dict[str, Any] | None = None  # JSON Schema of a successful response, or None
+    name: str  # The name of the tool.
+    method: str  # The HTTP method in capital letters.
+    path: str  # The URL path, with parameters in braces.
+    description: str  # The description of the tool.
+    input_schema: dict[str, Any]  # The JSON Schema of the tool's arguments.
+    parameters: tuple[Parameter, ...]  # The parameters in the path, query and headers.
+    body_media_type: str | None = None  # The media type of the request body, or None.
+    # The argument that contains the whole body. It is None if each property of the body is an argument.
+    body_argument: str | None = None
+    tags: tuple[str, ...] = ()  # The tags of the operation.
+    output_schema: dict[str, Any] | None = None  # The JSON Schema of a successful response, or None.
 
 
 def parse_document(document: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
-    """Return the OpenAPI document as a dict. Raise ValueError if it is not OpenAPI 3."""
+    """Return an OpenAPI document as a dict. Raise ValueError if it is not OpenAPI 3."""
     if isinstance(document, str | bytes):
         data = document.encode() if isinstance(document, str) else document
         if len(data) > MAX_DOCUMENT_BYTES:
@@ -67,19 +68,20 @@ def parse_document(document: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
         if _DOCUMENT_NAME_PATTERN.fullmatch(data):
             raise ValueError(f"{document!r} looks like a file name. Read the file first, and pass its text or a dict")
         if not data.lstrip().startswith(b"{"):
-            raise ValueError("the OpenAPI document must be JSON. Load YAML yourself and pass the dict")
+            raise ValueError("the OpenAPI document must be JSON. Parse YAML first and pass the dict")
         document = decode(data)
     if not isinstance(document, Mapping):
         raise TypeError(f"the OpenAPI document must be a dict or JSON, not {type(document).__name__}")
     parsed = dict(document)
     if not str(parsed.get("openapi", "")).startswith("3."):
-        raise ValueError("not an OpenAPI 3 document: `openapi: 3.…` is missing")
+        raise ValueError("not an OpenAPI 3 document. Its `openapi` field must start with '3.'")
     return parsed
 
 
 def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = None) -> str | None:
-    """Return the URL of the first server in the document. If the client has a base URL, only the path is taken from the
-    document.
+    """Return the URL of the first server in the document.
+
+    If the client has a base URL, only the path comes from the document.
     """
     for server in document.get("servers") or ():
         url = str(server.get("url", ""))
@@ -87,14 +89,14 @@ def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = 
             url = url.replace("{" + name + "}", str(variable.get("default", "")))
         if url.startswith(("http://", "https://")):
             return (client_base_url or url).rstrip("/")
-        # the URL is only a path, without scheme or host
+        # This condition is true if the URL is only a path, without scheme or host.
         if client_base_url is not None and url.strip("/") and not any(urlsplit(url)[:2]):
             return urljoin(client_base_url.rstrip("/") + "/", url).rstrip("/")
     return client_base_url
 
 
 def iter_operations(document: Mapping[str, Any], fixed_headers: Iterable[str] = ()) -> Iterator[OpenAPIOperation]:
-    """Yield all operations. Raise ValueError if the document has too many."""
+    """Yield all operations of a document. Raise ValueError if it has too many."""
     excluded_headers = _IGNORED_HEADERS | _CONNECTION_HEADERS | {name.lower() for name in fixed_headers}
     schemas = _SchemaResolver(document)
     used_names: set[str] = set()
@@ -166,7 +168,7 @@ def _build_operation(
 
 
 def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the JSON Schema of successful responses. Return None if there is no such schema, or several."""
+    """Return the JSON Schema of successful responses. Return None if there is not exactly one."""
     responses: Mapping[Any, Any] = definition.get("responses") or {}
     successes = [schemas.resolve(response) for code, response in responses.items() if str(code).startswith("2")]
     content: Mapping[str, Any] = (successes[0].get("content") or {}) if len(successes) == 1 else {}
@@ -208,8 +210,9 @@ def _add_body(
     required: list[str],
     parameters: list[Parameter],
 ) -> tuple[str | None, str | None]:
-    """Add the request body. Return its media type, and the argument for the whole body. The argument is None if each
-    member is an argument.
+    """Add the request body to the arguments. Return its media type, and the name of the argument for the whole body.
+
+    The name is None if each property of the body is an argument.
     """
     request = schemas.resolve(definition.get("requestBody") or {})
     content: Mapping[str, Any] = request.get("content") or {}
@@ -255,7 +258,7 @@ def _add_description(schema: dict[str, Any], description: Any) -> dict[str, Any]
 
 
 def _make_unique_name(proposed: str, used_names: set[str]) -> str:
-    """Return a unique tool name that is short enough for all models."""
+    """Return a unique tool name that is short enough for all model providers."""
     name = base = (_NON_NAME_PATTERN.sub("_", proposed).strip("_") or "operation")[:60]
     number = 2
     while name in used_names:
@@ -265,25 +268,25 @@ def _make_unique_name(proposed: str, used_names: set[str]) -> str:
 
 
 class _SchemaResolver:
-    """Resolves the schemas of a document, and collects the definitions for one operation."""
+    """Resolves references to schemas of a document, and collects the definitions that one operation needs."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
         self.reset()
 
     def reset(self) -> None:
-        """Start the next operation without definitions."""
+        """Clear the definitions before the next operation."""
         self._definitions: dict[str, Any] = {}
         self._name_by_ref: dict[str, str] = {}
         self._used_names: set[str] = set()
         self._remaining_nodes = _MAX_SCHEMA_NODES
 
     def definitions(self) -> dict[str, Any]:
-        """Return the definitions that are used, by name."""
+        """Return the definitions that the current operation uses, by name."""
         return self._definitions
 
     def resolve(self, node: Any) -> Mapping[str, Any]:
-        """Return a node, or the target if it is a reference. A reference to another document becomes an empty node."""
+        """Return a node, or its target if it is a reference. A reference to another document becomes an empty node."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(node, Mapping):
                 return {}
@@ -295,7 +298,7 @@ class _SchemaResolver:
 
     def _lookup(self, ref: str) -> Any:
         if not ref.startswith("#/"):
-            return {}  # the reference points to another document, which is not fetched
+            return {}  # Other documents are not fetched.
         node: Any = self._document
         for step in ref[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
@@ -303,7 +306,7 @@ class _SchemaResolver:
         return node
 
     def expand_schema(self, node: Any, ref_path: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Replace the references in a schema by their targets, and convert OpenAPI keywords."""
+        """Replace references in a schema with their targets, and convert OpenAPI keywords to JSON Schema."""
         if not isinstance(node, Mapping):
             return {}
         self._remaining_nodes -= 1

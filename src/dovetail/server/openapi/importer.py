@@ -1,4 +1,4 @@
-"""Tools from an OpenAPI document: each operation becomes a tool, with its parameters as arguments."""
+"""Import of an OpenAPI document: each operation becomes a tool, and its parameters become arguments."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _ANNOTATIONS_BY_METHOD: Mapping[str, dict[str, Any]] = {
 
 
 class ToolRegistrar(Protocol):
-    """A server to add tools to."""
+    """A server that can register tools."""
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None: ...
 
@@ -38,9 +38,9 @@ def add_operations(
     validate_output: bool = True,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
 ) -> None:
-    """Register the selected operations as tools. The options are those of `Server.from_openapi`.
+    """Register the selected operations of an OpenAPI document as tools. For the options, see `Server.from_openapi`.
 
-    client_base_url: the base URL of the author's client. If it is set, requests never go to a host from the document,
+    client_base_url: the base URL of the HTTP client. If it is set, requests never go to a host from the document,
     because the client may send credentials.
     """
     spec = parse_document(document)
@@ -56,8 +56,8 @@ def add_operations(
         [operation.name for operation in included], [one.name for one in all_operations], tool_names or {}
     )
     for operation in included:
-        # If the output schema is invalid, register the tool without it.
-        # If the tool cannot be registered without it either, skip this operation.
+        # A tool with an invalid output schema is registered without this schema. If this fails too, the operation is
+        # skipped.
         for output in (operation.output_schema if validate_output else None, None):
             try:
                 app.add_tool(
@@ -81,7 +81,7 @@ def add_operations(
 
 
 def _assign_names(included: list[str], operation_names: list[str], tool_names: Mapping[str, str]) -> dict[str, str]:
-    """Return the tool name for each operation. Raise ValueError for an unknown operation or a duplicate name."""
+    """Return the tool name of each operation. Raise ValueError for an unknown operation or a duplicate name."""
     from dovetail.server.parameters.argument_errors import format_names
 
     check_type("tool_names=", tool_names, Mapping, "a dict from operations to tool names")

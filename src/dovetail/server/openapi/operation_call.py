@@ -1,6 +1,6 @@
-"""Send calls of an operation as HTTP requests, and return the responses as values. All arguments are encoded.
+"""Send calls of an operation as HTTP requests, and return the responses as values.
 
-An argument cannot leave its path segment, add a parameter or a header, or change the host.
+All arguments are encoded. An argument cannot leave its path segment, add a parameter or a header, or change the host.
 """
 
 import base64
@@ -28,7 +28,7 @@ Credentials: TypeAlias = Mapping[str, str] | HeaderFactory
 
 
 class OperationCall:
-    """Calls one operation of a web service. It is the function of a tool."""
+    """Calls one operation of a web service. A tool uses it as its function."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class OperationCall:
         self._send = send
         self._headers = headers
         self._max_response_bytes = max_response_bytes
-        self._promises_json = promises_json  # True if the tool has an output schema
+        self._promises_json = promises_json  # It is True if the tool has an output schema.
         self.__name__ = operation.name
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
@@ -53,7 +53,7 @@ class OperationCall:
         extra_headers = await self._get_headers(ctx)
         names = {name.lower() for name in extra_headers}
         for name in [header_name for header_name in request.headers if header_name.lower() in names]:
-            # The author's headers replace generated ones. Case does not matter.
+            # Headers that the author set replace generated headers. The names of headers are case-insensitive.
             del request.headers[name]
         request.headers.update(extra_headers)
         try:
@@ -69,7 +69,6 @@ class OperationCall:
         return await headers if inspect.isawaitable(headers) else headers
 
     def build_request(self, arguments: Mapping[str, Any]) -> HTTPRequest:
-        """Build the HTTP request for a call. Raise ToolError if a value cannot be encoded."""
         operation, path = self._operation, self._operation.path
         query: list[tuple[str, str]] = []
         headers: dict[str, str] = {"Accept": "application/json, */*;q=0.5"}
@@ -101,7 +100,7 @@ class OperationCall:
         return HTTPRequest(operation.method, url, headers, data)
 
     def _check_no_overlap(self, parameter: Parameter, pairs: list[tuple[str, str]]) -> None:
-        """Raise ToolError if an object that becomes several parameters would overwrite another parameter."""
+        """Raise ToolError if the properties of an object would overwrite another parameter."""
         others = {other.name for other in self._operation.parameters if other.location == "query"} - {parameter.name}
         if parameter.explode and parameter.style == "form" and not others.isdisjoint(name for name, _ in pairs):
             raise ToolError(f"Invalid arguments. {parameter.argument} contains the name of another parameter.")
@@ -141,7 +140,7 @@ class OperationCall:
         if self._promises_json and "json" not in content_type:
             raise ToolError(
                 f"The service answered with status {response.status_code}, but the response is not "
-                "JSON, although the OpenAPI document says so"
+                "JSON. The OpenAPI document declares a JSON response"
             )
         if not response.body:
             return f"Done ({response.status_code})"
