@@ -203,7 +203,9 @@ class VisibilitySnapshot:
         self._hidden_by_scopes: dict[frozenset[str], frozenset[str]] = {}
 
     def find_hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names of items hidden from this caller, and a cache key that all callers with the same view share."""
+        """Return the names of items hidden from this caller, and a cache key that all callers with the same view
+        share.
+        """
         if self._has_predicates:
             hidden = self._compute_hidden(principal)
             return hidden, hidden

@@ -263,7 +263,9 @@ async def _resolve_value(
 
 
 class _ThreadedManager:
-    """Runs a generator in threads. If the call ends before the `yield`, the thread that runs the generator closes it."""
+    """Runs a generator in threads. If the call ends before the `yield`, the thread that runs the generator closes
+    it.
+    """
 
     def __init__(self, manager: contextlib.AbstractContextManager[Any]) -> None:
         self._manager = manager

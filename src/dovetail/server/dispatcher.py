@@ -152,7 +152,9 @@ class Dispatcher:
 
     @property
     def recorder(self) -> "Recorder | None":
-        """Return the function that records all messages. It is None unless `recording=` or DOVETAIL_RECORDING is set."""
+        """Return the function that records all messages. It is None unless `recording=` or DOVETAIL_RECORDING is
+        set.
+        """
         path = self._recording or os.environ.get(RECORDING_VARIABLE)
         if path and self._open_recorder is None:
             from dovetail.recording.trace import RecordingWriter
@@ -254,7 +256,9 @@ class Dispatcher:
         await self.check_access(kind, exchange.params[field], exchange)
 
     async def check_access(self, kind: "ItemKind", name: str, exchange: IncomingExchange) -> None:
-        """Raise an error if the caller may not use this item. It is the same error that a request for the item raises."""
+        """Raise an error if the caller may not use this item. It is the same error that a request for the item
+        raises.
+        """
         principal = exchange.caller.principal
         if self.mounts is not None and not self.visibility.has_item(kind, name, principal):
             await self.mounts.resolver.check_access(kind, name, exchange)
@@ -301,7 +305,9 @@ class Dispatcher:
         return None if run is None else run.value
 
     async def _open_lifespan_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
-        """Open the lifespan at the first request, if the server was not started. It stays open until `stop` is called."""
+        """Open the lifespan at the first request, if the server was not started. It stays open until `stop` is
+        called.
+        """
         run = self._get_lifespan_run(state, lifespan)
         try:
             await run.wait_until_ready()
@@ -454,7 +460,9 @@ class Dispatcher:
                 _release_share(state.calls_by_origin, origin)
 
     async def _handle_subscription(self, exchange: IncomingExchange, handler: Handler, state: LoopState) -> Result:
-        """Handle a `subscriptions/listen` request. It runs as long as its stream, so it counts toward a separate limit."""
+        """Handle a `subscriptions/listen` request. It runs as long as its stream, so it counts toward a separate
+        limit.
+        """
         if exchange.origin is not None:
             if state.subscriptions_by_origin[exchange.origin] >= self.limits.max_subscriptions_per_principal:
                 raise _make_share_error(self.limits.max_subscriptions_per_principal)

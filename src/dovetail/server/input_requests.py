@@ -463,7 +463,9 @@ class InputRequests:
 
     @property
     def has_unanswered(self) -> bool:
-        """Return whether an input request has no response. If the function returned anyway, it caught InputRoundEnded."""
+        """Return whether an input request has no response. If the function returned anyway, it caught
+        InputRoundEnded.
+        """
         return bool(self._unanswered)
 
     def list_unreached_keys(self) -> list[str]:

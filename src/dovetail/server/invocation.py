@@ -181,7 +181,9 @@ class ProgressUpdate:
 
 
 class StreamingRunner(Runner):
-    """Runs a generator function, and collects the values that it yields in a list. The context is the first argument."""
+    """Runs a generator function, and collects the values that it yields in a list. The context is the first
+    argument.
+    """
 
     __slots__ = ()
 
@@ -262,7 +264,9 @@ class _GeneratorSteps:
                 self._source.close()
 
     def abandon(self) -> bool:
-        """Prevent further steps. Return True if no step is running, because then the caller must close the generator."""
+        """Prevent further steps. Return True if no step is running, because then the caller must close the
+        generator.
+        """
         with self._lock:
             self._is_abandoned = True
             return not self._running

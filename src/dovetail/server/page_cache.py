@@ -1,6 +1,6 @@
-"""Encoded pages of lists. A page is cached until the list changes.
+"""Cache of encoded pages of lists. A page is cached until the list changes.
 
-A cursor identifies the last item of its page, so other items can be added or removed without shifting the next page.
+A cursor contains the last item of its page, so the next page does not shift if other items are added or removed.
 """
 
 import base64
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 ResultFactory = Callable[..., Result]
 
-# Total size of the cached pages. The oldest are removed first.
+# If the cached pages are larger than this together, the oldest pages are removed.
 _MAX_CACHE_BYTES = 16 * 2**20
-_KEY_OVERHEAD_BYTES = 1024  # estimated memory for a cache key
+_KEY_OVERHEAD_BYTES = 1024  # This is an estimate of the memory that a cache key needs.
 
 
 class CachedPages:
-    """The cached pages until the next change of the registry or its rules."""
+    """Pages that are cached until the next change of the registry or its access rules."""
 
     def __init__(self) -> None:
         self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}
@@ -53,11 +53,11 @@ class PageCache:
             raise ValueError("page_size must be at least 1")
         self._page_size = page_size
         self._max_cursor_bytes = max_cursor_bytes
-        # Read `current` before the registry, so that outdated items are never cached after a change.
+        # Callers read this attribute before they read the registry, so that outdated items are never cached after a
+        # change.
         self.current = CachedPages()
 
     def clear(self) -> None:
-        """Remove all pages, because a list has changed."""
         self.current = CachedPages()
 
     def get_page(
@@ -71,8 +71,9 @@ class PageCache:
         variant: Hashable = None,
         hidden: Collection[str] = (),
     ) -> bytes:
-        """Return a page of a list, encoded for the client's protocol version. Callers with the same `variant` see the
-        same items.
+        """Return a page of a list, encoded for the client's protocol version.
+
+        Callers with the same `variant` see the same items.
         """
         cursor = convert(exchange.params, PaginatedParams).cursor
         key = (exchange.method, cursor, exchange.caller.protocol_version, variant)
@@ -117,7 +118,7 @@ class PageCache:
         )
 
     def _find_start(self, method: str, cursor: str | None, names: list[str]) -> int:
-        """Return the index after the item in the cursor. spec: pagination#error-handling"""
+        """Return the index after the item that the cursor names. spec: pagination#error-handling"""
         if cursor is None:
             return 0
         if len(cursor) <= self._max_cursor_bytes:
@@ -125,7 +126,7 @@ class PageCache:
                 raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
             except (binascii.Error, ValueError):
                 raw = b""
-            if base64.urlsafe_b64encode(raw).decode("ascii") == cursor:  # accept only one spelling of each cursor
+            if base64.urlsafe_b64encode(raw).decode("ascii") == cursor:  # Each cursor has only one accepted spelling.
                 for index, name in enumerate(names):
                     if encode([method, name]) == raw:
                         return index + 1

@@ -1,4 +1,4 @@
-"""Prompt: a function that returns messages, compiled at registration. Its parameters are the prompt's arguments."""
+"""Prompts: functions that return messages. The parameters of a function are the arguments of its prompt."""
 
 from collections.abc import Callable, Collection
 from typing import Any, Unpack
@@ -12,7 +12,7 @@ from dovetail.wire.content import Icon
 
 
 class Prompt:
-    """One compiled prompt."""
+    """A registered prompt."""
 
     __slots__ = ("declaration", "enabled", "runner", "signature", "tags", "version")
 
@@ -30,7 +30,7 @@ class Prompt:
         enabled: bool = True,
         **run_options: Unpack[RunOptions],
     ) -> None:
-        # Prompt arguments are sent as strings. `lax` converts them to the annotated types.
+        # Clients send prompt arguments as strings. `lax` converts them to the annotated types.
         self.signature, self.runner = compile_function(function, lax=True, **run_options)
         self.declaration = wire.Prompt(
             name=name or get_function_name(function),
@@ -58,7 +58,7 @@ class Prompt:
 
 
 def _describe_argument(schema: dict[str, Any]) -> str | None:
-    """Return the description of an argument. Lists and objects get a note about JSON."""
+    """Return the description of an argument. For lists and objects, it says that the argument must be JSON."""
     description: str | None = schema.get("description")
     type_names = {alternative.get("type") for alternative in schema.get("anyOf", [schema])}
     if type_names.isdisjoint(("array", "object")) or "string" in type_names:

@@ -1,6 +1,7 @@
-"""Registry: the items of one server. Tools, resources, templates, prompts and completers, with their access rules.
+"""Registry of one server's items: tools, resources, templates, prompts and completers, with their access rules.
 
-Items are compiled at registration, so that errors show where the mistake is. The registry does not handle requests.
+Items are compiled at registration, so that the traceback of an error shows where the mistake is. The registry does not
+handle requests.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -28,7 +29,7 @@ from dovetail.wire.codec import convert, to_plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import is_reserved, is_valid_key
 
-if TYPE_CHECKING:  # Only type checkers import these, because few servers need them.
+if TYPE_CHECKING:  # Only type checkers import these modules, because few servers need them.
     from dovetail.protocol.mountable import ItemKind
     from dovetail.schemas.provider_rules import SchemaProfile
     from dovetail.server.access_rules import AccessRule, AccessRules, Predicate
@@ -42,14 +43,14 @@ _LIST_BY_KIND: Final = {"tool": "tools", "resource": "resources", "resource temp
 
 
 class MountedNames(Protocol):
-    """The names of the items mounted on a server."""
+    """Names of the items that are mounted on a server."""
 
     def list_names(self) -> list[str] | None:
         """Return the names and URIs of all mounted items. Return None if a mounted server is remote."""
         ...
 
     def may_have_item(self, name: str) -> bool:
-        """Return whether a mounted server may have a name or URI. A remote server may have every name
+        """Return whether a mounted server may have a name or URI. A remote server may have any name
         with its prefix.
         """
         ...
@@ -69,34 +70,31 @@ class Registry:
         lint: bool,
         show_locked: bool,
     ) -> None:
-        self.subscriptions = Subscriptions()  # who receives change notifications
-        self.mounted_names: MountedNames | None = None  # None until a server is mounted
+        self.subscriptions = Subscriptions()  # These listeners receive change notifications.
+        self.mounted_names: MountedNames | None = None  # It is None until a server is mounted.
         self._server_name = name
-        self._lock = RLock()  # protects changes. Reading needs no lock
+        self._lock = RLock()  # The lock protects changes. Reading needs no lock.
         self._page_cache = page_cache
         self.declared_capabilities = _check_capabilities(capabilities)
-        # The enabled items. A change replaces the dict, so that running requests keep the old one.
+        # These dicts contain the enabled items. A change replaces a dict, so that running requests can use the old one.
         self.tools: dict[str, Tool] = {}
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, ResourceTemplate] = {}
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
         self.prompts: dict[str, Prompt] = {}
-        # All items in the order of registration, also disabled ones.
+        # All items are stored in the order of registration, including disabled items.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_BY_KIND}
-        # Mounted items with one of these tags cannot be listed or called.
+        # Mounted items with a disabled tag or name cannot be listed or called.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
         self.completers: dict[tuple[str, str], Completer] = {}
         self._profile: SchemaProfile | None = _check_profile(schema_profile)
         self._is_lint_enabled = lint
         self._show_locked = show_locked
-        self.access_rules: AccessRules | None = None  # None if all callers may use all items
+        self.access_rules: AccessRules | None = None  # None means that all callers may use all items.
         self.result_store = None if large_results is None else self._make_result_store(large_results)
 
-    # Methods that add and remove items
-
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        """Register a tool."""
         access, item_options = _split_access_options("tool", options)
         tool = Tool(function, **item_options)
         if self._profile is not None:
@@ -111,7 +109,6 @@ class Registry:
             log_issues(tool)
 
     def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
-        """Register a resource, or a template if the URI has variables."""
         access, item_options = _split_access_options("resource", options)
         check_type("a resource's URI", uri, str, "a string")
         if "{" in uri:
@@ -125,13 +122,11 @@ class Registry:
             self._register("resource", uri, Resource(function, uri, **item_options), access)
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        """Register a prompt."""
         access, item_options = _split_access_options("prompt", options)
         prompt = Prompt(function, **item_options)
         self._register("prompt", prompt.declaration.name, prompt, access)
 
     def add_completer(self, ref: str, argument: str, function: Callable[..., Any]) -> None:
-        """Register a function that suggests values for an argument."""
         self.completers[ref, argument] = Completer(function)
 
     def check_completable(self, ref: str, argument: str) -> None:
@@ -155,11 +150,14 @@ class Registry:
         scopes: Collection[str],
         visible_to: "Predicate | None",
     ) -> None:
-        """Add an access rule for items by name, URI or tag. It also applies to items added or mounted later."""
+        """Add an access rule for items by name, URI or tag. The rule also applies to items added or mounted later."""
         from dovetail.server.access_rules import build_access_rule
 
         if not (names or tags) or not (scopes or visible_to):
-            raise ValueError("restrict() requires names or tags=, and scopes= or visible_to=")
+            raise ValueError(
+                "restrict() needs items and a rule. Pass names or tags= for the items, and scopes= or visible_to= for "
+                "the rule"
+            )
         _check_tags(tags)
         rule = build_access_rule(scopes, visible_to)
         with self._lock:
@@ -178,7 +176,7 @@ class Registry:
         self.notify_all_lists_changed()
 
     def warn_unused_rules(self) -> None:
-        """Warn about access rules that match no item. With a remote server, this happens after its first list."""
+        """Warn about access rules that match no item. If a mounted server is remote, warn after its first list."""
         if self.access_rules is None or not self.access_rules.has_unchecked_names:
             return
         mounted_names = [] if self.mounted_names is None else self.mounted_names.list_names()
@@ -186,7 +184,7 @@ class Registry:
             self.access_rules.warn_unused(self._server_name, self.list_names() + mounted_names, lambda _: False)
 
     def set_enabled(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
-        """Enable or disable items by name, URI or tag. Raise ValueError for an unknown name."""
+        """Enable or disable items by name, URI or tag. Raise ValueError if a name is unknown."""
         mounted_names = self.mounted_names
         with self._lock:
             registered_names = self.list_names()
@@ -214,15 +212,15 @@ class Registry:
             self.notify_all_lists_changed()
 
     def list_names(self) -> list[str]:
-        """Return the names and URIs of all items, also disabled ones."""
+        """Return the names and URIs of all items, including disabled items."""
         return [name for items in self._registered.values() for name in items]
 
     def list_registered(self, kind: "ItemKind") -> dict[str, Any]:
-        """Return the definitions of all items of a kind by name or URI, also disabled and hidden ones."""
+        """Return the definitions of all items of one kind, including disabled and hidden items."""
         return {name: item.declaration for name, item in self._registered[kind].copy().items()}
 
     def _select_items(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
-        """Yield the kind, name and item for each item with one of these names or tags."""
+        """Yield the kind, the name and the item for each item that has one of these names or tags."""
         _check_tags(tags)
         for kind, items in self._registered.items():
             for name, item in items.items():
@@ -260,7 +258,7 @@ class Registry:
         self.notify_list_changed(_LIST_BY_KIND[kind])
 
     def ensure_access_rules(self) -> "AccessRules":
-        """Return the access rules, and create them if needed. From then on, requests are checked."""
+        """Return the access rules. Create them at the first call, after which every request is checked."""
         from dovetail.server.access_rules import AccessRules
 
         if self.access_rules is None:
@@ -268,7 +266,6 @@ class Registry:
         return self.access_rules
 
     def remove(self, kind: str, name: str) -> None:
-        """Remove an item. Raise ValueError if the name is unknown."""
         with self._lock:
             if name not in self._registered[kind]:
                 from dovetail.server.parameters.argument_errors import format_names
@@ -277,12 +274,11 @@ class Registry:
             del self._registered[kind][name]
             self._refresh_enabled(kind)
             if self.access_rules is not None:
-                # Remove the rule last, so that the item is never available without it.
+                # The access rule is removed last, so that callers can never use the item without it.
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(_LIST_BY_KIND[kind])
 
     def get_items(self, kind: str) -> dict[str, Any]:
-        """Return the enabled items of a kind by name or URI."""
         if kind == "tool":
             return self.tools
         if kind == "resource":
@@ -308,37 +304,33 @@ class Registry:
                 self.templates_by_specificity = tuple(by_specificity)
         self._page_cache.clear()
 
-    # Methods that send change notifications. Any task or thread may call them.
+    # Any task or thread may call these methods, which send change notifications.
 
     def notify_list_changed(self, list_name: str) -> None:
-        """Tell listeners that the list of "tools", "resources" or "prompts" has changed."""
+        """Notify listeners that the list of "tools", "resources" or "prompts" has changed."""
         self._page_cache.clear()
         self.subscriptions.publish(subscription_filter.LIST_CHANGED_METHODS[list_name])
 
     def notify_all_lists_changed(self) -> None:
-        """Tell listeners that all lists have changed."""
         for list_name in _LIST_NAMES:
             self.notify_list_changed(list_name)
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Tell listeners that the contents of a resource have changed."""
+        """Notify listeners that the contents of a resource have changed."""
         self.subscriptions.publish(subscription_filter.RESOURCE_UPDATED, uri)
 
     def on_mounted_change(self, method: str, uri: str | None) -> None:
-        """Tell listeners about a change of a mounted server."""
+        """Notify listeners about a change on a mounted server."""
         self._page_cache.clear()
         self.subscriptions.publish(method, uri)
 
     def lint(self, *profiles: str) -> "list[LintReport]":
-        """Return the problems of each enabled tool."""
         from dovetail.server.lint import lint_tool
 
         return [lint_tool(tool, profiles) for tool in self.tools.values()]
 
-    # Methods that return capabilities
-
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of this server, without mounted servers."""
+        """Return the capabilities of this server, without those of mounted servers."""
         declared = self.declared_capabilities
         return replace(
             declared,
@@ -350,14 +342,13 @@ class Registry:
         )
 
     def has_completions(self) -> bool:
-        """Return whether any argument has suggestions."""
         return bool(self.completers) or any(
             item.signature.choices for item in (*self.prompts.values(), *self.templates.values())
         )
 
 
 def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[AccessRule | None, dict[str, Any]]":
-    """Split options into the access rule, or None, and all others."""
+    """Separate the access options, as a rule or None, from the other options."""
     item_options = check_options(kind, options)
     for key in _check_meta_keys(item_options.get("meta")) or ():
         if is_reserved(key):
@@ -376,7 +367,7 @@ def _check_tags(tags: Collection[str]) -> None:
 
 
 def _check_declaration(declaration: WireStruct) -> None:
-    """Raise TypeError for an invalid definition, because clients would reject the whole list."""
+    """Raise TypeError if a definition is invalid, because clients would reject the whole list."""
     try:
         convert(to_plain(declaration), type(declaration), label="declaration")
     except (InvalidParams, TypeError) as exc:

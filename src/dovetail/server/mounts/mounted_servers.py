@@ -145,7 +145,9 @@ class MountedServers:
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, LocalServer)]
 
     def list_used_scopes(self) -> list[str]:
-        """Return the scopes that mounted items require. Items of remote servers may be unknown and are then left out."""
+        """Return the scopes that mounted items require. Items of remote servers may be unknown and are then left
+        out.
+        """
         mount_scopes = [
             scope for mount in self._mounts if mount.access_rule is not None for scope in mount.access_rule.scopes
         ]
@@ -247,7 +249,9 @@ class MountedServers:
         return None if None in items_by_kind else [name for items in items_by_kind for name in items or ()]
 
     def may_have_item(self, name: str) -> bool:
-        """Return whether a mounted server may have this name or URI. A remote server may have any name with its prefix."""
+        """Return whether a mounted server may have this name or URI. A remote server may have any name with its
+        prefix.
+        """
         for mount in self._mounts:
             for kind in ITEM_KINDS:
                 mounted_items, inner_name = list_all_items(mount.target, kind), mount.name_map.to_inner(kind, name)
@@ -272,7 +276,9 @@ class MountedServers:
         return mount.get_stored_items(kind, exchange)
 
     async def _refresh_items(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
-        """Store the current items of a remote server. If the server does not respond in time, keep the earlier items."""
+        """Store the current items of a remote server. If the server does not respond in time, keep the earlier
+        items.
+        """
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 await mount.target.start()
@@ -285,7 +291,9 @@ class MountedServers:
             mount.log_unavailable("%s could not list its items: %s", format_failure(exc))
 
     async def _retry(self, mount: Mount, kind: ItemKind, exchange: IncomingExchange) -> None:
-        """List the items of a server that was not available. If the server responds, notify the clients of the change."""
+        """List the items of a server that was not available. If the server responds, notify the clients of the
+        change.
+        """
         # This prevents a second attempt while the first one runs.
         mount.delay_retry(LIST_TIMEOUT_S)
         await self._refresh_items(mount, kind, exchange)

@@ -190,7 +190,9 @@ class MountResolver:
         return None
 
     def find_unavailable(self, kind: ItemKind, name: str, principal: Principal | None) -> str | None:
-        """Return the name of a server that may have this item, but is not available and has not listed its items yet."""
+        """Return the name of a server that may have this item, but is not available and has not listed its items
+        yet.
+        """
         if self.is_disabled(kind, name) or not self.is_listed(self.find_rule_by_name(kind, name), name, principal):
             return None
         for mount, inner_name in self.find_candidates(kind, name):
@@ -398,7 +400,9 @@ def _collect_rule_keys(names: frozenset[str]) -> frozenset[str]:
 
 
 def _find_declared(mount: Mount, declarations: Mapping[str, Any], kind: ItemKind, name: str) -> list[Any]:
-    """Return the item with this name. If the name is a URI that is not listed, return the items that it may refer to."""
+    """Return the item with this name. If the name is a URI that is not listed, return the items that it may refer
+    to.
+    """
     declaration = declarations.get(name)
     if declaration is not None or kind != "resource":
         return [] if declaration is None else [declaration]

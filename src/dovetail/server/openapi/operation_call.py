@@ -165,7 +165,7 @@ def _to_text(value: Any) -> str:
 def _encode_segment(parameter: Parameter, value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
     texts = [_to_text(part) for part in parts]
-    # Reject slashes even if they are encoded, because many servers decode a path before splitting it.
+    # Encoded slashes are rejected too, because many servers decode a path before they split it.
     if any("/" in text or "\\" in text for text in texts):
         raise ToolError(
             f"Invalid arguments. {parameter.argument} is one segment of a path and must not contain '/' or '\\'."
@@ -177,7 +177,7 @@ def _encode_segment(parameter: Parameter, value: Any) -> str:
 
 
 def _check_path(path: str) -> None:
-    """Reject dot segments in any encoding, because servers and proxies resolve them."""
+    """Reject `.` and `..` segments in any encoding, because servers and proxies resolve them."""
     if any(unquote(part).replace("\\", "/").strip() in (".", "..") for part in path.split("/")):
         raise ToolError("Invalid arguments. A path segment must not be '.' or '..'.")
     if "{" in path:
@@ -205,7 +205,7 @@ def _encode_header(parameter: Parameter, value: Any) -> str:
 
 
 def _encode_multipart(fields: Mapping[str, Any], files: Collection[str]) -> bytes:
-    """Encode a multipart form. Fields in `files`, and objects with `data`, are decoded from base64."""
+    """Encode a multipart form. Fields in `files`, and objects with a `data` key, are decoded from base64."""
     parts: list[bytes] = []
     for name, value in fields.items():
         part_header = f'Content-Disposition: form-data; name="{quote(name, safe=" ")}"'

@@ -1,4 +1,6 @@
-"""Send an HTTPRequest: with our HTTP client, with the user's client, or to an ASGI application in this process."""
+"""Functions that send an HTTPRequest with dovetail's HTTP client, the user's client, or to an ASGI app in this
+process.
+"""
 
 import asyncio
 import inspect
@@ -33,7 +35,7 @@ def get_base_url(client: Any) -> str | None:
 
 
 def _check_async(client: Any) -> None:
-    """Raise an error for a client that is not async, because it would block the event loop."""
+    """Raise TypeError for a client that is not async, because it would block the event loop."""
     is_async = inspect.iscoroutinefunction(client.request) or not hasattr(client, "close") or hasattr(client, "aclose")
     if not is_async:
         raise TypeError(f"client= must be an async client such as httpx.AsyncClient, not {type(client).__name__}")
@@ -64,24 +66,23 @@ def create_app_sender(application: Any, max_response_bytes: int) -> SendRequest:
 
 def get_openapi_document(application: Any) -> Mapping[str, Any]:
     """Return the OpenAPI document of an ASGI application."""
-    if callable(getattr(application, "openapi", None)):  # FastAPI
+    if callable(getattr(application, "openapi", None)):  # FastAPI has this method.
         return application.openapi()
-    schema = getattr(application, "openapi_schema", None)  # Litestar
+    schema = getattr(application, "openapi_schema", None)  # Litestar has this attribute.
     if schema is not None:
         return schema.to_schema()
     raise TypeError("the ASGI application has no OpenAPI document. Pass one as document=")
 
 
 class _ResponseTooLarge(TransportError):
-    """The response is larger than the limit."""
+    """Raised if a response is larger than the limit."""
 
 
 async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTTPResponse:
-    """Call an ASGI application and return its response. Raise TransportError if it does not respond, or the response is
-    too large.
+    """Call an ASGI application and return its response.
 
-    If the application raises an exception before its response is complete, this function raises it. A later exception
-    is logged.
+    If the application raises an exception before its response is complete, this function raises the exception. A later
+    exception is logged.
     """
     method, body = request.method, request.body
     parts = urlsplit(request.url)
@@ -107,7 +108,8 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTT
 
     async def receive() -> Any:
         if not request_messages:
-            # Wait until the response is complete, because the client does not disconnect before.
+            # The application waits here for the client to disconnect, which does not happen before the response is
+            # complete.
             await asyncio.Event().wait()
         return request_messages.pop()
 
@@ -126,11 +128,11 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTT
         raise
     except Exception as exc:
         if not response_start.get("whole") or int(response_start["status"]) >= 500:
-            # The model would see the message of an MCPError, so raise another error.
+            # The message of an MCPError would be sent to the model, so another type of exception is raised.
             if isinstance(exc, MCPError):
                 raise RuntimeError(f"the ASGI application failed: {type(exc).__name__}: {exc}") from exc
             raise
-        log.error("the application failed after its response to %s %s", method, parts.path, exc_info=exc)
+        log.error("the ASGI application failed after its response to %s %s", method, parts.path, exc_info=exc)
     if not response_start:
         raise TransportError("the ASGI application did not send a response")
     response_headers = {

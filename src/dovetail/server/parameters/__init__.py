@@ -1,1 +1,1 @@
-"""The JSON Schema of a function's parameters, and the validation of arguments."""
+"""JSON Schemas of function parameters, and validation of arguments."""

@@ -1,6 +1,6 @@
-"""Annotations as msgspec reads them: their schemas, and the conversion between JSON and values.
+"""JSON Schemas of annotations, and conversion between JSON and Python values, both with msgspec.
 
-Signatures, results and forms use this module unless `library_choice` selects pydantic. Invariant: `convert_value`
+Signatures, results and forms use this module unless `library_choice` selects pydantic. `convert_value`
 accepts all values that `build_schemas` describes. It also accepts unknown fields, which `unknown_fields` checks.
 """
 
@@ -18,7 +18,7 @@ from dovetail.wire.codec import encode
 
 MAX_REASON_CHARS: Final = 200
 
-# These patterns are compiled when an argument is invalid.
+# These patterns are compiled only when an argument is invalid.
 _LOCATION_PATTERN: Final = r" - at (`key` in )?`\$([^`]*)`$"
 _ECHO_PATTERN: Final = r"Invalid (?:enum )?value (?=['\"\d-])"
 _TABLE_LIBRARIES: Final = frozenset(("pandas", "polars", "numpy"))
@@ -29,9 +29,9 @@ def build_schemas(annotations: Sequence[Any], *, output: bool = False) -> tuple[
     """Return the JSON Schemas of annotations, and the definitions of recursive types.
 
     Raises:
-        TypeError: An annotation cannot be represented in JSON. The message gives the reason in one line.
+        TypeError: an annotation cannot be represented in JSON. The message gives the reason in one line.
     """
-    # Imported here, because not every server builds a schema.
+    # This import is here because not every server builds a schema.
     from dovetail.server.parameters.json_schema import SchemaWriter
 
     try:
@@ -39,16 +39,16 @@ def build_schemas(annotations: Sequence[Any], *, output: bool = False) -> tuple[
         writer = SchemaWriter(_build_custom_schema, [*_find_literal_values(annotations)], output=output)
         return [writer.write(node) for node in nodes], writer.definitions
     except NameError as exc:
-        raise TypeError(f"the name `{exc.name}` in its annotations is not defined in its module") from None
+        raise TypeError(f"the name `{exc.name}` in an annotation is not defined in the module") from None
     except TypeError as exc:
         raise TypeError(format_type_error(exc)) from None
 
 
 def build_schema(annotation: Any, *, output: bool = False) -> dict[str, Any]:
-    """Return the JSON Schema of an annotation. Its root is never a reference.
+    """Return the JSON Schema of an annotation. The root of the schema is never a reference.
 
     Raises:
-        TypeError: The annotation cannot be represented in JSON.
+        TypeError: the annotation cannot be represented in JSON.
     """
     (schema,), definitions = build_schemas([annotation], output=output)
     if "$ref" in schema:
@@ -61,7 +61,7 @@ def convert_value(annotation: Any, value: Any, *, lax: bool = False) -> Any:
     """Convert JSON data to the annotated type. Instances of the type are returned unchanged.
 
     Raises:
-        ValueError: The data does not match the type. The message gives the location and the reason, but no values.
+        ValueError: the data does not match the type. The message gives the location and the reason, but no values.
     """
     try:
         return msgspec.convert(value, annotation, strict=not lax, dec_hook=decode_hook)
@@ -76,35 +76,34 @@ def convert_value(annotation: Any, value: Any, *, lax: bool = False) -> Any:
 
 
 def convert_with_hook(annotation: Any, value: Any, *, strict: bool) -> Any:
-    """Convert JSON data, with support for types that msgspec does not know. Raise the errors of msgspec."""
+    """Convert JSON data, also to types that msgspec does not support. Raise the errors of msgspec."""
     return msgspec.convert(value, annotation, strict=strict, dec_hook=decode_hook)
 
 
 def convert_leniently(annotation: Any, value: Any, *, strict: bool) -> Any:
-    """Convert JSON data that `convert_with_hook` rejected. The rules are less strict, and slower. Raises the errors of
-    msgspec.
+    """Convert JSON data that `convert_with_hook` rejected, with less strict and slower rules.
+
+    Raise the errors of msgspec.
     """
-    # In JSON, every key is a string, and an integer may be written as 3.0.
+    # In JSON, every key is a string, and 3.0 may be an integer.
     return msgspec.convert(_normalize_integers(value), annotation, strict=strict, str_keys=True, dec_hook=decode_hook)
 
 
 def to_json(value: Any) -> tuple[Any, bytes]:
-    """Return a value as JSON data and as JSON text.
+    """Encode a value as JSON. Return the JSON data and the JSON text.
 
     Raises:
-        TypeError: A type in the value cannot be represented in JSON.
-        ValueError: The value cannot be JSON: NaN, a cycle, half a surrogate pair, or keys that are not strings.
+        TypeError: a type in the value cannot be represented in JSON.
+        ValueError: the value contains NaN, itself, half of a surrogate pair, or keys that are not strings.
     """
     try:
         data = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_hook)
         text = encode(data)
-        # msgspec writes NaN and infinity as null, so a text without null contains neither.
+        # msgspec writes NaN and infinity as null, so a text without null needs no check.
         if b"null" in text and type(data) in _FLOAT_CONTAINER_TYPES and (problem := _find_non_finite(data)):
             raise ValueError(f"not JSON: {problem}")
     except RecursionError:
-        raise ValueError(
-            "the value cannot be encoded as JSON: the value contains itself or is nested too deeply"
-        ) from None
+        raise ValueError("the value cannot be encoded as JSON: it contains itself or is nested too deeply") from None
     except UnicodeEncodeError:
         raise ValueError("the value cannot be encoded as JSON: a string contains half a surrogate pair") from None
     except TypeError as exc:
@@ -117,13 +116,13 @@ def to_json(value: Any) -> tuple[Any, bytes]:
 
 
 def get_default_factories(class_type: type) -> dict[str, Callable[[], Any]]:
-    """Return the default factories of a class by field name in JSON. Schemas do not contain these defaults."""
+    """Return the default factories of a class. The keys are the field names in JSON. Schemas omit these defaults."""
     fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(class_type), "fields", ())
     return {field.encode_name: field.default_factory for field in fields if callable(field.default_factory)}
 
 
 def format_reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
-    """Format an error in one line with its location. The value is not shown, because it may be long or secret."""
+    """Format an error in one line with its location, but without the value, which may be long or secret."""
     text = str(exc)
     location = re.search(_LOCATION_PATTERN, text)
     text_without_path = text[: location.start()] if location else text
@@ -147,7 +146,6 @@ def _build_custom_schema(type_: type) -> dict[str, Any]:
 
 
 def decode_hook(type_: type, value: Any) -> Any:
-    """Convert JSON data to a type that msgspec does not know."""
     if isinstance(value, type_):
         return value
     if is_path_type(type_) and isinstance(value, str):
@@ -168,7 +166,7 @@ def _encode_hook(value: Any) -> Any:
         case _ if is_table_type(type(value)):
             return _table_to_json(value)
         case _ if is_pydantic_type(type(value)) or type(value).__module__.startswith("pydantic."):
-            # This costs no time, because the user's code has already imported pydantic.
+            # This import takes no time, because the user's code has already imported pydantic.
             from dovetail.server.parameters import pydantic_types
 
             return pydantic_types.dump(value)
@@ -181,28 +179,30 @@ def _encode_hook(value: Any) -> Any:
 def _format_not_awaited(value: Any) -> str:
     name = getattr(value, "__qualname__", type(value).__qualname__)
     if hasattr(value, "close"):
-        value.close()  # close the coroutine, so that Python does not warn about it
+        # A closed coroutine does not cause a warning from Python.
+        value.close()
     return (
-        f"`{name}` was not awaited. Write `await` before the call in an `async def`, or use "
+        f"the coroutine `{name}` was not awaited. Write `await` before the call in an `async def`, or use"
         "Context.wait(...) in a plain function"
     )
 
 
 def is_table_type(type_: Any) -> bool:
-    """Return whether a class is a data frame, series or array of pandas, polars or numpy. No library is imported for
-    this.
+    """Return whether a class is a data frame, series or array of pandas, polars or numpy.
+
+    This function does not import these libraries.
     """
     return isinstance(type_, type) and type_.__module__.partition(".")[0] in _TABLE_LIBRARIES
 
 
 def _table_to_json(value: Any) -> Any:
-    """Convert a data frame to a list of records, a series or array to a list, and a scalar to a number or text."""
-    # Missing values become null.
+    """Convert a data frame to a list of records, a series or array to a list, and a scalar to a number or string."""
+    # In this format, missing values become null.
     if hasattr(value, "iloc"):
         return msgspec.json.decode(value.to_json(orient="records", date_format="iso"))
     if hasattr(value, "write_json"):
         return msgspec.json.decode(value.write_json())
-    for name in ("tolist", "to_list", "isoformat"):  # `isoformat` is for timestamps
+    for name in ("tolist", "to_list", "isoformat"):  # Timestamps have an `isoformat` method.
         if hasattr(value, name):
             return getattr(value, name)()
     return str(value)
@@ -221,7 +221,7 @@ def _normalize_integers(value: Any) -> Any:
 
 
 def _find_non_finite(data: Any, /) -> str:
-    """Return where the first NaN or infinity is, such as "NaN at $.path", or an empty string."""
+    """Return the location of the first NaN or infinity, such as "NaN at $.path", or an empty string."""
     if isinstance(data, float):
         return "" if math.isfinite(data) else f"{'NaN' if math.isnan(data) else 'Infinity'} at $"
     pairs: Iterable[tuple[Any, Any]] = data.items() if isinstance(data, dict) else enumerate(data)
@@ -233,7 +233,7 @@ def _find_non_finite(data: Any, /) -> str:
 
 
 def _find_literal_values(annotations: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of each Literal in the order they are written, which msgspec does not keep."""
+    """Yield the values of each Literal in their written order, which msgspec does not keep."""
     for annotation in iter_reachable_types(annotations):
         if typing.get_origin(annotation) is typing.Literal:
             yield typing.get_args(annotation)

@@ -1,6 +1,6 @@
-"""Invalid arguments: repair arguments that a model wrote as text, and describe all other problems in one message.
+"""Repair invalid arguments that a model wrote as text, and describe all other problems in one message.
 
-This module works on the schema and the decoded JSON. It runs only after a conversion has failed, so a valid call has no
+This module works on the schema and the decoded JSON. It runs only after a conversion has failed, so valid calls have no
 overhead.
 """
 
@@ -14,11 +14,11 @@ from dovetail.error_context import clip
 from dovetail.errors import ParseError
 from dovetail.wire.codec import decode
 
-# A message lists at most this many names.
+# An error message lists at most this many names.
 MAX_LISTED_NAMES: Final = 20
 MAX_NAME_CHARS: Final = 64
 MAX_TEXT_BYTES: Final = 2048
-_MAX_SUGGESTIONS: Final = 5  # maximum number of suggestions, because comparing names is slow
+_MAX_SUGGESTIONS: Final = 5  # More suggestions would take too long, because it is slow to compare names.
 _MAX_LISTED_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
 _MAX_PATTERN_CHARS: Final = 200
@@ -36,7 +36,7 @@ _FORMAT_EXAMPLES: Final = {
     "base64": "base64 such as `aGVsbG8=`",
 }
 
-# The names that msgspec uses for JSON types, so that all messages are alike
+# These are the names that msgspec uses, so that all messages use the same names.
 _TYPE_NAMES: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
 _BOUNDS: Final[tuple[tuple[str, str, Callable[[Any, Any], bool]], ...]] = (
     ("minimum", "must be at least", operator.ge),
@@ -58,7 +58,7 @@ Path = tuple[str | int, ...]
 
 
 class Mismatch(NamedTuple):
-    """A part of a value that was rejected, and why. `branch` is the path of the enclosing union."""
+    """A part of a value that was rejected, and the reason. `branch` is the path of the union that contains the part."""
 
     path: Path
     reason: str
@@ -66,7 +66,7 @@ class Mismatch(NamedTuple):
 
 
 class MismatchError(ValueError):
-    """Parts of a value do not match their type. `messages` has problems that pydantic does not notice."""
+    """Raised if parts of a value do not match their type. `messages` has the problems that pydantic does not find."""
 
     def __init__(self, mismatches: Sequence[Mismatch], messages: Sequence[str] = ()) -> None:
         self.mismatches = mismatches
@@ -81,25 +81,27 @@ def format_path(path: Iterable[str | int], root: str = "") -> str:
 
 
 class OverlookedMessage(str):
-    """A problem that msgspec and pydantic do not notice: an unknown field, or a boolean instead of a number."""
+    """Message about a problem that msgspec and pydantic do not find: an unknown field, or a boolean instead of a
+    number.
+    """
 
     __slots__ = ()
 
 
 class BooleanMessage(OverlookedMessage):
-    """A boolean was passed instead of a number."""
+    """Message about a boolean that was passed instead of a number."""
 
     __slots__ = ()
 
 
 class _Location(NamedTuple):
-    """A place in a schema, and the path to the value there."""
+    """A location in a schema, and the path to the value at this location."""
 
     schema: Schema
     definitions: Schema
     path: str
     depth: int = 0
-    branches: int = 0  # number of unions on the path with several matching alternatives
+    branches: int = 0  # The path contains this number of unions in which several alternatives match.
 
     def descend(self, schema: Any, step: str) -> "_Location":
         return self._replace(
@@ -108,8 +110,9 @@ class _Location(NamedTuple):
 
 
 def repair_arguments(schema: Schema, value: Any) -> Any:
-    """Decode strings that contain JSON, where the schema does not allow a string. Return `value` itself if there are
-    none.
+    """Decode strings that contain JSON if the schema does not allow a string.
+
+    If nothing is decoded or removed, return the same object.
 
     A string that the schema allows is not changed. A null is removed if its field is optional and cannot be null.
     """
@@ -117,8 +120,9 @@ def repair_arguments(schema: Schema, value: Any) -> Any:
 
 
 def find_mismatches(schema: Schema, value: Any, definitions: Schema, path: str) -> Iterator[str]:
-    """Yield one line for each part of a value that does not match its schema. The value is not shown, because it may be
-    long or secret.
+    """Yield a message for each part of a value that does not match its schema.
+
+    Messages do not contain the value, because it may be long or secret.
     """
     yield from _find_mismatches(_Location(schema, definitions, path), value)
 
@@ -130,9 +134,9 @@ def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
 
 
 def merge_mismatches(mismatches: Iterable[Mismatch], schema_messages: Sequence[str], root: str) -> Iterator[str]:
-    """Yield one message for each problem of an argument. Prefer the messages of the schema check.
+    """Yield a message for each problem of an argument. If both checks find a problem, use the schema's message.
 
-    The schema check alone is not enough, because pydantic may accept more than its schema describes.
+    The schema check alone is not enough, because pydantic may accept values that its schema does not describe.
     """
     confirmed_messages: set[str] = {message for message in schema_messages if isinstance(message, OverlookedMessage)}
     for path, reason, branch in mismatches:
@@ -155,8 +159,9 @@ def _contains_path(outer: str, inner: str) -> bool:
 
 
 def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
-    """Format unknown names in one line, each with the closest known name."""
-    import difflib  # imported here, because only invalid calls need it
+    """Format unknown names in one line, each with the most similar known name."""
+    # This import is here because only invalid calls need the module.
+    import difflib
 
     texts: list[str] = []
     for index, name in enumerate(names[:MAX_LISTED_NAMES]):
@@ -214,7 +219,7 @@ def _repair_members(location: _Location, value: dict[str, Any] | list[Any]) -> A
 
 
 def _is_omitted(location: _Location, name: str) -> bool:
-    """Return whether null means that a field is missing, because some models always write every field."""
+    """Return whether null means that a field is missing. Some models write null for every field that they omit."""
     properties, required = _get_object(location.schema, "properties"), location.schema.get("required", ())
     is_optional = name in properties and isinstance(required, (list, tuple)) and name not in required
     schemas = _expand_alternatives(location.descend(properties[name], "")) if is_optional else []
@@ -238,7 +243,7 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[str]:
     elif len(matching) == 1 or location.branches >= _MAX_BRANCHES:
         yield from _find_value_mismatches(location._replace(schema=matching[0]), value)
     else:
-        # Each nested union doubles the work, so limit how many are checked.
+        # Each nested union doubles the work, so the number of nested unions that are checked is limited.
         branch_location = location._replace(branches=location.branches + 1)
         yield from min(
             ([*_find_value_mismatches(branch_location._replace(schema=schema), value)] for schema in matching), key=len
@@ -246,7 +251,7 @@ def _find_mismatches(location: _Location, value: Any) -> Iterator[str]:
 
 
 def _is_broken_json(schemas: Sequence[Schema], value: Any) -> bool:
-    """Return whether a string is probably broken JSON, because the schema only allows an object or an array."""
+    """Return whether a string is probably broken JSON, because the schema allows only an object or an array."""
     return isinstance(value, str) and all(schema["type"] in ("object", "array", "null") for schema in schemas)
 
 
@@ -277,7 +282,9 @@ def _format_options(options: Sequence[Any]) -> str:
 
 
 def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, list[Any]] | None:
-    """Return the field that tells the alternatives apart, and its allowed values. Return None if the field is valid."""
+    """Return the field that distinguishes the alternatives, and its allowed values. Return None if the field is
+    valid.
+    """
     tags_by_schema = [_get_constant_members(schema) for schema in schemas] if isinstance(value, dict) else []
     for name in tags_by_schema[0] if tags_by_schema else ():
         options = [option for tags in tags_by_schema for option in tags.get(name, ())]
@@ -287,7 +294,7 @@ def _find_discriminator(schemas: Sequence[Schema], value: Any) -> tuple[str, lis
 
 
 def _check_format(schema: Schema, value: str) -> str:
-    """Return why a string does not have the required format, such as a date. Return an empty string if it does."""
+    """Return a message if a string lacks the required format, such as a date. Otherwise return an empty string."""
     if "format" not in schema and "contentEncoding" not in schema:
         return ""
     import datetime
@@ -328,7 +335,7 @@ def _find_object_mismatches(location: _Location, value: dict[str, Any]) -> Itera
 
 
 def _expand_alternatives(location: _Location) -> list[Schema]:
-    """Return the alternatives of a schema. The list is empty if any value is allowed."""
+    """Return the alternatives of a schema. The list is empty if the schema allows any value."""
     pending, alternatives = [location.schema], list[Schema]()
     for _ in range(_MAX_DEPTH):
         if not pending:
@@ -338,7 +345,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
             pending.insert(0, _get_object(location.definitions, str(schema["$ref"]).removeprefix(_REF_PREFIX)))
         elif branches := schema.get("anyOf") or schema.get("oneOf"):
             if not isinstance(branches, list) or not all(isinstance(branch, dict) for branch in branches):
-                return []  # the schema `true` allows every value
+                return []  # The schema `true` allows every value.
             pending = [*branches, *pending]
         elif isinstance(schema.get("type"), str):
             alternatives.append(schema)
@@ -348,7 +355,7 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
 
 
 def select_matching(schemas: Sequence[Schema], value: Any) -> list[Schema]:
-    """Return the alternatives that allow a value's type. For objects, prefer those with the same tag."""
+    """Return the alternatives that allow the type of a value. For an object, prefer alternatives with the same tag."""
     matching = [schema for schema in schemas if _allows_type(schema, value)]
     if len(matching) > 1 and isinstance(value, dict):
         matching = [
@@ -363,7 +370,7 @@ def _has_matching_tags(schema: Schema, value: dict[str, Any]) -> bool:
 
 
 def _get_constant_members(schema: Schema) -> dict[str, list[Any]]:
-    """Return the fields that allow only one value, with that value."""
+    """Return the fields that allow only one value, with this value."""
     members = {
         name: member.get("enum")
         for name, member in _get_object(schema, "properties").items()
@@ -410,7 +417,7 @@ def _member_schema(schema: Schema, name: str) -> Any:
 
 
 def _get_object(schema: Schema, name: str) -> Schema:
-    """Return a member of an untrusted schema if it is an object, otherwise an empty object."""
+    """Return a member of an untrusted schema if it is an object. Otherwise return an empty object."""
     member = schema.get(name)
     return cast("Schema", member) if isinstance(member, dict) else {}
 

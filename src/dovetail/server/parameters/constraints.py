@@ -1,5 +1,6 @@
-"""Constraints of annotated-types, translated to `msgspec.Meta`. Imported only if the user's code imports
-annotated-types.
+"""Translation of constraints from annotated-types to `msgspec.Meta`.
+
+This module is imported only if the user's code imports annotated-types.
 """
 
 import types
@@ -24,16 +25,15 @@ _IGNORED_NOTES: Final = ("Unit", "DocInfo")
 
 
 class InexpressibleConstraint(TypeError):
-    """msgspec.Meta has no equivalent for a constraint of annotated-types."""
+    """Raised if `msgspec.Meta` has no equivalent for a constraint of annotated-types."""
 
 
 def get_package(value: Any) -> str:
-    """Return the top-level package of a value's class."""
     return type(value).__module__.partition(".")[0]
 
 
 def expand_notes(notes: Sequence[Any]) -> Iterator[Any]:
-    """Yield the metadata of an Annotated type. An Interval or Len becomes several constraints."""
+    """Yield the metadata of an Annotated type. Each Interval or Len becomes several constraints."""
     for note in notes:
         if get_package(note) == "annotated_types" and hasattr(note, "__iter__"):
             yield from note
@@ -42,7 +42,6 @@ def expand_notes(notes: Sequence[Any]) -> Iterator[Any]:
 
 
 def is_constraint(note: Any) -> bool:
-    """Return whether metadata is a constraint of annotated-types."""
     return get_package(note) == "annotated_types" and type(note).__name__ not in _IGNORED_NOTES
 
 
@@ -50,7 +49,7 @@ def translate_constraints(annotation: Any) -> Any:
     """Replace constraints of annotated-types with `msgspec.Meta`.
 
     Raises:
-        InexpressibleConstraint: msgspec.Meta cannot express a constraint.
+        InexpressibleConstraint: `msgspec.Meta` has no equivalent for a constraint.
     """
     return rewrite_annotation(annotation, _translate_notes)
 
@@ -73,7 +72,8 @@ def _to_meta_field(note: Any) -> tuple[str, Any]:
     if name == "Timezone":
         if note.tz not in (None, ...):
             raise TypeError(
-                "`Timezone` of annotated-types must have None or `...`, because JSON Schema cannot express a named zone"
+                "use `Timezone(None)` or `Timezone(...)` of annotated-types, because JSON Schema cannot express a "
+                "named time zone"
             )
         return "tz", note.tz is ...
     if name not in _META_FIELD_BY_CONSTRAINT:
@@ -86,6 +86,7 @@ def _constrain(type_: Any, meta: dict[str, Any]) -> Any:
     try:
         annotated = Annotated[type_, msgspec.Meta(**meta)]
         msgspec.inspect.type_info(annotated)
-    except TypeError:  # msgspec does not support, for example, bounds of a Decimal
+    except TypeError:
+        # For example, msgspec does not support bounds of a Decimal.
         raise InexpressibleConstraint(", ".join(meta)) from None
     return annotated

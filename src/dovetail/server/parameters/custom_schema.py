@@ -1,4 +1,4 @@
-"""Tools with a custom schema. The schema is published unchanged, and arguments are checked against it."""
+"""Tools with a custom input schema. The schema is published unchanged, and arguments are checked against it."""
 
 import itertools
 from copy import deepcopy
@@ -17,14 +17,14 @@ from dovetail.server.parameters.argument_errors import (
 from dovetail.server.parameters.signature import ArgumentNamer, InvalidArguments, Signature, rename_all
 from dovetail.wire.codec import encode
 
-# If there are more arguments, report only the first error.
+# If the arguments have more members, only the first error is reported.
 _MAX_MEMBERS_FOR_ALL_ERRORS: Final = 256
-_MAX_SCHEMA_NODES: Final = 100_000  # maximum number of schemas to visit for one value
+_MAX_SCHEMA_NODES: Final = 100_000  # The validation of one value may visit at most this many schemas.
 _DEFINITIONS: Final = ("$defs", "definitions")
 
 
 class CustomSchemaSignature:
-    """The signature of a tool with a custom schema. The function gets the arguments as one dict."""
+    """Signature of a tool with a custom input schema. The function gets the arguments as one dict."""
 
     def __init__(self, inner: Signature, schema: dict[str, Any], *, passes_context: bool) -> None:
         if schema.get("type") != "object":
@@ -48,11 +48,12 @@ class CustomSchemaSignature:
         self.defaults: dict[str, Any] = {}
 
     def bind(self, arguments: dict[str, Any], context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check the arguments and return those of the function."""
+        """Check the arguments of a call, and return the arguments for the function."""
         if not self._validator.is_valid(arguments):
             arguments = repair_arguments(self.schema, arguments)
             self._check_arguments(arguments)
-        # The tool may change its copy. The original must not change, because requestState depends on it.
+        # The tool may change its copy. The original must not change, because the encryption of requestState depends on
+        # it.
         copied_arguments = deepcopy(arguments)
         kwargs: dict[str, Any] = (
             copied_arguments if self._parameter_name is None else {self._parameter_name: copied_arguments}
@@ -64,7 +65,7 @@ class CustomSchemaSignature:
     def _check_arguments(self, arguments: dict[str, Any]) -> None:
         if self._validator.is_valid(arguments):
             return
-        # Finding all errors in large arguments takes seconds, so stop at the first one.
+        # The search for all errors in large arguments takes seconds, so it stops at the first error.
         is_small = encode(arguments).count(b",") < _MAX_MEMBERS_FOR_ALL_ERRORS
         all_errors = self._validator.iter_errors(arguments) if is_small else [self._find_first_error(arguments)]
         errors = [*itertools.islice(all_errors, 10)]
@@ -83,8 +84,9 @@ def _format_errors(errors: list[Any], rename: ArgumentNamer) -> str:
 
 
 def format_error(error: Any, rename: ArgumentNamer = str) -> str:
-    """Format an error with its location and reason, but without the value. Return an empty string if `rename` hides the
-    argument.
+    """Format an error with its location and reason, but without the value.
+
+    Return an empty string if `rename` hides the argument.
     """
     kind, path = error.kind, [*error.instance_path]
     outer_name = rename(str(path[0])) if path else ""
@@ -114,12 +116,13 @@ def format_error(error: Any, rename: ArgumentNamer = str) -> str:
 
 
 def compile_schema(schema: dict[str, Any], where: str) -> Any:
-    """Compile a custom schema. Raise ValueError if it is invalid. The message starts with `where`."""
-    import jsonschema_rs  # imported here, because only custom schemas need it
+    """Compile a custom schema. Raise ValueError if it is invalid. The error message starts with `where`."""
+    # This import is here because only custom schemas need the package.
+    import jsonschema_rs
 
     _check_node_count(schema, where)
     try:
-        # Use a regex engine with linear time, and do not fetch references.
+        # This regex engine takes linear time. The retriever refuses to fetch references.
         return jsonschema_rs.validator_for(
             schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse_retrieval, mask="value"
         )
@@ -128,7 +131,7 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
 
 
 def _check_node_count(schema: dict[str, Any], where: str) -> None:
-    """Raise ValueError if the references lead to so many schemas that a check would block the event loop."""
+    """Raise ValueError if references lead to so many schemas that a validation would block the event loop."""
     try:
         node_count = _count_nodes(schema, schema, {})
     except RecursionError:
@@ -145,7 +148,7 @@ def _count_nodes(node: Any, root: dict[str, Any], count_by_ref: dict[str, int]) 
     schema = cast("dict[str, Any]", node)
     ref = schema.get("$ref")
     if isinstance(ref, str) and ref not in count_by_ref:
-        # A cycle counts as 0, because it is only followed as deep as the value is nested.
+        # A cycle counts as 0, because validation follows it only as deep as the value is nested.
         count_by_ref[ref] = 0
         count_by_ref[ref] = _count_nodes(_resolve_ref(root, ref), root, count_by_ref)
     referenced_count = count_by_ref[ref] if isinstance(ref, str) else 0
@@ -165,4 +168,4 @@ def _resolve_ref(root: dict[str, Any], ref: str) -> Any:
 
 
 def _refuse_retrieval(uri: str) -> Any:
-    raise ValueError(f"the schema refers to {clip(uri)}, but other documents are not fetched")
+    raise ValueError(f"the schema refers to {clip(uri)}, but dovetail does not fetch other documents")

@@ -1,6 +1,6 @@
-"""Defaults of dataclasses: set the fields that a call omitted on the objects that msgspec creates.
+"""Set the defaults of dataclass fields that a call omitted, on the objects that msgspec creates.
 
-msgspec leaves a default on the class, where `vars` and `asdict` do not see it.
+msgspec sets defaults only on the class, where `vars` and `asdict` do not find them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from dovetail.server.parameters.type_hints import iter_reachable_types
 
 
 class _ClassInfo(NamedTuple):
-    """The fields of a class with their defaults, and the fields that may contain other such objects."""
+    """Fields of a class with their defaults, and the fields that may contain other dataclass objects."""
 
     fields: tuple[str, ...]
     defaults: Mapping[str, Any]
@@ -21,7 +21,7 @@ ClassInfos = Mapping[type, _ClassInfo]
 
 
 def make_default_filler(types: Mapping[str, Any]) -> Callable[[Any], None] | None:
-    """Return a function that fills in missing fields of dataclasses. Return None if no type needs it."""
+    """Return a function that sets missing fields of dataclasses. Return None if no type needs it."""
     incomplete_names = tuple(name for name, annotation in types.items() if _has_defaults(annotation))
     if not incomplete_names:
         return None
@@ -41,7 +41,7 @@ def _has_defaults(annotation: Any) -> bool:
 
 
 def _may_have_defaults(annotation: Any) -> bool:
-    """Return whether the type of a field has defaults. A type variable may stand for such a type."""
+    """Return whether the type of a field may have defaults. A type variable can represent such a type."""
     return _has_defaults(annotation) or any(isinstance(type_, TypeVar) for type_ in iter_reachable_types([annotation]))
 
 
@@ -57,10 +57,11 @@ def _inspect_class(class_type: type) -> _ClassInfo:
 
 
 def _get_defaults(class_type: Any) -> dict[str, Any]:
-    # For a class with slots, msgspec sets the defaults itself.
+    # msgspec sets the defaults of classes with slots on the objects.
     if not hasattr(class_type, "__dataclass_fields__") or not class_type.__dictoffset__:
         return {}
-    import dataclasses  # costs no time, because the user's code has already imported dataclasses
+    # This import takes no time, because the user's code has already imported dataclasses.
+    import dataclasses
 
     fields = dataclasses.fields(class_type)
     return {field.name: field.default for field in fields if field.init and field.default is not dataclasses.MISSING}

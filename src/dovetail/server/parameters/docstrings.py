@@ -1,8 +1,8 @@
-"""Parse docstrings in Google, NumPy and Sphinx style into the descriptions of parameters and the remaining text.
+"""Parser for docstrings in Google, NumPy and Sphinx style. It separates parameter descriptions from the other text.
 
 Sections about parameters are removed, because the schema has the descriptions. Sections about exceptions are removed,
-because they are for Python callers. Return values, notes and examples stay, because a model has no other source for
-them.
+because they are for Python callers. Sections about return values, notes and examples are kept, because a model has no
+other source for them.
 """
 
 import inspect
@@ -14,7 +14,7 @@ _PARAMETER_HEADINGS: Final = frozenset(
     ("args", "arguments", "parameters", "params", "other parameters", "keyword args", "keyword arguments", "attributes")
 )
 _EXCEPTION_HEADINGS: Final = frozenset(("raises", "raise", "exceptions", "except"))
-# These patterns are compiled when a docstring has sections.
+# These patterns are compiled only when a docstring has sections.
 _HEADING_PATTERN: Final = r"([A-Z][A-Za-z ]*):\s*"
 _UNDERLINE_PATTERN: Final = r"-{3,}\s*"
 _ITEM_PATTERN: Final = r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:(?!:)\s*(.*)"
@@ -26,14 +26,14 @@ _RESULT_FIELDS: Final = frozenset(("return", "returns", "yield", "yields"))
 
 
 class Docstring(NamedTuple):
-    """The description in a docstring, and the descriptions of the parameters."""
+    """The text of a docstring, and the descriptions of the parameters."""
 
     text: str
     parameters: dict[str, str]
 
 
 def parse(doc: str | None) -> Docstring:
-    """Parse a docstring. Without sections, the whole text is the description."""
+    """Parse a docstring. If it has no sections, the whole text is the description."""
     if not doc:
         return Docstring("", {})
     if "\n" not in doc:
@@ -56,8 +56,9 @@ def parse(doc: str | None) -> Docstring:
 
 
 def _parse_section(lines: Sequence[str], start: int) -> tuple[int, dict[str, str], list[str]]:
-    """Parse the section at line `start`. Return its end, its parameters and the lines to keep. If there is no section,
-    the end is `start`.
+    """Parse the section at line `start`. Return its end, its parameters and the lines to keep.
+
+    If no section starts there, the end is `start`.
     """
     line = lines[start]
     if start + 1 < len(lines) and re.fullmatch(_UNDERLINE_PATTERN, lines[start + 1]):
@@ -112,8 +113,9 @@ def _parse_sphinx(lines: Sequence[str], start: int, field: re.Match[str]) -> tup
 
 
 def _parse_items(body: Sequence[str], pattern: str) -> list[tuple[re.Match[str], list[str]]]:
-    """Return the lines that match the pattern, each with the indented lines below. Return an empty list if another
-    unindented line occurs.
+    """Return the lines that match the pattern, each with the indented lines below it.
+
+    Return an empty list if there is any other line without indentation.
     """
     items: list[tuple[re.Match[str], list[str]]] = []
     for line in body:

@@ -1,6 +1,6 @@
-"""Elicitation forms: the requestedSchema of a class with flat fields, and the conversion of the answer to that class.
+"""Elicitation forms: they convert a class to a requestedSchema, and the user's answer to an object of that class.
 
-A form uses only the restricted schema of form mode, so that every client can display it. Nested fields raise TypeError
+A form uses only the restricted schemas that every client can display. Nested fields raise TypeError
 when the form is compiled. This module does not send the request.
 """
 
@@ -17,7 +17,7 @@ from dovetail.server.parameters.annotations import build_schema, convert_value, 
 from dovetail.server.parameters.library_choice import resolve_types
 from dovetail.server.parameters.type_hints import is_subclass_of, list_alternatives
 
-# The keywords allowed for each type of field. spec: elicitation#requested-schema
+# These keywords are allowed for each type of field. spec: elicitation#requested-schema
 _KEYWORDS_BY_TYPE: Final[dict[str, tuple[str, ...]]] = {
     "string": ("minLength", "maxLength"),
     "number": ("minimum", "maximum"),
@@ -32,7 +32,7 @@ _PYTHON_TYPES: Final = {"string": str, "number": (int, float), "integer": (int, 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An elicitation form. The client gets `schema`, and `read` converts the user's input.
+    """An elicitation form. The client gets `schema`, and `read` converts the user's answer.
 
     `read` raises ValueError with a short message if the input does not match the form.
     """
@@ -45,8 +45,8 @@ def compile_form(source: Any) -> Form:
     """Create a form from a class with simple fields, a primitive type, or a JSON Schema.
 
     Raises:
-        TypeError: A field is not flat. The message names the field.
-        ValueError: A schema is not flat. The message names the field.
+        TypeError: a field of the class is nested. The message contains the name of the field.
+        ValueError: a field of the JSON Schema is nested. The message contains the name of the field.
     """
     if isinstance(source, dict):
         schema = typing.cast("dict[str, Any]", source)
@@ -105,7 +105,7 @@ def _compile_value_form(annotation: Any) -> Form:
 
 
 def _compile_tuple_form(class_type: Any, hints: dict[str, Any]) -> Form:
-    """Create a form from a named tuple. In JSON it would be an array, but a form needs field names."""
+    """Create a form from a named tuple. As JSON it would be an array, but a form needs names for its fields."""
     fields = [(name, hint, _make_tuple_field(class_type, name)) for name, hint in hints.items()]
     form = _compile_fields_form(dataclasses.make_dataclass(class_type.__qualname__, fields), hints)
     return Form(form.schema, lambda content: class_type(**vars(form.read(content))))
@@ -135,7 +135,8 @@ def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
     preset_values: dict[str, Any] = {}
     for name, member in full_schema.get("properties", {}).items():
         if name not in hints:
-            preset_values[name] = member["enum"][0]  # the tag of a struct is fixed, so do not ask for it
+            # The tag of a struct has only one value, so the form does not ask for it.
+            preset_values[name] = member["enum"][0]
             continue
         schema, is_optional = _strip_null(member)
         properties[name] = field = _compile_field(f"{class_type.__qualname__}.{name}", schema, hints[name])
@@ -149,7 +150,7 @@ def _compile_fields_form(class_type: type, hints: dict[str, Any]) -> Form:
 
 
 def _compile_class(class_type: type) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
-    """Return the schema of a class, and a function that reads it."""
+    """Return the schema of a class, and a function that creates an object of the class from an answer."""
     library, _ = resolve_types({"": class_type})
     if library == "msgspec":
         return build_schema(class_type), functools.partial(convert_value, class_type)
@@ -192,7 +193,7 @@ def _compile_field(name: str, schema: dict[str, Any], annotation: Any) -> dict[s
 
 
 def _to_inclusive_bounds(schema: dict[str, Any]) -> dict[str, int]:
-    """Convert exclusive bounds of an integer to inclusive ones, because forms only support those."""
+    """Convert exclusive bounds of an integer to inclusive bounds, because forms support only those."""
     bounds = {"minimum": ("exclusiveMinimum", 1), "maximum": ("exclusiveMaximum", -1)}
     return {
         key: schema[exclusive_key] + step for key, (exclusive_key, step) in bounds.items() if exclusive_key in schema
@@ -210,7 +211,7 @@ def _compile_choice(name: str, schema: Any, annotation: Any, titled_keyword: str
 
 
 def _list_options(annotation: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the values and labels of an enum in the order of its definition."""
+    """Yield the values and labels of an enum or Literal in the order of its definition."""
     for alternative in list_alternatives(annotation):
         if typing.get_origin(alternative) is Literal:
             yield from ((value, str(value)) for value in typing.get_args(alternative) if value is not None)
@@ -231,18 +232,16 @@ def _resolve_hints(class_type: type) -> dict[str, Any]:
         return typing.get_type_hints(class_type, include_extras=True)
     except NameError as exc:
         raise TypeError(
-            f"{class_type.__qualname__}: the name `{exc.name}` in its annotations is not defined in its module"
+            f"{class_type.__qualname__}: the name `{exc.name}` in an annotation is not defined in the module"
         ) from None
 
 
 def _make_not_flat_error(name: str) -> TypeError:
-    return TypeError(
-        f"{name}: a form can contain only flat fields: text, numbers, booleans, dates, and choices between texts"
-    )
+    return TypeError(f"{name}: a form can contain only strings, numbers, booleans, dates, and choices between strings")
 
 
 def _check_content(schema: dict[str, Any], content: dict[str, Any] | None) -> dict[str, Any]:
-    """Check content against a schema that is not from a Python type."""
+    """Check an answer against a JSON Schema that the caller passed."""
     answers = content or {}
     for name in schema.get("required", ()):
         if name not in answers:

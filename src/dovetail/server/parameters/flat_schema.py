@@ -1,5 +1,6 @@
-"""Flat schemas: pydantic's schemas in the form that `json_schema` writes. They have no titles, and references only for
-recursive types.
+"""Simplify pydantic's schemas: no titles, and references only for recursive types.
+
+The result has the same form as the schemas from `json_schema`.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ _SCHEMA_KEYWORDS: Final = ("items", "additionalProperties", "propertyNames")
 
 
 def flatten_schema(schema: Schema) -> Schema:
-    """Replace each reference in a schema by its definition. The root of the result is never a reference."""
+    """Replace each reference in a schema with its definition. The root of the result is never a reference."""
     definitions: dict[str, Schema] = schema.get("$defs", {})
     recursive_names = [name for name in definitions if name in _find_reachable_names(definitions[name], definitions)]
     inlinable = {name: definition for name, definition in definitions.items() if name not in recursive_names}
@@ -47,7 +48,7 @@ def _inline_references(schema: Schema, definitions: Mapping[str, Schema]) -> Sch
 
 
 def _map_subschemas(key: str, value: Any, transform: Callable[[Schema], Schema]) -> Any:
-    """Apply a function to all schemas in the value of a keyword."""
+    """Apply a function to all schemas that the value of a keyword contains."""
     if key in _MAPPING_KEYWORDS and isinstance(value, dict):
         return {name: transform(subschema) for name, subschema in cast("dict[str, Schema]", value).items()}
     if key in _LIST_KEYWORDS and isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The JSON Schemas of types, from the type information of msgspec.
+"""JSON Schemas of types, built from the type information of msgspec.
 
-Schemas are flat, so that every client can read them: no class names as titles, and references only for recursive types.
-Enum values keep their written order.
+Schemas have no titles, and references only for recursive types, so that every client can read them.
+Enum values keep the order in which they are written.
 """
 
 import contextlib
@@ -37,18 +37,17 @@ SchemaHook = Callable[[type], Schema]
 
 
 class SchemaWriter:
-    """Writes JSON Schemas for several types. They share their definitions."""
+    """Builds JSON Schemas for several types, with shared definitions."""
 
     def __init__(self, hook: SchemaHook, literal_orders: Sequence[Sequence[Any]], *, output: bool = False) -> None:
         self.definitions: dict[str, Schema] = {}
         self._hook = hook
         self._literal_orders = literal_orders
         self._output = output
-        self._names: dict[Any, str] = {}  # names of recursive types, and of types that are being written
+        self._names: dict[Any, str] = {}  # It contains recursive types, and types whose schemas are not complete yet.
         self._recursive_types: set[Any] = set()
 
     def write(self, node: seen.Type) -> Schema:
-        """Return the schema of a type."""
         extra_keywords: Schema = {}
         while isinstance(node, seen.Metadata):
             extra_keywords = (node.extra_json_schema or {}) | extra_keywords
@@ -86,8 +85,8 @@ class SchemaWriter:
                 return self._write_string(node)
 
     def _write_string(self, node: Any) -> Schema:
-        # Models need the format of an argument.
-        # A result has no format, because it may lack the required time zone.
+        # Schemas of arguments contain a format for models. Schemas of results do not, because a value may lack the time
+        # zone that the format requires.
         format_name = _STRING_FORMATS.get(type(node))
         if isinstance(node, (seen.DateTimeType, seen.TimeType)) and (node.tz is True or not self._output):
             format_name = "date-time" if isinstance(node, seen.DateTimeType) else "time"
@@ -108,7 +107,8 @@ class SchemaWriter:
         items = self.write(node.item_type)
         is_unique = isinstance(node, (seen.SetType, seen.FrozenSetType)) or None
         limits = {"minItems": node.min_length, "maxItems": node.max_length, "uniqueItems": is_unique}
-        return {"type": "array", "items": items} | _drop_none(limits)  # OpenAI rejects an array without `items`
+        # OpenAI rejects an array without `items`.
+        return {"type": "array", "items": items} | _drop_none(limits)
 
     def _write_mapping(self, node: Any) -> Schema:
         keys, values = self.write(node.key_type), self.write(node.value_type)
@@ -127,14 +127,16 @@ class SchemaWriter:
                 options.sort(key=list(order).index)
                 break
         types = {type(value) for value in options}
-        # Some providers reject an enum without a type or with null.
+        # Some model providers reject an enum that has no type or that contains null.
         schema: Schema = {"enum": options}
         if types in ({str}, {int}):
             schema = {"type": "string" if types == {str} else "integer", **schema}
         return {"anyOf": [schema, {"type": "null"}]} if has_null else schema
 
     def _write_class(self, node: Any) -> Schema:
-        """Return the schema of a class. A class that contains itself becomes a definition with references to it."""
+        """Return the schema of a class. A class that contains itself becomes a definition, which references point
+        to.
+        """
         if node.cls in self._names:
             self._recursive_types.add(node.cls)
             return {"$ref": REF_PREFIX + self._names[node.cls]}
@@ -176,7 +178,7 @@ class SchemaWriter:
         object_schema: Schema = description | {"type": "object", "properties": properties}
         if required:
             object_schema["required"] = required
-        # In an argument, an unknown field is a mistake of the caller. A result may get new fields later.
+        # An unknown field in an argument is a mistake of the caller. A result may have new fields in a later version.
         is_closed = not self._output or getattr(node, "forbid_unknown_fields", False)
         return object_schema | ({"additionalProperties": False} if is_closed else {})
 
@@ -191,7 +193,7 @@ def _build_tuple_schema(items: list[Schema], min_items: int | None = None) -> Sc
 
 
 def build_items_schema(prefix_items: list[Schema]) -> Schema:
-    """Return a schema for the items of a tuple, because OpenAI rejects an array without `items`."""
+    """Return a schema for all items of a tuple, because OpenAI rejects an array without `items`."""
     unique = [item for index, item in enumerate(prefix_items) if item not in prefix_items[:index]]
     return unique[0] if len(unique) == 1 else {"anyOf": unique} if unique else {}
 
@@ -201,7 +203,7 @@ def _sort_none_last(nodes: Iterable[Any]) -> list[Any]:
 
 
 def get_own_docstring(class_type: Any) -> str:
-    """Return the docstring of a class. Return an empty string if it is generated or inherited."""
+    """Return the docstring of a class. Return an empty string if the docstring is generated or inherited."""
     class_type = getattr(class_type, "__origin__", class_type)
     doc = inspect.cleandoc(class_type.__dict__.get("__doc__") or "")
     is_generated = doc.startswith(f"{class_type.__name__}(") and doc.endswith(")")
@@ -214,5 +216,6 @@ def _build_description(class_type: Any) -> Schema:
 
 
 def _add_default(schema: Schema, value: Any) -> None:
-    with contextlib.suppress(TypeError, ValueError):  # the schema has no default if it cannot be represented in JSON
+    # If the default cannot be represented in JSON, the schema does not contain it.
+    with contextlib.suppress(TypeError, ValueError):
         schema["default"] = to_builtins(value, str_keys=True)

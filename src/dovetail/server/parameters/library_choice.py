@@ -1,6 +1,6 @@
-"""The choice between msgspec and pydantic for the types of one signature or one result.
+"""Choose msgspec or pydantic for all types of one signature or one result.
 
-pydantic reads all types if one type or one piece of metadata requires pydantic. Otherwise msgspec reads the types. This
+If one type or its metadata requires pydantic, pydantic handles all types. Otherwise msgspec handles them. This
 module chooses without importing pydantic.
 """
 
@@ -23,7 +23,7 @@ _PYDANTIC_HOOK: Final = "__get_pydantic_core_schema__"
 
 
 class _Need(NamedTuple):
-    """A type or metadata that only one library supports, and the parameter that uses it."""
+    """A type or metadata that only one library supports, and the parameter in which it is used."""
 
     library: Library
     name: str
@@ -36,13 +36,13 @@ class _Need(NamedTuple):
 
 
 def resolve_types(annotations: Mapping[str, Any]) -> tuple[Library, dict[str, Any]]:
-    """Choose msgspec or pydantic for these annotations, and translate them for it. The keys are parameter names.
+    """Choose msgspec or pydantic for these annotations, and translate them for this library.
 
     Raises:
-        TypeError: No library supports all annotations.
+        TypeError: neither library supports all annotations.
     """
     if "pydantic" not in sys.modules and "annotated_types" not in sys.modules:
-        # pydantic and annotated_types are not imported, so no annotation uses them.
+        # The user's code has not imported pydantic or annotated_types, so no annotation uses them.
         return "msgspec", {**annotations}
     needs: list[_Need] = []
     for parameter, annotation in annotations.items():
@@ -91,7 +91,7 @@ def _find_note_needs(note: Any, field: tuple[type, str] | None) -> Iterator[_Nee
     if _is_pydantic_note(note):
         yield _Need("pydantic", name)
     elif isinstance(note, msgspec.Meta):
-        # Metadata inside classes is not translated, and pydantic has none for time zones.
+        # Metadata in class fields cannot be translated, and pydantic has no equivalent for time zones.
         if field is not None or note.tz is not None:
             yield _Need("msgspec", name)
     elif field is not None and is_constraint(note):
@@ -103,7 +103,6 @@ def _find_note_needs(note: Any, field: tuple[type, str] | None) -> Iterator[_Nee
 
 
 def _is_msgspec_class(class_type: Any) -> bool:
-    """Return whether only msgspec supports a class."""
     return isinstance(class_type, type) and (
         issubclass(class_type, msgspec.Struct)
         or hasattr(class_type, "__attrs_attrs__")

@@ -1,6 +1,6 @@
-"""Pydantic types: arguments, results and forms that pydantic reads and describes.
+"""Pydantic support: pydantic converts arguments, results and forms, and builds their schemas.
 
-Only this module imports pydantic. It is imported for the first pydantic type. The rules of pydantic apply, with two
+Only this module imports pydantic, and only if a type needs pydantic. The rules of pydantic apply, with two
 exceptions: a boolean is never a number, and unknown fields are rejected.
 """
 
@@ -26,7 +26,7 @@ from dovetail.wire.codec import encode
 
 
 class PydanticType:
-    """A type that pydantic reads from JSON and writes as JSON.
+    """Converts JSON data to a type and back with pydantic.
 
     Raises:
         TypeError: pydantic does not support the type.
@@ -40,7 +40,7 @@ class PydanticType:
         except (PydanticUserError, PydanticUndefinedAnnotation) as exc:
             raise TypeError(str(exc).splitlines()[0]) from None
         except SchemaError as exc:
-            # SchemaError means, for example, an invalid pattern.
+            # For example, pydantic raises SchemaError for an invalid pattern.
             raise TypeError(str(exc).splitlines()[-1].strip()) from None
         self.schema: dict[str, Any] = flatten_schema(schema)
 
@@ -50,7 +50,7 @@ class PydanticType:
             text = encode(value)
         except (UnicodeEncodeError, RecursionError):
             raise MismatchError([Mismatch((), "the value is not JSON, or is nested too deeply")]) from None
-        # pydantic accepts booleans as numbers. Its strict mode would also reject dates and other strings.
+        # pydantic accepts booleans as numbers. Its strict mode is not used, because it also rejects dates as strings.
         has_boolean = b"true" in text or b"false" in text
         messages = find_boolean_mismatches(self.schema, value) if has_boolean else []
         try:
@@ -62,8 +62,9 @@ class PydanticType:
         return result
 
     def check(self, value: Any) -> Any:
-        """Convert a value to the type. Instances of the type stay unchanged. Raise MismatchError if the value does not
-        match.
+        """Convert a value to the type, and return instances of the type unchanged.
+
+        Raise MismatchError if the value does not match.
         """
         try:
             return self._adapter.validate_python(value, by_alias=True, by_name=True)
@@ -76,15 +77,15 @@ class PydanticType:
 
 
 class PydanticArguments:
-    """The arguments of one function, read and described by pydantic.
+    """Converts the arguments of one function, and builds their schemas, with pydantic.
 
     Raises:
-        TypeError: pydantic does not support a type. The message names the parameter.
+        TypeError: pydantic does not support a type. The message contains the name of the parameter.
     """
 
     def __init__(self, types: Mapping[str, Any], required: Collection[str], extra_type: Any) -> None:
         self._names = types.keys()
-        # The key `**` is for additional arguments. No real argument can have this name.
+        # The key `**` stores additional arguments. No parameter can have this name.
         fields = {name: type_ if name in required else NotRequired[type_] for name, type_ in types.items()}
         all_fields = fields if extra_type is None else fields | {"**": NotRequired[extra_type]}
         typed_dict: Any = cast("Any", TypedDict)("Arguments", all_fields)
@@ -105,11 +106,11 @@ class PydanticArguments:
         return self._named.read(arguments if self._extra is None else self._select(arguments, extra=False))
 
     def read_extra(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of arguments that have no parameter."""
+        """Return the values of arguments that do not belong to a parameter."""
         return {} if self._extra is None else self._extra.read(self._select(arguments, extra=True))
 
     def find_mismatches(self, arguments: dict[str, Any]) -> Iterator[Mismatch]:
-        """Yield all problems. Each path starts with the name of the argument."""
+        """Yield all problems of the arguments. Each path starts with the name of the argument."""
         for read in (self.read, self.read_extra):
             try:
                 read(arguments)
@@ -148,7 +149,7 @@ def _to_field(meta: msgspec.Meta) -> Any:
 
 
 class _SchemaGenerator(GenerateJsonSchema):
-    """Writes pydantic's schemas. Classes that do not configure `extra` get `additionalProperties: false`."""
+    """Builds pydantic's schemas. Classes that do not configure `extra` get `additionalProperties: false`."""
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
         return self._finish_class(super().model_schema(schema), schema["cls"])
@@ -173,7 +174,7 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 
 def _names_all_members(type_: Any) -> bool:
-    """Return whether the schema lists every field that is accepted. Aliases, `extra` or validators may accept more."""
+    """Return whether the schema lists all accepted fields. Aliases, `extra` or validators may accept others."""
     config: Any = getattr(type_, "model_config", None) or getattr(type_, "__pydantic_config__", None) or {}
     fields: Any = getattr(type_, "__pydantic_fields__", None) or {}
     decorators = getattr(type_, "__pydantic_decorators__", None)
@@ -192,13 +193,15 @@ def _list_mismatches(exc: ValidationError, value: Any) -> Iterator[Mismatch]:
         if location[-1:] == ("[key]",):
             location, reason = location[:-1], f"invalid key: {reason}"
         path, branch = _resolve_location(location, value, is_missing=is_missing)
-        is_tag_wrong = error["type"].startswith("union_tag_")  # in this case, pydantic's message contains the value
+        # If a union tag is wrong, pydantic's message contains the value, which may be secret.
+        is_tag_wrong = error["type"].startswith("union_tag_")
         yield Mismatch(path, reason, path if is_tag_wrong else branch)
 
 
 def _resolve_location(location: Path, value: Any, *, is_missing: bool) -> tuple[Path, Path | None]:
-    """Return the path in the value, and the path of the first union. pydantic's location also names the
-    alternatives.
+    """Return the path of a problem in the value, and the path of the first union.
+
+    pydantic's location also contains the names of alternatives, which are removed.
     """
     path: Path = ()
     branch: Path | None = None

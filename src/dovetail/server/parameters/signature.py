@@ -1,8 +1,7 @@
-"""Signatures: a user's function, compiled once into a JSON Schema and a function that binds arguments to its
-parameters.
+"""Compile a function once into a JSON Schema and a function that binds arguments to its parameters.
 
-This module does not depend on tools, prompts or requests. The meaning of types is in `annotations` and
-`pydantic_types`. Invariant: a compiled signature does not inspect the function again.
+This module does not depend on tools, prompts or requests. `annotations` and `pydantic_types` interpret the types. A
+compiled signature does not inspect the function again.
 """
 
 import functools
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def _unwrap_function(function: Any) -> Any:
-    """Return the function that has the annotations, without wrappers around it."""
+    """Return the function that has the annotations, without its wrappers."""
     while True:
         if isinstance(function, functools.partial):
             function = typing.cast("functools.partial[Any]", function).func
@@ -68,7 +67,7 @@ def _unwrap_function(function: Any) -> Any:
 
 
 def describe_location(function: Any) -> str:
-    """Return the name, file and line of a function for messages."""
+    """Return the name, file and line of a function for error messages."""
     inner = _unwrap_function(function)
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     code = getattr(inner, "__code__", None)
@@ -76,8 +75,9 @@ def describe_location(function: Any) -> str:
 
 
 def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, Any]:
-    """Return the resolved annotations of a function. Raise TypeError if a name is unknown. The message starts with
-    `where`.
+    """Return the resolved annotations of a function.
+
+    Raise TypeError if a name is unknown. The error message starts with `where`.
     """
     inner = _unwrap_function(function)
     if isinstance(inner, type) or not callable(inner):
@@ -86,17 +86,17 @@ def resolve_hints(function: Any, context_type: type, where: str) -> dict[str, An
         try:
             return typing.get_type_hints(inner, include_extras=True)
         except NameError:
-            # The context class may be imported only for type checkers.
+            # The user's code may import the context class only for type checkers, so its name must be defined here.
             local_names = {context_type.__name__: context_type}
             return typing.get_type_hints(inner, localns=local_names, include_extras=True)
     except NameError as exc:
-        raise TypeError(f"{where}: the name `{exc.name}` in its annotations is not defined in its module") from None
+        raise TypeError(f"{where}: the name `{exc.name}` in an annotation is not defined in the module") from None
     except (TypeError, SyntaxError, AttributeError) as exc:
         raise TypeError(f"{where}: the annotations cannot be read: {exc}") from None
 
 
 _MAX_BACKTRACK_STEPS: Final = 100_000
-_MAX_ERRORS: Final = 100  # maximum number of pattern errors in one message
+_MAX_ERRORS: Final = 100  # An error message describes at most this many mismatches with patterns.
 
 METHOD_HINT: Final = (
     ". Decorate the method with dovetail.tool, dovetail.resource or dovetail.prompt, and pass the object to "
@@ -115,7 +115,9 @@ _FIRST_FIELD: Final = re.compile(r"Invalid arguments\. (?:Missing: |Unknown: )?`
 
 
 class InvalidArguments(ToolError):
-    """The arguments of a call are invalid. The message lists all problems, so that a model can correct them."""
+    """Raised if the arguments of a call are invalid. The message lists all problems, so that a model can correct
+    them.
+    """
 
     def __init__(self, format_message: Callable[[ArgumentNamer], str], rename: ArgumentNamer = str) -> None:
         super().__init__(format_message(rename))
@@ -124,15 +126,17 @@ class InvalidArguments(ToolError):
 
     @property
     def field(self) -> str | None:
-        """Return the path of the first invalid argument, such as `lines[0].sku`, or None if no argument is at
-        fault.
+        """Return the path of the first invalid argument, such as `lines[0].sku`.
+
+        Return None if the error is not about an argument.
         """
         match = _FIRST_FIELD.match(str(self))
         return match and match[1]
 
     def rename_arguments(self, rename: ArgumentNamer) -> "InvalidArguments":
-        """Return the same error with other argument names. Leave out arguments that `rename` maps to None. The message
-        may become empty.
+        """Return the same error with other argument names.
+
+        Arguments that `rename` maps to None are left out, so the message may become empty.
         """
 
         def rename_both(name: str) -> str | None:
@@ -143,7 +147,7 @@ class InvalidArguments(ToolError):
 
 
 class Signature:
-    """The input schema of a function. It also converts the arguments of a call. Create it with `compile_signature`."""
+    """Input schema of a function, and conversion of the arguments of a call. Create it with `compile_signature`."""
 
     __slots__ = (
         "_fill_defaults",
@@ -172,8 +176,8 @@ class Signature:
         self.choices: dict[str, tuple[str, ...]] = {
             name: choices for name, annotation in layout.types.items() if (choices := _list_choices(annotation))
         }
-        self.returns: Any = layout.returns  # the return annotation, or Any
-        self.where: str = layout.where  # name, file and line of the function for messages
+        self.returns: Any = layout.returns  # It is Any if the function has no return annotation.
+        self.where: str = layout.where  # Error messages start with this name, file and line of the function.
         self._layout = layout
         self._struct_type = layout.build_struct()
         self._is_strict = not lax
@@ -182,7 +186,7 @@ class Signature:
         self._pattern_validator = _make_pattern_validator(self.schema) if uses_msgspec and self._is_strict else None
         self._has_only_known_fields = compile_unknown_field_check(self.schema)
         self._fill_defaults = make_default_filler(layout.types) if uses_msgspec else None
-        # msgspec reads some input wrongly or too slowly, so these functions check it first.
+        # msgspec accepts some invalid input or needs very long for it, so these functions check the input first.
         checks = (self._pattern_validator, self._has_only_known_fields, self._fill_defaults)
         self._needs_checks = not uses_msgspec or any(check is not None for check in checks)
         self._is_all_positional = (
@@ -190,17 +194,17 @@ class Signature:
         )
 
     def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Convert the arguments of a call to those of the function.
+        """Convert the arguments of a call to the arguments of the function.
 
         Raises:
-            InvalidArguments: The arguments do not match the signature.
+            InvalidArguments: the arguments do not match the signature.
         """
         raw_arguments = arguments or {}
         if self._needs_checks:
             raw_arguments, struct = self._read_checked(raw_arguments)
         else:
             try:
-                # Passing `strict=` takes as long as the conversion, so leave it out in the usual case.
+                # The option `strict=` doubles the time of the conversion, so it is passed only if needed.
                 struct = (
                     convert(raw_arguments, self._struct_type)
                     if self._is_strict
@@ -219,8 +223,9 @@ class Signature:
             return self._read_repaired(raw_arguments)
 
     def _read_repaired(self, raw_arguments: dict[str, Any]) -> tuple[dict[str, Any], msgspec.Struct]:
-        """Repair the arguments and convert them. Return both. A model may write a number as 3.0, or an object as a
-        string.
+        """Repair the arguments and convert them. Return the repaired and the converted arguments.
+
+        For example, a model may write an integer as 3.0, or an object as a string.
         """
         raw_arguments = repair_arguments(self.schema, raw_arguments)
         try:
@@ -260,7 +265,7 @@ class Signature:
 
     def _read_extra_arguments(self, raw_arguments: dict[str, Any]) -> dict[str, Any]:
         names = [name for name in raw_arguments if name not in self._layout.types]
-        # Callers must not pass parameters that the server sets.
+        # Callers must not pass parameters whose values come from the server.
         if not self._layout.reserved_names.isdisjoint(names):
             raise self._make_error(raw_arguments)
         try:
@@ -277,8 +282,9 @@ class Signature:
         return InvalidArguments(lambda rename: self._format_errors(raw_arguments, rename))
 
     def _format_errors(self, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> str:
-        """Describe the problems of all arguments. Each one is checked separately, because a conversion stops at the
-        first problem.
+        """Describe the problems of all arguments.
+
+        Each argument is checked separately, because a conversion stops at the first problem.
         """
         layout = self._layout
         allows_extra = layout.extra_type is not None
@@ -320,7 +326,8 @@ class Signature:
         for name, outer_name in outer_names.items():
             messages = self._find_schema_mismatches(name, raw_arguments[name], outer_name)
             if name in pattern_errors:
-                # Do not convert the argument, because msgspec may need very long for a text that fails its pattern.
+                # A string that fails its pattern is not converted, because the regex engine of msgspec may need very
+                # long.
                 yield from messages
             else:
                 yield from self._find_argument_mismatches(name, raw_arguments[name], outer_name, messages)
@@ -356,12 +363,12 @@ class Signature:
 
 
 def rename_all(names: Iterable[str], rename: ArgumentNamer) -> list[str]:
-    """Return the new names. Leave out those that `rename` maps to None."""
+    """Return the new names, without names that `rename` maps to None."""
     return [outer_name for name in names if (outer_name := rename(name)) is not None]
 
 
 class ContextSignature(Signature):
-    """The signature of a function whose runner needs the context as the first argument."""
+    """Signature of a function whose runner needs the context as the first argument."""
 
     __slots__ = ()
 
@@ -370,7 +377,7 @@ class ContextSignature(Signature):
         self.context = self.context or ""
 
     def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Convert the arguments of a call. The first one is the context."""
+        """Convert the arguments of a call, and put the context before them."""
         args, kwargs = super().bind(arguments, context)
         return (context, *args), kwargs
 
@@ -383,14 +390,15 @@ def compile_signature(
     skip: Collection[str] = (),
     passes_context: bool = False,
 ) -> Signature:
-    """Create the signature of a function. With `lax`, strings are converted to numbers, booleans and similar types.
+    """Create the signature of a function. If `lax` is True, strings are converted to numbers, booleans and so on.
 
     `bind` passes the context to the parameter annotated with `context_type`. Parameters in `skip` are not in the
     schema, and the caller of the function passes them by keyword. If `passes_context` is True, the context is the first
     argument.
 
     Raises:
-        TypeError: A parameter cannot be set from JSON. The message gives the parameter, the function and its location.
+        TypeError: the value of a parameter cannot come from JSON. The message names the parameter, the function and its
+            file.
     """
     where = describe_location(function)
     hints = resolve_hints(function, context_type, where)
@@ -413,35 +421,35 @@ def compile_signature(
 
 
 def _check_is_bound(signature: inspect.Signature, hints: Mapping[str, Any], where: str) -> None:
-    """Raise TypeError for a method that is registered inside its class."""
+    """Raise TypeError if the function is a method that was registered inside its class."""
     first = next(iter(signature.parameters), "")
     if first in ("self", "cls") and first not in hints:
         raise TypeError(f"{where}: parameter `{first}`: the method is not bound to an object{METHOD_HINT}")
 
 
 class _Layout:
-    """Where the value of each parameter comes from, and how it is passed."""
+    """Parameters of a function: the source of each value, and how it is passed."""
 
     def __init__(self, where: str, returns: Any, descriptions: Mapping[str, str]) -> None:
         self.where = where
-        self._descriptions = descriptions  # parameter descriptions from the docstring
+        self._descriptions = descriptions  # The descriptions come from the docstring.
         self.returns = returns
         self.types: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
-        self.positional_count = 0  # how many of `types` are passed by position. The others are `keywords`
+        self.positional_count = 0  # This many of `types` are passed by position. The others are in `keywords`.
         self.keywords: list[str] = []
         self.context: str | None = None
         self.context_index: int | None = None
-        self.extra_type: Any = None  # the type of `**kwargs`, or None if there is none
+        self.extra_type: Any = None  # This is the type of `**kwargs`, or None if the function has none.
         self._extra_name = ""
         self.reserved_names: set[str] = set()
-        self.pydantic_arguments: PydanticArguments | None = None  # None if msgspec is used
+        self.pydantic_arguments: PydanticArguments | None = None  # It is None if msgspec handles the types.
         self._allows_positional = True
 
     def add(self, parameter: inspect.Parameter, annotation: Any) -> None:
         name, default = parameter.name, parameter.default
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            raise TypeError(f"{self.where}: parameter `*{name}`: not supported, because arguments are passed by name")
+            raise TypeError(f"{self.where}: parameter `*{name}` is not supported, because arguments are passed by name")
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             self.extra_type, self._extra_name = annotation, name
             return
@@ -461,7 +469,8 @@ class _Layout:
     def add_context(self, parameter: inspect.Parameter) -> None:
         if self.context is not None:
             raise TypeError(
-                f"{self.where}: parameter `{parameter.name}`: `{self.context}` already receives the context"
+                f"{self.where}: parameter `{parameter.name}`: only one parameter can receive the "
+                f"context, and `{self.context}` already does"
             )
         if self._is_passed_by_position(parameter):
             self.context_index = self.positional_count
@@ -482,7 +491,7 @@ class _Layout:
         return self._allows_positional
 
     def _allow_none(self, name: str, annotation: Any) -> Any:
-        """Add None to the annotation of a parameter whose default is None."""
+        """Add None to the type of a parameter whose default is None."""
         members = list_alternatives(annotation)
         if Any in members or types.NoneType in members:
             return annotation
@@ -492,7 +501,7 @@ class _Layout:
             raise TypeError(f"{self.where}: parameter `{name}`: its annotation is not a type") from None
 
     def choose_library(self) -> None:
-        """Choose msgspec or pydantic, and translate all annotations."""
+        """Choose msgspec or pydantic, and translate all annotations for this library."""
         annotations = self.types if self.extra_type is None else self.types | {self._extra_name: self.extra_type}
         try:
             library, translated_types = resolve_types(annotations)
@@ -516,7 +525,7 @@ class _Layout:
             ],
             kw_only=True,
             forbid_unknown_fields=self.extra_type is None,
-            gc=False,  # no garbage collection, because instances are short-lived
+            gc=False,  # Instances are short-lived, so they need no garbage collection.
         )
 
     def _build_field(self, name: str, annotation: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
@@ -542,7 +551,7 @@ class _Layout:
         }
 
     def _build_schemas(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Return the schemas of the parameters and of additional arguments, and their definitions."""
+        """Return the schemas of the parameters, the schema of additional arguments, and the definitions of both."""
         if (arguments := self.pydantic_arguments) is not None:
             return arguments.properties, arguments.extra_schema, arguments.definitions
         annotations = {**self.types, "**": Any if self.extra_type is None else self.extra_type}
@@ -563,7 +572,8 @@ def _add_default(schema: dict[str, Any], default: Any) -> None:
     try:
         schema["default"] = to_json(default)[0]
     except (TypeError, ValueError):
-        return  # the schema has no default if it cannot be represented in JSON
+        # If the default cannot be represented in JSON, the schema does not contain it.
+        return
 
 
 def _replace_iterable(annotation: Any) -> Any:
@@ -573,7 +583,7 @@ def _replace_iterable(annotation: Any) -> Any:
 
 
 def _add_description(annotation: Any, description: str | None) -> Any:
-    """Add the description of a parameter. A string or Doc in Annotated comes before the docstring."""
+    """Add the description of a parameter. A string or Doc in Annotated takes precedence over the docstring."""
     notes: list[Any] = [*annotation.__metadata__] if typing.get_origin(annotation) is Annotated else []
     texts = [note if isinstance(note, str) else getattr(note, "documentation", None) for note in notes]
     descriptions = [text for text in texts if isinstance(text, str)]
@@ -585,8 +595,8 @@ def _add_description(annotation: Any, description: str | None) -> Any:
 
 
 def _unpack_field(annotation: Any, field: Any) -> tuple[Any, Any]:
-    """Move a pydantic `Field(...)` from the default to the annotation. Return the annotation and the default."""
-    # This costs no time, because the user's code has already imported pydantic.
+    """Move a pydantic `Field(...)` from the default to the annotation. Return the annotation and the new default."""
+    # This import takes no time, because the user's code has already imported pydantic.
     from dovetail.server.parameters import pydantic_types
 
     has_default, default = pydantic_types.get_default(field)
@@ -617,25 +627,27 @@ def _format_choice(value: Any) -> str:
 
 
 def _make_pattern_validator(schema: dict[str, Any]) -> Any:
-    """Return a validator for the patterns in a schema, or None if it has none. It runs before msgspec, whose regex
-    engine can be very slow.
+    """Return a validator for the patterns in a schema. Return None if the schema has no patterns.
+
+    The validator runs before msgspec, whose regex engine can be very slow.
     """
     return make_validator(schema) if has_pattern(schema) else None
 
 
 def has_pattern(schema: dict[str, Any]) -> bool:
-    """Return whether a schema contains a pattern."""
     return b'"pattern":' in msgspec.json.encode(schema)
 
 
 def make_validator(schema: dict[str, Any]) -> Any:
-    """Return a validator for a schema that was built from annotations. Its messages contain no values."""
-    import jsonschema_rs  # imported only by servers that need it
+    """Return a validator for a schema that was built from annotations. Its error messages contain no values."""
+    # This import is here because only some servers need the package.
+    import jsonschema_rs
 
     try:
         return jsonschema_rs.validator_for(schema, pattern_options=jsonschema_rs.RegexOptions(), mask="value")
     except ValueError:
-        # The linear engine does not support lookaround, so use another one with a limit on its steps.
+        # The regex engine with linear time does not support lookaround, so these patterns use another engine with a
+        # limit.
         return jsonschema_rs.validator_for(
             schema,
             pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACK_STEPS),
@@ -644,7 +656,7 @@ def make_validator(schema: dict[str, Any]) -> Any:
 
 
 def _find_pattern_errors(validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> dict[str, list[str]]:
-    """Return the pattern errors of each argument. The list is empty if an argument may have more errors."""
+    """Return the pattern errors of each argument. The list is empty if an argument may have other errors."""
     messages_by_argument: dict[str, list[str]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(raw_arguments), _MAX_ERRORS)]
     for error in errors:

@@ -1,4 +1,4 @@
-"""Type hints: the parts of an annotation. This module converts nothing and imports no other library."""
+"""Inspect the parts of type annotations. This module imports no third-party library."""
 
 import functools
 import operator
@@ -8,14 +8,14 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
-# `|` creates a types.UnionType or a typing.Union, depending on its operands.
+# The `|` operator creates a types.UnionType or a typing.Union, depending on its operands.
 UNION_ORIGINS: Final = (types.UnionType, vars(typing)["Union"])
 _FIELD_MARKERS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "__total__", "_field_defaults")
 _PYDANTIC_MARKERS: Final = ("__pydantic_validator__", "__get_pydantic_core_schema__", "__pydantic_config__")
 
 
 def unwrap_annotation(annotation: Any) -> Any:
-    """Return an annotation without Annotated, Required, NewType or an alias."""
+    """Return an annotation without Annotated, Required, NewType or a type alias around it."""
     while (inner := _unwrap_once(annotation)) is not annotation:
         annotation = inner
     return types.NoneType if annotation is None else annotation
@@ -32,7 +32,7 @@ def _unwrap_once(annotation: Any) -> Any:
 
 
 def list_alternatives(annotation: Any) -> list[Any]:
-    """Return the members of a union. Any other annotation counts as its only member."""
+    """Return the members of a union. Return any other annotation as the only member."""
     unwrapped = unwrap_annotation(annotation)
     if typing.get_origin(unwrapped) not in UNION_ORIGINS:
         return [unwrapped]
@@ -40,7 +40,7 @@ def list_alternatives(annotation: Any) -> list[Any]:
 
 
 def rewrite_annotation(annotation: Any, rewrite: Callable[[Any], Any], aliases: tuple[Any, ...] = ()) -> Any:
-    """Apply `rewrite` to each part of an annotation, innermost first. Fields of classes are not changed.
+    """Apply `rewrite` to each part of an annotation, innermost first. The fields of classes are not changed.
 
     If nothing changes, return the same object. Aliases of typing_extensions are replaced, because msgspec does not
     support them.
@@ -51,7 +51,7 @@ def rewrite_annotation(annotation: Any, rewrite: Callable[[Any], Any], aliases: 
         return rewrite(annotation if rewritten is inner else Annotated[(rewritten, *annotation.__metadata__)])
     if inner is not annotation:
         if any(alias is annotation for alias in aliases):
-            return annotation  # the alias contains itself
+            return annotation  # This alias contains itself.
         rewritten = rewrite_annotation(inner, rewrite, (*aliases, annotation))
         return annotation if rewritten is inner and type(annotation).__module__ == "typing" else rewritten
     if origin is not typing.Literal and arguments:
@@ -75,23 +75,22 @@ def is_subclass_of(annotation: Any, parent: type) -> bool:
 
 
 def is_pydantic_type(annotation: Any) -> bool:
-    """Return whether a class is a pydantic type."""
     return isinstance(annotation, type) and any(hasattr(annotation, name) for name in _PYDANTIC_MARKERS)
 
 
 def is_path_type(annotation: Any) -> bool:
-    """Return whether the annotation is a path class. pathlib is slow to import, so it is not imported here."""
+    """Return whether an annotation is a path class, without an import of pathlib, which is slow."""
     pathlib = sys.modules.get("pathlib")
     return pathlib is not None and is_subclass_of(annotation, pathlib.PurePath)
 
 
 def iter_annotations(annotation: Any) -> Iterator[tuple[Any, tuple[type, str] | None]]:
-    """Yield an annotation and all its parts, each with the class and field it is in.
+    """Yield an annotation and all its parts, each with the class and field in which it is used.
 
     The fields of pydantic classes are not included.
     """
     pending: list[tuple[Any, tuple[type, str] | None]] = [(annotation, None)]
-    seen: dict[tuple[int, bool], Any] = {}  # keeps the annotations alive, so that their IDs are not reused
+    seen: dict[tuple[int, bool], Any] = {}  # References to the annotations ensure that their IDs are not reused.
     while pending:
         part, field = pending.pop(0)
         if (key := (id(part), field is None)) in seen:
@@ -107,7 +106,7 @@ def iter_annotations(annotation: Any) -> Iterator[tuple[Any, tuple[type, str] | 
 
 
 def iter_reachable_types(annotations: Sequence[Any]) -> Iterator[Any]:
-    """Yield all types in annotations, including those of class fields."""
+    """Yield all types in these annotations and in the fields of their classes."""
     for annotation in annotations:
         yield from (part for part, _ in iter_annotations(annotation) if _unwrap_once(part) is part)
 
@@ -117,5 +116,6 @@ def _get_field_hints(class_type: Any) -> dict[str, Any]:
         return {}
     try:
         return typing.get_type_hints(class_type, include_extras=True)
-    except Exception:  # this error is reported when the schema is built
+    except Exception:
+        # The same error is reported when the schema is built.
         return {}

@@ -1,7 +1,7 @@
-"""Check that a call's arguments contain no unknown fields.
+"""Check that the arguments of a call contain no unknown fields.
 
-msgspec and pydantic ignore unknown fields, so a misspelled name would be lost silently. The check is compiled from the
-schema. A signature without nested objects has no check.
+msgspec and pydantic ignore unknown fields, so a misspelled optional field would have no effect. The check is compiled
+from the schema. A signature without nested objects has no check.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,14 +9,14 @@ from typing import Any, Final, cast
 
 from dovetail.server.parameters.argument_errors import Schema, select_matching
 
-# Returns False if a value has unknown fields.
+# A check returns False if a value has unknown fields.
 FieldCheck = Callable[[Any], bool]
 
 _REF_PREFIX: Final = "#/$defs/"
 
 
 def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
-    """Create a check for unknown fields inside the arguments. Return None if no argument needs it."""
+    """Create a check for unknown fields of objects in the arguments. Return None if no argument needs it."""
     compiler = _CheckCompiler(schema.get("$defs", {}))
     member_checks = compiler.compile_members(schema)
     return None if not member_checks else _make_members_check(member_checks)
@@ -49,7 +49,7 @@ class _CheckCompiler:
 
     def _compile_reference(self, name: str) -> FieldCheck:
         if name not in self._check_by_name:
-            # A recursive reference calls this function.
+            # While the schema is compiled, recursive references use this function, which looks up the check later.
             self._check_by_name[name] = lambda value: self._check_by_name[name](value)
             self._check_by_name[name] = self.compile_node(self._definitions.get(name, {})) or _always_valid
         return self._check_by_name[name]
@@ -62,7 +62,7 @@ class _CheckCompiler:
             len(present_checks := [check for check in checks if check is not None]) == 1
             and _count_scalars(schemas) == len(schemas) - 1
         ):
-            return present_checks[0]  # the usual case: an object or null
+            return present_checks[0]  # Most unions consist of an object and null, so they need only one check.
         resolved = [
             self._definitions.get(str(schema["$ref"]).removeprefix(_REF_PREFIX), {}) if "$ref" in schema else schema
             for schema in schemas
