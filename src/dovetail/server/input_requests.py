@@ -339,7 +339,7 @@ class InputRequests:
         if self._unanswered:
             if self.is_ended:
                 raise RuntimeError(
-                    "an input request was made after the call had ended, so the client cannot receive it. Await all"
+                    "an input request was made after the call had ended, so the client cannot receive it. Await all "
                     "input requests before the function returns"
                 )
             raise InputRoundEnded
@@ -353,7 +353,7 @@ class InputRequests:
         if previous_digest is not None and previous_digest != request_digest:
             if self._debug:
                 raise RuntimeError(
-                    f"input request {key!r} differs from the one in the previous run. The function runs again from"
+                    f"input request {key!r} differs from the one in the previous run. The function runs again from "
                     "the top after each response and must make the same input requests in the same order"
                 )
             # The response belongs to a different input request, so it must not be used.

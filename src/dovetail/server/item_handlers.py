@@ -276,7 +276,7 @@ class ItemHandlers:
     def _check_unreached_requests(self, input_requests: InputRequests) -> None:
         if self._debug and (unreached_keys := input_requests.list_unreached_keys()):
             raise RuntimeError(
-                f"the function did not repeat its input requests {', '.join(unreached_keys)}."
+                f"the function did not repeat its input requests {', '.join(unreached_keys)}. "
                 "The function runs again from the top after each response and must make the same input requests"
             )
 

@@ -1,9 +1,9 @@
-"""Reload: run this or another program as a child process, and restart it when one of its files changes.
+"""The reloader runs a program as a child process, and restarts it when one of its files changes.
 
-The reloader polls files twice a second: the imported sources and the sources next to the program, or the given folders.
+It polls files twice a second: the imported sources and the sources next to the program, or the given folders.
 With HTTP, the listening socket stays open between children, so no connection is refused. With stdio, the client is
-connected to the reloader. The reloader opens the session and the subscriptions again for each new child. The client
-only gets notifications of changed lists.
+connected to the reloader, which restores the session and the subscriptions in each new child. The client only gets
+notifications of changed lists.
 """
 
 import asyncio
@@ -40,12 +40,13 @@ _SOURCE_SUFFIXES: Final = (".py", ".js", ".mjs", ".ts", ".json", ".toml", ".yaml
 _LISTEN_METHOD: Final = "subscriptions/listen"
 _ACKNOWLEDGED_METHOD: Final = "notifications/subscriptions/acknowledged"
 _LIST_KINDS: Final = ("tools", "resources", "prompts")
-_REQUEST_TIMEOUT_S: Final = 0.5  # how long to read a request while no child is running
+# While no child is running, the reloader waits this many seconds for the rest of a request.
+_REQUEST_TIMEOUT_S: Final = 0.5
 _STOPPED_MESSAGE: Final = "The server stopped. See stderr for the error. The server starts again when a file changes."
 
 
 def is_child() -> bool:
-    """Return whether this is the child process that serves."""
+    """Return whether this process is the child that the reloader started."""
     return CHILD_ENV_VAR in os.environ
 
 
@@ -57,7 +58,7 @@ def _get_own_command() -> list[str]:
 
 
 class SourceFiles:
-    """The source files of this program or of some folders, with their modification times."""
+    """Source files of this program or of some folders, with their modification times."""
 
     def __init__(self, paths: Sequence[Path] | None = None) -> None:
         self._paths = paths
@@ -96,15 +97,16 @@ class SourceFiles:
 
 
 def _remove_bytecode(file: str) -> None:
-    """Delete the bytecode of a file. Python only compares size and seconds, so it could use outdated bytecode."""
+    """Delete the bytecode of a file. Python compares only its size and seconds, so it could use outdated bytecode."""
     if file.endswith(".py"):
         with contextlib.suppress(OSError, NotImplementedError):
             os.unlink(importlib.util.cache_from_source(file))
 
 
 def _build_child_env() -> dict[str, str]:
-    """Return the environment for a child process. It writes no bytecode, because that could be outdated after a quick
-    change.
+    """Return the environment variables for a child process.
+
+    The child writes no bytecode, because bytecode could be outdated after a quick change.
     """
     return os.environ | {CHILD_ENV_VAR: "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -136,16 +138,13 @@ def _format_names(files: list[str]) -> str:
     return ", ".join(os.path.basename(file) for file in files)
 
 
-# Functions for servers on a socket
-
-
 def supervise(
     listener: Any = None, command: Sequence[str] | None = None, files: SourceFiles | None = None, **options: Any
 ) -> None:
-    """Run a command, or this program, as a child process until a signal arrives. Restarted children inherit the socket.
+    """Run a command, or this program, as a child process until a signal arrives. Each new child inherits the socket.
 
     Args:
-        options: `env` with additional variables for the child, and `cwd`.
+        options: `env`, additional environment variables for the child, and `cwd`, its working directory.
     """
     argv = [*command] if command is not None else _get_own_command()
     child_env = _build_child_env() | (options.get("env") or {})
@@ -172,7 +171,7 @@ def supervise(
 
 
 def _reject_connections(listener: socket.socket) -> None:
-    """Answer connections with an error while no child is running, so that clients do not wait forever."""
+    """Reject connections with an error while no child is running, so that clients do not wait forever."""
     deadline = time.monotonic() + _POLL_INTERVAL_S
     while (remaining := deadline - time.monotonic()) > 0 and select.select([listener], [], [], remaining)[0]:
         with contextlib.suppress(OSError):
@@ -182,7 +181,8 @@ def _reject_connections(listener: socket.socket) -> None:
                 connection.recv(65536)
                 connection.sendall(_build_unavailable_response())
                 connection.shutdown(socket.SHUT_WR)
-                # Read until the client closes. Otherwise the client may lose the response.
+                # If the socket is closed before the client has read the response, the client may lose it. So wait for
+                # the client.
                 while connection.recv(65536):
                     pass
 
@@ -202,11 +202,8 @@ def _stop_child(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-# Functions and classes for servers on standard streams
-
-
 class _ChildOutput(asyncio.StreamReaderProtocol):
-    """The stdout of a child, and whether its stdin accepts more data."""
+    """Reads the stdout of a child, and waits until its stdin accepts more data."""
 
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
@@ -253,10 +250,10 @@ class ReloadRelay:
         self._argv = [*command] if command is not None else _get_own_command()
         self._options: dict[str, Any] = {"env": _build_child_env() | dict(env or {}), "inherit": "all", "cwd": cwd}
         self._recorder = _isolate_recorder(recorder) if recorder is not None else None
-        self._write_line = write_line  # sends a line to the client
-        # Requests that are sent again to each new child
+        self._write_line = write_line  # This function sends a line to the client.
+        # These `subscriptions/listen` requests are sent again to each new child.
         self._listen_requests: dict[str | int, dict[str, Any]] = {}
-        # IDs of the listen requests that the client knows are acknowledged
+        # The client has received an acknowledgment of the listen requests with these IDs.
         self._acknowledged_ids: set[str | int] = set()
         self._child: ChildProcess | None = None
         self._output = _ChildOutput()
@@ -264,17 +261,18 @@ class ReloadRelay:
         self._pending: dict[str | int, None] = {}
         self._initialize_request: dict[str, Any] | None = None
         self._is_initialized = False
-        # The capabilities that the client got from the first child
+        # The client received these capabilities from the first child.
         self._declared_capabilities: Mapping[str, Any] | None = None
-        self._settings: dict[str, dict[str, Any]] = {}  # log level and subscriptions of the session
-        # IDs of requests that were sent again. The client does not get their responses.
+        # These requests set the log level and the subscriptions of the session.
+        self._settings: dict[str, dict[str, Any]] = {}
+        # Requests with these IDs were sent again to a new child. The client must not receive their responses.
         self._replay_ids: set[str] = set()
         self._replay_count = 0
         self._read_task: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Start a child and restore the session of the previous one."""
+        """Start a child and restore the session of the previous child."""
         self._output = _ChildOutput()
         self._child = await ChildProcess.start(self._argv, self._output, stderr=self._stderr, **self._options)
         is_restart = self._initialize_request is not None
@@ -299,14 +297,14 @@ class ReloadRelay:
                 self._send_message({"jsonrpc": "2.0"} | notice)
 
     def _replay(self, message: dict[str, Any]) -> None:
-        """Send a request of the client again to a new child."""
+        """Send a request of the client again, to a new child."""
         self._replay_count += 1
         id = f"dovetail-reload-{self._replay_count}"
         self._replay_ids.add(id)
         self._send_to_child(message | {"id": id})
 
     async def restart(self) -> None:
-        """Replace the child. If the new one does not start, requests get an error."""
+        """Replace the child. If the new child does not start, requests get an error."""
         await self.stop()
         try:
             await self.start()
@@ -358,7 +356,7 @@ class ReloadRelay:
             self._declared_capabilities = cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {}
 
     def _is_repeated(self, message: dict[str, Any]) -> bool:
-        """Return whether the client already got this acknowledgment from an earlier child."""
+        """Return whether the client already received this acknowledgment from an earlier child."""
         id = ((message.get("params") or {}).get("_meta") or {}).get(SUBSCRIPTION_ID)
         if id in self._acknowledged_ids:
             self._acknowledged_ids.discard(id)
@@ -370,7 +368,7 @@ class ReloadRelay:
         self._send_message({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": _STOPPED_MESSAGE}})
 
     async def handle_line(self, line: bytes) -> None:
-        """Pass a line from the client to the child. Wait until a child is running."""
+        """Wait until a child is running, and pass a line from the client to it."""
         await self._is_ready.wait()
         message = _parse_message(line)
         id = message.get("id")
@@ -389,7 +387,8 @@ class ReloadRelay:
         if self._recorder is not None:
             self._recorder("server", line, ())
         child, output, read_task = self._child, self._output, self._read_task
-        if child is None or read_task is None or read_task.done():  # drop the message, because no child can answer it
+        # No child can answer this message, so it is dropped.
+        if child is None or read_task is None or read_task.done():
             if request_id in self._pending:
                 self._refuse(request_id)
             return
@@ -397,7 +396,7 @@ class ReloadRelay:
         await output.writable.wait()
 
     def _record_settings(self, message: dict[str, Any]) -> None:
-        """Store the log level and subscriptions of a session."""
+        """Store the requests that set the log level and the subscriptions of a session."""
         uri: Any = (message.get("params") or {}).get("uri")
         match message.get("method"):
             case "logging/setLevel":
@@ -410,7 +409,7 @@ class ReloadRelay:
                 pass
 
     async def stop(self) -> None:
-        """Wait until the child has finished its requests, and stop it with its subprocesses."""
+        """Wait until the child has finished its requests, and stop the child and its subprocesses."""
         self._is_ready.clear()
         child, read_task = self._child, self._read_task
         if child is None or read_task is None:
@@ -420,7 +419,7 @@ class ReloadRelay:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await child.wait_exited()
-        # this closes the child's output, even if another process has it open
+        # This also closes the child's output if another process has the pipe open.
         await child.stop()
         await asyncio.wait([read_task])
         self._child = self._read_task = None
@@ -428,7 +427,7 @@ class ReloadRelay:
 
 
 def _get_wanted_lists(message: dict[str, Any]) -> list[str]:
-    """Return the lists whose changes a listen request wants."""
+    """Return the lists for which a listen request requests change notifications."""
     wanted = (message.get("params") or {}).get("notifications") or {}
     return [kind for kind in _LIST_KINDS if wanted.get(f"{kind}ListChanged")]
 
@@ -449,16 +448,17 @@ async def relay_stdio(
     recorder: Recorder | None = None,
     **options: Any,
 ) -> None:
-    """Serve stdio with one child at a time, until the client disconnects."""
+    """Serve stdio with one child process at a time, until the client disconnects."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
     pipe = await read_into(reader, source)
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        loop.add_signal_handler(signal.SIGTERM, pipe.close)  # SIGTERM has the same effect as a disconnect
+        # SIGTERM has the same effect as a disconnect of the client.
+        loop.add_signal_handler(signal.SIGTERM, pipe.close)
     reload_relay = ReloadRelay(functools.partial(_write_all, sink), command, recorder, **options)
     try:
         await reload_relay.start()
-        async with asyncio.TaskGroup() as tasks:  # if one task fails, the other is cancelled
+        async with asyncio.TaskGroup() as tasks:  # If one task fails, the task group cancels the other.
             watch_task = tasks.create_task(_watch_files(reload_relay, files or SourceFiles()))
             while line := await reader.readline():
                 await reload_relay.handle_line(line)

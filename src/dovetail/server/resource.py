@@ -1,4 +1,4 @@
-"""Resource and ResourceTemplate: functions that return the contents of a URI, compiled at registration."""
+"""Resources and resource templates: functions that return the contents of a URI, compiled at registration."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -65,7 +65,7 @@ class Resource:
 
 
 class ResourceTemplate:
-    """A group of resources with a URI template. The function has a parameter for each variable."""
+    """Resources that share a URI template. The function has a parameter for each variable of the template."""
 
     __slots__ = ("cache_hint", "declaration", "enabled", "runner", "signature", "tags", "template", "version")
 
@@ -87,7 +87,8 @@ class ResourceTemplate:
         enabled: bool = True,
         **run_options: Unpack[RunOptions],
     ) -> None:
-        from dovetail.server.uri_template import URITemplate  # only needed for templates
+        # This import is here because only templates need the module.
+        from dovetail.server.uri_template import URITemplate
 
         _check_uri(uri)
         self.template = URITemplate(uri)
@@ -117,7 +118,7 @@ class ResourceTemplate:
 
 
 def _warn_list_variables(uri: str, list_variables: Collection[str], properties: Mapping[str, Any]) -> None:
-    """Warn if a variable is a list but its parameter is a string. The author probably wants a path."""
+    """Warn if a template variable is a list but its parameter is a string. The author probably wants a path."""
     for name in list_variables:
         if properties.get(name, {}).get("type") == "string":
             log.warning(

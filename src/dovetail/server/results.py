@@ -3,14 +3,14 @@
 A tool has no output schema if its return annotation is one of these:
 
 - no annotation, Any, str or None
-- content blocks, media (images, audio, files, paths, bytes) and tables, alone, in a union or in a list, but a list of
-  only paths or bytes has a schema
+- content blocks, media (images, audio, files, paths, bytes) and tables, alone, in a union or in a list. A list of only
+  paths or bytes has a schema, however
 - lists and tuples without item types
 - complete results
 
-The content of the result then depends on the returned value, except that a `str` function must not return None. Any
-other annotation has a schema. Its value is sent twice: as structured content, and as JSON text in one block. A result
-that does not match the schema is an error.
+The content of the result then depends on the returned value, but a `str` function must not return None. A tool with any
+other annotation has a schema. Its value is sent twice: as structured content, and as JSON text in one content block. If
+the value does not match the schema, the call fails.
 """
 
 import base64
@@ -67,19 +67,19 @@ _TYPES_WITHOUT_SCHEMA: Final = (Any, str, NoneType, list, list[Any], tuple, tupl
 
 
 class Output(Struct, frozen=True):
-    """The output schema of a tool, or None, and a function that converts return values to results."""
+    """Output schema of a tool, or None, and a function that converts return values to results."""
 
     schema: dict[str, Any] | None
     to_result: Callable[[Any], ToolResult]
 
 
 def compile_output(annotation: Any, *, where: str = "") -> Output:
-    """Create the output of a tool from its return annotation.
+    """Create the output schema and the converter of a tool from its return annotation.
 
     Raises:
         TypeError: the annotation cannot be represented in JSON. The message starts with `where`.
     """
-    # A union may contain complete results. The schema only covers the other members.
+    # A union may contain complete results, which the schema does not describe.
     members = list_alternatives(annotation)
     value_types = [member for member in members if member not in _RESULT_TYPES and member is not InputRequired]
     if value_types == [str]:
@@ -108,7 +108,7 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
 
 
 def build_output(schema: dict[str, Any], validator: Any) -> Output:
-    """Create the output of a tool with a custom schema. Results are checked against it."""
+    """Create the converter of a tool with a custom output schema. It checks results against the schema."""
 
     def to_result(value: Any) -> ToolResult:
         result = _check_result(value) if isinstance(value, _RESULT_TYPES) else _build_structured_result(*to_json(value))
@@ -117,7 +117,7 @@ def build_output(schema: dict[str, Any], validator: Any) -> Output:
                 raise ValueError("the result has no structured content, but the tool has an output schema")
             # spec: tools#output-schema
             for error in validator.iter_errors(to_json(result.structured_content)[0]):
-                # This module is already loaded, because it created the validator.
+                # This import is here because only invalid results need it.
                 from dovetail.server.parameters.custom_schema import format_error
 
                 raise ValueError(f"the result does not match the output schema: {format_error(error)}")
@@ -127,7 +127,7 @@ def build_output(schema: dict[str, Any], validator: Any) -> Output:
 
 
 def to_resource_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
-    """Convert the return value of a resource: text, bytes, contents, a list of these, or a value that can be JSON."""
+    """Convert the return value of a resource function: text, bytes, contents, a list of these, or any JSON value."""
     items = typing.cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) and value else [value]
     contents = [_to_contents(item, uri, mime_type) for item in items]
     if all(content is not None for content in contents):
@@ -137,9 +137,10 @@ def to_resource_contents(value: Any, uri: str, mime_type: str | None) -> list[Re
 
 
 def to_prompt_messages(value: Any) -> list[PromptMessage] | GetPromptResult:
-    """Convert the return value of a prompt: text, a content block, a message, a list of these, or a complete result.
+    """Convert the return value of a prompt function to messages.
 
-    A message is a PromptMessage, a dict with `role` and `content`, or a tuple of the two.
+    The value can be text, a content block, a message, a list of these, or a complete result. A message is a
+    PromptMessage, a dict with `role` and `content`, or a tuple of role and content.
     """
     if isinstance(value, GetPromptResult):
         return replace(value, messages=[_to_message(message) for message in value.messages])
@@ -149,7 +150,7 @@ def to_prompt_messages(value: Any) -> list[PromptMessage] | GetPromptResult:
 
 
 def build_failure_result(exc: MCPError) -> CallToolResult:
-    """Create an error result for the model from a text or content blocks."""
+    """Create an error result for the model from the message or the content blocks of an exception."""
     message: Any = exc.args[0] if exc.args else ""
     if isinstance(message, _BLOCK_TYPES):
         message = [message]
@@ -158,14 +159,14 @@ def build_failure_result(exc: MCPError) -> CallToolResult:
 
 
 def check_read_result(value: ReadResourceResult) -> ReadResourceResult:
-    """Return the result of a resource. Raise TypeError if it cannot be sent."""
+    """Return the result of a resource function. Raise TypeError if the result cannot be sent."""
     for contents in value.contents:
         _check_block(contents)
     return value
 
 
 def _is_block_list(annotation: Any) -> bool:
-    """Return whether an annotation is a list or tuple of content blocks, possibly with text."""
+    """Return whether an annotation is a list or tuple of content blocks, possibly with strings."""
     if typing.get_origin(annotation) not in (list, tuple):
         return False
     members = [
@@ -186,25 +187,26 @@ def _is_block_type(annotation: Any) -> bool:
 
 
 def _may_be_value(annotation: Any) -> bool:
-    """Return whether a list of this type contains values such as file names, and not content such as files."""
+    """Return whether a list of this type contains values, such as file names, instead of content, such as files."""
     return annotation in (str, *BYTES_TYPES) or is_path_type(annotation)
 
 
 def _convert_text(value: Any) -> ToolResult:
     if type(value) is str:
         return CallToolResult(content=[TextContent(text=value if value.isascii() else _to_encodable_text(value))])
-    if value is None:  # the function probably lacks a `return`
+    # The function probably lacks a `return` statement.
+    if value is None:
         raise ValueError("the result does not match its annotation: expected `str`, got `null`")
     return _convert_value(value)
 
 
 def _convert_blocks(value: Any) -> ToolResult:
-    # With this annotation, an empty list means no content.
+    # With this annotation, an empty list means that the result has no content.
     return CallToolResult(content=[]) if isinstance(value, (list, tuple)) and not value else _convert_value(value)
 
 
 def _convert_value(value: Any) -> ToolResult:
-    """Convert a value by its type, without a schema."""
+    """Convert a value to a result by the type of the value, without a schema."""
     if value is None:
         return CallToolResult(content=[])
     if isinstance(value, _RESULT_TYPES):
@@ -220,15 +222,16 @@ def _convert_value(value: Any) -> ToolResult:
 
 
 def _make_checked_converter(annotation: Any, schema: dict[str, Any]) -> Callable[[Any], ToolResult]:
-    # msgspec is faster than a check of the schema, but would run the author's code, and its patterns can be slow.
+    # msgspec is faster than a schema validation. It is not used if it would run the user's code or match patterns,
+    # which can be slow.
     check = _SchemaCheck(schema) if _runs_code(annotation) or has_pattern(schema) else None
 
     def to_result(value: Any) -> ToolResult:
         if isinstance(value, _RESULT_TYPES):
             return _check_result(value)
         data, text = to_json(value)
-        # Check the data and not the value, because nothing has checked the fields of an instance.
-        # spec: tools#output-schema
+        # The encoded data is checked instead of the value, because the fields of an instance may never have been
+        # checked. spec: tools#output-schema
         if check is not None:
             check.require_valid(data)
             return _build_structured_result(data, text)
@@ -242,7 +245,7 @@ def _make_checked_converter(annotation: Any, schema: dict[str, Any]) -> Callable
 
 
 def _runs_code(annotation: Any) -> bool:
-    """Return whether converting data to the type would run code of the author."""
+    """Return whether the conversion of data to this type would run the user's code."""
     return any(
         hasattr(part, "__post_init__") or hasattr(part, "__attrs_attrs__")
         for part in iter_reachable_types([annotation])
@@ -256,7 +259,7 @@ def _make_pydantic_converter(pydantic_type: "PydanticType") -> Callable[[Any], T
         if isinstance(value, _RESULT_TYPES):
             return _check_result(value)
         data, text = to_json(pydantic_type.dump(_read_pydantic_value(pydantic_type, value)))
-        # pydantic does not check instances again, and their fields may have changed. spec: tools#output-schema
+        # pydantic does not check instances again, although their fields may have changed. spec: tools#output-schema
         check.require_valid(data)
         return _build_structured_result(data, text)
 
@@ -273,7 +276,7 @@ def _read_pydantic_value(pydantic_type: "PydanticType", value: Any) -> Any:
 
 
 def _check_leniently(annotation: Any, data: Any) -> None:
-    """Check data that `msgspec.convert` rejected, with lenient rules for integers and for the keys of objects."""
+    """Check data that `msgspec.convert` rejected, with less strict rules for integers and for the keys of objects."""
     try:
         convert_value(annotation, data)
     except ValueError as exc:
@@ -283,10 +286,10 @@ def _check_leniently(annotation: Any, data: Any) -> None:
 
 
 def _add_location(annotation: Any, data: Any, reason: str) -> str:
-    """Return the reason with the path of the wrong value, which msgspec leaves out."""
+    """Add the path of the wrong value to the reason, because msgspec omits it."""
     if "[...]" not in reason:
         return reason
-    # Imported here, because only invalid results need it.
+    # This import is here because only invalid results need the module.
     from dovetail.server.parameters.argument_errors import find_mismatches
 
     schema = build_schema(annotation, output=True)
@@ -295,7 +298,7 @@ def _add_location(annotation: Any, data: Any, reason: str) -> str:
 
 
 class _SchemaCheck:
-    """Checks data against a published schema. The validator is built for the first check."""
+    """Checks data against a published schema. The first check creates the validator."""
 
     __slots__ = ("_schema", "_validator")
 
@@ -304,24 +307,25 @@ class _SchemaCheck:
         self._validator: Any = None
 
     def require_valid(self, data: Any) -> None:
-        """Raise ValueError if the data does not match the schema. The message contains no values."""
+        """Raise ValueError if the data does not match the schema. The error message contains no values."""
         if self._validator is None:
             self._validator = make_validator(self._schema)
         if self._validator.is_valid(data):
             return
-        from dovetail.server.parameters.custom_schema import format_error  # imported only for invalid results
+        # This import is here because only invalid results need the module.
+        from dovetail.server.parameters.custom_schema import format_error
 
         error = next(iter(self._validator.iter_errors(data)))
         raise ValueError(f"the result does not match its annotation: {format_error(error)}")
 
 
 def _build_structured_result(data: Any, text: bytes) -> CallToolResult:
-    # The text is for clients that do not read structured content. spec: tools#structured-content
+    # The text is for clients that ignore structured content. spec: tools#structured-content
     return CallToolResult(content=[TextContent(text=text.decode())], structured_content=data)
 
 
 def _to_block_or_none(value: Any) -> ContentBlock | None:
-    """Convert a value to a content block. Return None if it should become JSON."""
+    """Convert a value to a content block. Return None if the value should be sent as JSON."""
     if isinstance(value, str):
         return TextContent(text=_to_encodable_text(value))
     if isinstance(value, ResourceContents):
@@ -333,12 +337,14 @@ def _to_block_or_none(value: Any) -> ContentBlock | None:
 
 
 def _check_result(result: ToolResult) -> ToolResult:
-    """Check a result that the author created, and convert strings to blocks. Raise TypeError if it cannot be sent."""
+    """Check a result that the function created, and convert its strings to blocks. Raise TypeError if it is invalid."""
     if not isinstance(result, CallToolResult):
         return result
     content: Any = result.content
     if not isinstance(content, (list, tuple)):
-        raise TypeError(f"the content of a CallToolResult must be a list of blocks, not `{type(content).__qualname__}`")
+        raise TypeError(
+            f"the content of a CallToolResult must be a list of content blocks, not `{type(content).__qualname__}`"
+        )
     if type(result.is_error) is not bool:
         raise TypeError(f"is_error of a CallToolResult must be True or False, not {result.is_error!r}")
     blocks = [_to_block(part) for part in typing.cast("Sequence[Any]", content)]
@@ -347,7 +353,7 @@ def _check_result(result: ToolResult) -> ToolResult:
 
 
 def _to_block(value: Any) -> ContentBlock:
-    """Convert a value to a content block. Raise TypeError if it is not text, media or a block."""
+    """Convert a value to a content block. Raise TypeError if the value is not a string, media or a content block."""
     if isinstance(value, dict) and "type" in value:
         try:
             return convert(value, typing.cast("type[Any]", ContentBlock), label="block")
@@ -360,7 +366,7 @@ def _to_block(value: Any) -> ContentBlock:
 
 
 def _check_block(block: Any) -> Any:
-    """Return a block that the author created. Raise TypeError if its fields are invalid."""
+    """Return a content block that the function created. Raise TypeError if the fields of the block are invalid."""
     if type(block) is TextContent and type(block.text) is str and block.annotations is None and block.meta is None:
         return block
     try:
@@ -375,7 +381,7 @@ def _to_json_block(value: Any) -> ContentBlock:
 
 
 def _to_encodable_text(text: str) -> str:
-    """Return a plain string. Raise ValueError if it contains half a surrogate pair, because that cannot be sent."""
+    """Return a plain string. Raise ValueError if it contains half of a surrogate pair, which cannot be sent."""
     if not text.isascii():
         try:
             text.encode()

@@ -1,8 +1,7 @@
-"""Runners: how a server is served over each transport. Both `run` and `serve` use one async function per transport.
+"""Serve a server over each transport. Both `run` and `serve` use one async function per transport.
 
-Each check of options or security is in that function, or in the function that creates its listener, so that no entry
-point can skip the check. `run` adds features of a process: a watchdog, reload and workers. Each function imports its
-transport.
+This function, or the function that creates its listener, makes all checks of options and security, so that no entry
+point can skip a check. `run` adds a watchdog, reload and workers. Each transport is imported only if it is used.
 """
 
 import asyncio
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
 
     from dovetail.server.loop_watchdog import LoopWatchdog
 
-_EOF_GRACE_S: Final = 1.0  # how long calls may continue after the client closed stdin
+_EOF_GRACE_S: Final = 1.0  # After the client closed stdin, calls may continue for this many seconds.
 _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
-_STUCK_EXIT_CODE: Final = 75  # the value of EX_TEMPFAIL in sysexits.h
-# Dozens of waiting calls have more objects than Python's thresholds of 700 or 2000. The garbage collector would examine
-# the objects of these calls again and again, although reference counting frees them a moment later.
+_STUCK_EXIT_CODE: Final = 75  # This is the value of EX_TEMPFAIL in sysexits.h.
+# Dozens of waiting calls have more objects than Python's default thresholds of 700 or 2000. The garbage collector would
+# examine these objects repeatedly, although reference counting frees them soon.
 _GC_THRESHOLD: Final = 5000
-# Addresses that mean all addresses of a machine, and the address for clients on the same machine.
+# Each key means all addresses of a machine. The value is the address that clients on the same machine can use.
 _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 
 
@@ -48,32 +47,27 @@ class RunnableServer(Protocol):
 
 
 class RunnableService(Service, Protocol):
-    """The service of a server that is run."""
+    """Service of a server that this module runs."""
 
     @property
-    def stores_large_results(self) -> bool:
-        """Return whether this process stores large results."""
-        ...
+    def stores_large_results(self) -> bool: ...
 
 
 class Runnable(NamedTuple):
-    """A server, and what this module needs to run it."""
+    """A server, with the parts that this module needs to run it."""
 
     server: RunnableServer
     service: RunnableService
-    auth: Any  # value of `auth=` of the server
+    auth: Any  # The value of `auth=` of the server.
 
 
 class HTTPListener(NamedTuple):
-    """A socket to serve HTTP on. Use `open_http_listener` to create one, because it checks all options."""
+    """A socket on which HTTP is served. Create it with `open_http_listener`, which checks all options."""
 
     socket: "socket.socket"
     tls: dict[str, Any]
     options: ASGIOptions
-    announce: Callable[[], None]  # prints the URL
-
-
-# Entry points of this module
+    announce: Callable[[], None]  # This function prints the URL.
 
 
 def run(runnable: Runnable, transport: Transport, options: dict[str, Any], *, reload: bool) -> None:
@@ -110,7 +104,7 @@ async def serve(runnable: Runnable, transport: Transport, options: dict[str, Any
         await _SERVE_SOCKET[transport](runnable, **options)
 
 
-# One function per transport. With a watchdog, the process ends even if stopping takes too long.
+# There is one function per transport. If a watchdog is passed, it ends the process if stopping takes too long.
 
 
 async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "LoopWatchdog | None" = None) -> None:
@@ -127,12 +121,13 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
     try:
         await runnable.server.start()
         lines = LineProtocol(runnable.service)
-        # Handle signals before the first message, because the client may stop the process after its first response.
+        # Signals are handled before the first message, because the client may stop the process after its first
+        # response.
         with _SignalHandlers(on_stop, lines.end):
             lines.done.add_done_callback(on_stop)
             await attach_streams(lines, source, sink)
             await serve_connection(lines, _EOF_GRACE_S)
-            # The client is gone, so exit soon, even if closing the event loop takes longer.
+            # The client has disconnected, so the process must exit soon, even if the event loop takes longer to close.
             _exit_within(watchdog, _EXIT_GRACE_S, 0)
             await runnable.server.stop()
     finally:
@@ -157,7 +152,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
             create_uvicorn_config(app, limits, **listener.tls),
             on_stop,
             app.close,
-            # Start the server here. If the start failed inside uvicorn, uvicorn would end the process.
+            # The server is started before uvicorn, because uvicorn ends the process if the startup fails inside it.
             on_start=server.start,
             on_ready=listener.announce,
         )
@@ -165,7 +160,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
         try:
             await asyncio.shield(task)
         finally:
-            # Do not cancel the task, because its connections would stay open.
+            # The task is not cancelled, because its connections would stay open.
             web_server.should_exit = True
             await task
         _exit_within(watchdog, _EXIT_GRACE_S, 0)
@@ -177,7 +172,7 @@ async def serve_http(runnable: Runnable, listener: HTTPListener, watchdog: "Loop
 async def serve_unix(
     runnable: Runnable, *, path: "str | Path", allow_anonymous: bool = False, watchdog: "LoopWatchdog | None" = None
 ) -> None:
-    """Serve on a Unix socket until a signal arrives. Messages are separated by newlines. There is no authentication."""
+    """Serve newline-delimited messages on a Unix socket, without authentication, until a signal arrives."""
     _check_unauthenticated(runnable, allow_anonymous)
     await _serve_socket(runnable, watchdog, path=str(path))
 
@@ -190,7 +185,7 @@ async def serve_tcp(
     allow_anonymous: bool = False,
     watchdog: "LoopWatchdog | None" = None,
 ) -> None:
-    """Serve on TCP until a signal arrives. Messages are separated by newlines. There is no authentication."""
+    """Serve newline-delimited messages on TCP, without authentication, until a signal arrives."""
     _check_unauthenticated(runnable, allow_anonymous)
     _check_exposure(host, allow_anonymous)
     await _serve_socket(runnable, watchdog, host=host, port=port)
@@ -218,14 +213,11 @@ async def _serve_socket(runnable: Runnable, watchdog: "LoopWatchdog | None", **a
             with _SignalHandlers(on_signal, stop.set):
                 sys.stderr.write(f"{server.name} is at {display_name}\n")
                 await stop.wait()
-            # Stop the server while clients that wait for a response are still connected.
+            # The server stops before the connections close, so that waiting clients receive their responses.
             await server.stop()
     finally:
         await server.stop()
     _exit_within(watchdog, _EXIT_GRACE_S, 0)
-
-
-# Functions for HTTP
 
 
 def open_http_listener(
@@ -238,14 +230,14 @@ def open_http_listener(
     allow_anonymous: bool = False,
     **options: Unpack[ASGIOptions],
 ) -> HTTPListener:
-    """Check the options and open the socket.
+    """Check the HTTP options and open the socket.
 
     If other machines can reach the address, callers must authenticate unless `allow_anonymous` is True.
     """
     from dovetail.transports.http_server.uvicorn_server import bind_socket
 
     _check_exposure(host, allow_anonymous or runnable.auth is not None)
-    # Check the options before printing the URL.
+    # This call checks the options before the URL is printed.
     runnable.server.asgi(**options)
     for tls_file in (ssl_certfile, ssl_keyfile):
         if tls_file is not None and not os.path.isfile(tls_file):
@@ -263,7 +255,7 @@ def open_http_listener(
 
 
 def _describe_location(scheme: str, host: str, port: int, options: ASGIOptions) -> str:
-    """Return the URL of the endpoint for clients. If the server listens at another address, add that address."""
+    """Return the URL of the endpoint for clients, and the address on which the server listens if it is different."""
     path = "/" + options.get("path", "/mcp").strip("/")
     address = f"{f'[{host}]' if ':' in host else host}:{port}"
     if public_url := options.get("public_url"):
@@ -290,7 +282,7 @@ def _run_http(runnable: Runnable, *, workers: int | Literal["auto"] = 1, **optio
 
 
 def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: Mapping[str, Any]) -> int:
-    """Return the number of worker processes. Raise ValueError if this server must run in one process."""
+    """Return the number of worker processes. Raise ValueError if this server can run in only one process."""
     if workers == "auto":
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     check_type("workers=", workers, int, "'auto' or an integer")
@@ -300,8 +292,8 @@ def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: 
         return 1
     if options.get("sessions", True):
         raise ValueError(
-            "several workers cannot share handshake sessions. Pass sessions=False to serve handshake clients "
-            "without sessions, or workers=1"
+            "several workers cannot share client sessions. Pass sessions=False to serve clients of older "
+            "protocol versions without sessions, or workers=1"
         )
     if runnable.service.stores_large_results:
         raise ValueError(
@@ -313,16 +305,13 @@ def _count_workers(runnable: Runnable, workers: int | Literal["auto"], options: 
 
 
 def _get_inherited_socket() -> "socket.socket | None":
-    """Return the socket from the reloader, or None if this process was not started by the reloader."""
+    """Return the socket that the reloader passed to this process, or None if there is no reloader."""
     file_descriptor = os.environ.get("_DOVETAIL_LISTENER")
     if not file_descriptor:
         return None
     import socket
 
     return socket.socket(fileno=int(file_descriptor))
-
-
-# Functions that check options
 
 
 def _check_no_loop(transport: str) -> None:
@@ -354,7 +343,7 @@ def _check_unauthenticated(runnable: Runnable, allow_anonymous: bool) -> None:
 
 
 def _check_shared_storage(auth: Any, fallback: Any) -> None:
-    """Raise ValueError if workers would need an authorization server that keeps its data in memory."""
+    """Raise ValueError if several workers would use an authorization server that stores its data in memory."""
     from dovetail.auth.authorization_server_app import is_local_authorization_server
     from dovetail.oauth.guard.guard import get_credential_checker
 
@@ -366,11 +355,8 @@ def _check_shared_storage(auth: Any, fallback: Any) -> None:
         )
 
 
-# Functions for the process
-
-
 def run_in_process(serve: "Callable[..., Coroutine[Any, Any, None]]") -> None:
-    """Run a serve function in a new event loop with a watchdog."""
+    """Run an async function that serves, in a new event loop with a watchdog."""
     from dovetail.server.loop_watchdog import LoopWatchdog
 
     with LoopWatchdog() as watchdog, _collect_garbage_less_often():
@@ -386,8 +372,9 @@ def run_in_process(serve: "Callable[..., Coroutine[Any, Any, None]]") -> None:
 
 @contextlib.contextmanager
 def _collect_garbage_less_often() -> Generator[None]:
-    """Raise the first threshold of the garbage collector. Keep a higher threshold, and 0, which turns collection
-    off.
+    """Raise the first threshold of the garbage collector.
+
+    A higher threshold is kept. So is 0, which turns collection off.
     """
     previous = gc.get_threshold()
     if 0 < previous[0] < _GC_THRESHOLD:
@@ -399,7 +386,7 @@ def _collect_garbage_less_often() -> Generator[None]:
 
 
 def _run_reloader(transport: Transport, options: Mapping[str, Any]) -> bool:
-    """Start the reloader, which runs this program as a child. Return False in the child."""
+    """Start the reloader, which runs this program as a child process. Return False in the child."""
     from dovetail.server import reloader
 
     if reloader.is_child():
@@ -427,8 +414,8 @@ class _SignalHandlers:
     """Handles SIGINT and SIGTERM while the context is open.
 
     Args:
-        on_signal: Called immediately, even if the loop is blocked.
-        on_loop: Called afterwards on the event loop.
+        on_signal: Called immediately, even if the event loop is blocked.
+        on_loop: Called afterwards in the event loop.
     """
 
     def __init__(self, on_signal: Callable[[], None], on_loop: Callable[[], None]) -> None:
@@ -439,7 +426,7 @@ class _SignalHandlers:
 
     def __enter__(self) -> None:
         for signum in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ValueError):  # only the main thread can handle signals
+            with contextlib.suppress(ValueError):  # Only the main thread can handle signals.
                 self._previous_handlers[signum] = signal.signal(signum, self._handle_signal)
 
     def _handle_signal(self, *_: Any) -> None:

@@ -1,7 +1,8 @@
-"""The public `Server` class: register tools, resources and prompts on it, then run it.
+"""The public `Server` class, on which you register tools, resources and prompts.
 
-`Server` checks the options of authors and passes them to its parts. `Registry` holds the items. `Visibility` decides
-who may see and use the items. `Dispatcher` handles requests. `runners` serves the dispatcher over a transport.
+`Server` checks the options of authors and passes them to its parts. `Registry` stores the items. `Visibility` decides
+which callers may see and use the items. `Dispatcher` handles requests. `runners` serves the dispatcher over a
+transport.
 """
 
 import os
@@ -39,7 +40,7 @@ from dovetail.wire.content import Icon
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
 from dovetail.wire.revisions import PROTOCOL_VERSIONS, REVISIONS
 
-if TYPE_CHECKING:  # Only type checkers import these, because few servers need them.
+if TYPE_CHECKING:  # Only type checkers import these modules, because few servers need them.
     from pathlib import Path
 
     from dovetail.protocol.http_types import ASGIApp, AsyncHTTPClient, HTTPRequest, HTTPResponse
@@ -65,25 +66,27 @@ class Server:
     """An MCP server. Register tools, resources and prompts, then call `run`, or mount `asgi()` in a web application.
 
     Args:
-        name: The name of the server. Clients see it.
+        name: The name of the server, which clients see.
         version: The version of your server.
-        title: A display name.
-        description: The purpose of the server, in a sentence. Hosts may show it.
-        website_url: A page about the server.
+        title: A display name for users.
+        description: One sentence about the purpose of the server, which hosts may show.
+        website_url: The URL of a web page about the server.
         icons: Icons that hosts may show.
         instructions: Advice for models on how to use the server.
         lifespan: A function that returns an async context manager. Its value is `ctx.lifespan` while the server runs.
-        auth: Checks the credentials of callers over HTTP. None does not authenticate callers.
-        middleware: Functions that wrap every request. The first is the outermost.
-        limits: Limits on sizes, times and numbers. Defaults to `ServerLimits()`.
-        secret_keys: Keys that protect the state of calls that wait for input, newest first. Set them if you run several
+        auth: Checks the credentials of callers over HTTP. If None, the server does not authenticate callers.
+        middleware: Functions that wrap every request. The first function is the outermost.
+        limits: Limits on message sizes, durations and the number of calls. Defaults to `ServerLimits()`.
+        secret_keys: Keys that encrypt the state of calls that wait for input, newest first. Set them if you run several
             processes.
-        page_size: The number of items on one page of a list. None puts all items on one page.
+        page_size: The number of items on one page of a list. If None, all items are on one page.
         cache_hints: How long clients may cache lists. Pass one hint for all, or hints by method, such as "tools/list".
         schema_profile: Adapts the schemas of tools so that one model provider accepts them.
-        large_results: Stores large results as resources and sends only their beginning. None sends results in full.
+        large_results: Stores large results as resources and sends only their beginning. If None, results are always
+            sent in full.
         protocol_versions: The protocol versions to serve. Defaults to all.
-        capabilities: Capabilities to declare in addition to those that the server detects.
+        capabilities: Additional capabilities to declare. The server declares the capabilities of its items
+            automatically.
         recording: A file to which every message is written.
         debug: Logs lint warnings when tools are registered, and sends the text of exceptions to clients.
     """
@@ -135,9 +138,9 @@ class Server:
             lint=debug,
             show_locked=_lists_restricted(auth),
         )
-        self._auth = _check_auth(auth)  # used for HTTP only
-        self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # endpoints created by `asgi`
-        # Creates applications for other paths, if there are any.
+        self._auth = _check_auth(auth)  # This value is used only for HTTP.
+        self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # The `asgi` method created these endpoints.
+        # If it is not None, this function creates ASGI applications for other paths.
         self._create_other_apps: Callable[[ASGIOptions], OtherApps] | None = None
         self._dispatcher = Dispatcher(
             self._registry,
@@ -173,14 +176,12 @@ class Server:
 
     @property
     def instructions(self) -> str | None:
-        """The instructions for models. You can assign new ones."""
+        """The instructions for models. You can assign new instructions at any time."""
         return self._dispatcher.instructions
 
     @instructions.setter
     def instructions(self, instructions: str | None) -> None:
         self._dispatcher.instructions = instructions
-
-    # Methods that register items
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -197,11 +198,11 @@ class Server:
         return _make_decorator(function, options, self.add_tool)
 
     def add_tool(self, function: Callable[..., object], **options: Unpack[ToolOptions]) -> None:
-        """Register a tool. The options are those of `tool`."""
+        """Register a function as a tool. This method takes the same options as `tool`."""
         self._registry.add_tool(function, **options)
 
     def remove_tool(self, name: str) -> None:
-        """Stop offering a tool."""
+        """Remove a tool."""
         self._registry.remove("tool", name)
 
     def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
@@ -210,7 +211,8 @@ class Server:
         Options: see `ResourceOptions`.
         """
 
-        if callable(uri):  # used as @app.resource without parentheses
+        # `uri` is callable if the decorator is used without parentheses.
+        if callable(uri):
             raise TypeError('@app.resource requires a URI. Write @app.resource("city://list")')
 
         def register(function: F) -> F:
@@ -220,7 +222,7 @@ class Server:
         return register
 
     def add_resource(self, function: Callable[..., object], uri: str, **options: Unpack[ResourceOptions]) -> None:
-        """Register a resource or a template. The options are those of `resource`."""
+        """Register a function as a resource or a template. This method takes the same options as `resource`."""
         self._registry.add_resource(function, uri, **options)
 
     def remove_resource(self, uri: str) -> None:
@@ -242,16 +244,21 @@ class Server:
         return _make_decorator(function, options, self.add_prompt)
 
     def add_prompt(self, function: Callable[..., object], **options: Unpack[PromptOptions]) -> None:
-        """Register a prompt. The options are those of `prompt`."""
+        """Register a function as a prompt. This method takes the same options as `prompt`."""
         self._registry.add_prompt(function, **options)
 
     def remove_prompt(self, name: str) -> None:
-        """Stop offering a prompt."""
+        """Remove a prompt."""
         self._registry.remove("prompt", name)
 
     def completion(self, ref: str, argument: str) -> Callable[[F], F]:
-        """Register a function that suggests values for an argument of a prompt (by name) or template (by URI). Register
-        that prompt or template first.
+        """Register a function that suggests values for an argument of a prompt or a template.
+
+        Register the prompt or template before this function.
+
+        Args:
+            ref: The name of the prompt, or the URI of the template.
+            argument: The name of the argument.
         """
         self._registry.check_completable(ref, argument)
 
@@ -281,12 +288,10 @@ class Server:
                 }
                 add_by_kind[registration.kind](function, **named_options)
 
-    # Methods that control access
-
     def enable(self, *names: str, tags: Collection[str] = ()) -> None:
         """Enable tools and prompts by name, resources by URI, or all items with a tag.
 
-        For mounted items, use their names on this server. An unknown tag has no effect.
+        For mounted items, use the names that they have on this server. An unknown tag has no effect.
 
         Args:
             tags: Enables all items that have one of these tags.
@@ -308,40 +313,40 @@ class Server:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> None:
-        """Limit who may see and use items, by name, URI or tag. This also applies to items added or mounted later.
+        """Limit which callers may see and use items, by name, URI or tag. The rule also covers items added or mounted
+        later.
 
         If several rules match an item, all rules apply.
 
         Args:
             tags: Restricts all items that have one of these tags.
             scopes: The scopes that a caller needs. All of them are required.
-            visible_to: A function that takes the principal and returns whether it may see and use the items.
+            visible_to: A function that takes the principal and returns True if this caller may see and use the items.
         """
         self._registry.restrict(names, tags=tags, scopes=scopes, visible_to=visible_to)
-
-    # Methods that add middleware and other servers
 
     def middleware(self, function: Middleware) -> Middleware:
         """Add middleware: an `async def middleware(exchange, call_next)` that wraps every request.
 
-        The function returns `await call_next(exchange)`, or another result. Handshake sessions answer some requests
-        without middleware: initialize, ping, log levels and subscriptions. If the function is an object with a method
-        `on_change(method, uri)`, the server calls it for every change notice.
+        The function returns `await call_next(exchange)`, or another result. In protocol versions before 2026-07, some
+        requests are answered without middleware: `initialize`, `ping`, log levels and subscriptions. If you pass an
+        object with a method `on_change(method, uri)`, the server calls this method for every change notification.
         """
         self._dispatcher.add_middleware(function)
         return function
 
     def on_notification(self, method: str) -> Callable[[F], F]:
-        """Call a function for each notification of this method that a client sends in a handshake session.
+        """Call a function for each notification of this method that a client sends. Protocol version 2026-07 has none.
 
         The function takes the parameters of the notification as a dict, and the context: `(params, ctx)`. It may be
-        async. Middleware does not wrap it.
+        async. Middleware does not wrap this function.
 
         Args:
             method: The method, such as "notifications/roots/list_changed".
         """
 
-        check_type("a method", method, str, "a string")  # the decorator may be used without a method
+        # This check fails if the decorator is used without a method.
+        check_type("a method", method, str, "a string")
 
         def register(function: F) -> F:
             self._dispatcher.add_notification_handler(method, function)
@@ -359,15 +364,15 @@ class Server:
         scopes: Collection[str] = (),
         visible_to: "Predicate | None" = None,
     ) -> Callable[[], None]:
-        """Add all items of another server, including items it adds later. The returned function removes them.
+        """Add all items of another server, including items that it adds later. Return a function that removes them.
 
         Args:
             server: A `Server` in this process, or a `Client` of any server.
-            prefix: Changes names to `prefix_name` and URIs to `prefix+uri`.
+            prefix: A prefix for the mounted items. Names become `prefix_name`, and URIs become `prefix+uri`.
             transforms: Changes to items, by their name or URI on the mounted server.
-            tags: If set, only items with one of these tags are offered.
+            tags: If set, only items with one of these tags are mounted.
             scopes: The scopes that a caller needs for the mounted items, as in `restrict`.
-            visible_to: A function that decides who may see and use the mounted items, as in `restrict`.
+            visible_to: A function that decides which callers may see and use the mounted items, as in `restrict`.
         """
         from dovetail.server.mounts.local_server import LocalServer
         from dovetail.server.mounts.name_map import NameMap
@@ -405,12 +410,14 @@ class Server:
             client: An httpx client, or an async function that takes an `HTTPRequest` and returns an `HTTPResponse`.
             name: The name of the server. Defaults to the title of the document.
             base_url: URL of the service. Defaults to the client's `base_url`, then to the URL in the document.
-            headers: Headers for every request. Pass a mapping, or a function that takes the Context and returns one.
-            include: A regular expression for "GET /path", or a function that takes the operation and returns a bool.
-            tool_names: New tool names, by operation.
+            headers: Headers for every request. Pass a mapping, or a function that takes the Context and returns a
+                mapping.
+            include: Selects operations with a regular expression for strings like "GET /path", or with a function that
+                takes an operation and returns a bool.
+            tool_names: New names for tools. The keys are the default names of the operations.
             validate_output: Pass False for services that do not follow their document. Tools then have no output
                 schema.
-            max_response_bytes: The maximum size of a response of the service, in bytes.
+            max_response_bytes: The maximum size in bytes of a response from the service.
         """
         from dovetail.server.openapi.importer import add_operations
         from dovetail.server.openapi.senders import create_sender, get_base_url
@@ -449,7 +456,7 @@ class Server:
     ) -> Self:
         """Create a server with a tool for each operation of an ASGI application in this process.
 
-        The other options are those of `from_openapi`. The server runs the lifespan of the application unless you pass
+        For the other options, see `from_openapi`. The server runs the lifespan of the application unless you pass
         `lifespan`.
 
         Args:
@@ -472,27 +479,30 @@ class Server:
             **{"lifespan": lambda: run_lifespan(app), **options},
         )
 
-    # Methods that send change notices. Any task or thread may call them.
+    # Any task or thread may call these methods, which send change notifications.
 
     def notify_tools_changed(self) -> None:
-        """Tell clients that the list of tools has changed. Adding and removing tools does this automatically."""
+        """Notify clients that the list of tools has changed. This happens automatically when you add or remove
+        tools.
+        """
         self._registry.notify_list_changed("tools")
 
     def notify_resources_changed(self) -> None:
-        """Tell clients that the list of resources or templates has changed. Adding and removing resources does this
-        automatically.
+        """Notify clients that the list of resources or templates has changed.
+
+        This happens automatically when you add or remove resources.
         """
         self._registry.notify_list_changed("resources")
 
     def notify_prompts_changed(self) -> None:
-        """Tell clients that the list of prompts has changed. Adding and removing prompts does this automatically."""
+        """Notify clients that the list of prompts has changed. This happens automatically when you add or remove
+        prompts.
+        """
         self._registry.notify_list_changed("prompts")
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Tell subscribed clients that the contents of a resource have changed."""
+        """Notify subscribed clients that the contents of a resource have changed."""
         self._registry.notify_resource_updated(uri)
-
-    # Methods that serve
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", *, reload: bool = False) -> None: ...
@@ -515,7 +525,7 @@ class Server:
         reload: bool = False,
     ) -> None: ...
     def run(self, transport: Transport = "stdio", *, reload: bool = False, **options: Any) -> None:
-        """Serve until a signal stops the process. With "stdio", also stop when the client disconnects.
+        """Serve until a signal stops the process. With "stdio", the server also stops when the client disconnects.
 
         "http" takes the options of `HTTPServerOptions`, "unix" takes `path`, "tcp" takes `host` and `port`.
 
@@ -539,10 +549,10 @@ class Server:
         self, transport: Literal["tcp"], *, host: str = "127.0.0.1", port: int, allow_anonymous: bool = False
     ) -> None: ...
     async def serve(self, transport: Transport = "stdio", **options: Any) -> None:
-        """Serve in the running event loop. The options are those of `run`, except `workers` and `reload`.
+        """Serve in the running event loop. It takes the options of `run`, except `workers` and `reload`.
 
-        This method returns when the process gets a signal, or with "stdio" when the client closes the connection.
-        Cancel it to stop serving.
+        This method returns when the process receives a signal. With "stdio", it also returns when the client
+        disconnects. Cancel the task to stop serving.
 
         Args:
             transport: "stdio", "http", "unix" or "tcp".
@@ -578,23 +588,24 @@ class Server:
         principal: str | None = None,
         on_shutdown: Callable[[], None] | None = None,
     ) -> "DuplexServer":
-        """Open a connection for a custom transport. Pass each message from the client to its `receive`, and call
-        `close` at the end.
+        """Open a connection for a custom transport.
+
+        Pass each message from the client to `receive` of the returned object, and call its `close` at the end.
 
         Args:
-            send: Called with each message to the client.
-            drain: Waits until the transport can accept more data.
+            send: A function that sends a message to the client.
+            drain: An async function that waits until the transport can accept more data.
             principal: The identity of the client, if your transport knows it.
-            on_shutdown: Called when the client asks to end the connection.
+            on_shutdown: A function that is called when the client asks to end the connection.
         """
         from dovetail.transports.duplex_server import DuplexServer
 
         return DuplexServer(self._dispatcher, send, drain=drain, principal=principal, on_shutdown=on_shutdown)
 
     async def start(self, user: object = None) -> None:
-        """Start the lifespan in the running event loop. `run`, `serve` and `asgi` do this for you.
+        """Start the lifespan in the running event loop. `run`, `serve` and `asgi` do this automatically.
 
-        Each event loop has a separate lifespan, which stays open until `stop` or until the event loop ends.
+        Each event loop has a separate lifespan, which stays open until `stop` is called or the event loop ends.
 
         Args:
             user: Any object that identifies the caller. The lifespan closes after the last `stop(user)`.
@@ -602,11 +613,13 @@ class Server:
         await self._dispatcher.start(user)
 
     async def stop(self, user: object = None) -> None:
-        """Stop the server in this event loop. Subscriptions end, running calls may finish within a time limit, and the
-        lifespan ends.
+        """Stop the server in this event loop.
+
+        Subscriptions end, running calls may finish within a time limit, and the lifespan ends.
 
         Args:
-            user: The object that was passed to `start`. The server then stops only if it has no other user or caller.
+            user: The object that was passed to `start`. If set, the server stops only if it has no other user and no
+                running call.
         """
         await self._dispatcher.stop(user)
 
@@ -615,10 +628,8 @@ class Server:
 
         return Runnable(self, self._dispatcher, self._auth)
 
-    # Methods that report on the server
-
     def lint(self, *profiles: str) -> "list[LintReport]":
-        """Return problems that hosts and models may have with each tool, and its estimated size in tokens.
+        """Return the problems that hosts and models may have with each tool, and the estimated tokens of the tool.
 
         The default profiles check the rules of OpenAI, Gemini and Anthropic. Pass names of profiles to check other
         rules.
@@ -626,32 +637,30 @@ class Server:
         return self._registry.lint(*profiles)
 
     def stats(self) -> "ServerStats":
-        """Return how many calls, sessions, streams and other resources are open. Any thread may call this method."""
+        """Return the number of open calls, sessions, streams and other resources. Any thread may call this method."""
         return self._dispatcher.stats(endpoint.stats() for endpoint in tuple(self._endpoints))
 
 
-# Functions for other packages of dovetail. They are not public.
+# Other packages of dovetail use these functions. They are not public.
 
 
 def set_other_apps(server: Server, create_other_apps: "Callable[[ASGIOptions], OtherApps]") -> None:
-    """Serve other ASGI applications next to a server, at other paths. They get the options of `Server.asgi`."""
+    """Serve other ASGI applications at other paths next to a server. They get the options of `Server.asgi`."""
     server._create_other_apps = create_other_apps  # pyright: ignore[reportPrivateUsage]
 
 
 def describe_as(server: Server, implementation: Implementation | None, instructions: str | None) -> None:
-    """Present a server with the name, title, version and instructions of another server, before a client connects."""
+    """Give a server the name, title, version and instructions of another server, before a client connects."""
     if implementation is not None:
         server._dispatcher.implementation = implementation  # pyright: ignore[reportPrivateUsage]
     server.instructions = instructions
 
 
 def get_dispatcher(server: Server) -> Dispatcher:
-    """Return the dispatcher of a server, with its registry and its visibility."""
     return server._dispatcher  # pyright: ignore[reportPrivateUsage]
 
 
 def get_auth(server: Server) -> Any:
-    """Return the value of `auth=` of a server."""
     return server._auth  # pyright: ignore[reportPrivateUsage]
 
 
@@ -676,7 +685,7 @@ def _check_registrable(value: Any) -> None:
 
 
 def _lists_restricted(auth: Any) -> bool:
-    """Return whether a caller also sees items for which its scopes are not enough."""
+    """Return whether lists show items for which the caller lacks scopes."""
     if auth is None:
         return False
     from dovetail.oauth.guard.guard import Guard, get_credential_checker
@@ -685,7 +694,9 @@ def _lists_restricted(auth: Any) -> bool:
 
 
 def _check_auth(auth: Any) -> Any:
-    """Return the value of `auth=`. Raise TypeError unless it is a guard, a verifier or an authenticator."""
+    """Return the value of `auth=`. Raise TypeError unless it is a guard, a token verifier or an authenticator
+    function.
+    """
     if auth is not None and not is_authenticator(auth):
         from dovetail.oauth.guard.guard import get_credential_checker
 

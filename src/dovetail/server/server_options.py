@@ -51,29 +51,31 @@ class ServerOptions(TypedDict, total=False):
 class ASGIOptions(TypedDict, total=False):
     """Options of `Server.asgi`."""
 
-    path: str  # URL path, "/mcp" by default
-    public_url: str | None  # URL that clients use, if the server is behind a proxy
-    # Host names that requests may have. Defaults to this machine and the host of `public_url`.
+    path: str  # The URL path of the endpoint. Defaults to "/mcp".
+    public_url: str | None  # The URL that clients use, if the server is behind a proxy.
+    # Values that are accepted in the `Host` header. Defaults to the names of this machine and the host of `public_url`.
     allowed_hosts: Collection[str]
-    # Web origins that may send requests. The server's own origin is always allowed.
+    # Web origins that may send requests. The origin of the server itself is always allowed.
     allowed_origins: Collection[str]
-    cors_origins: Collection[str]  # web origins whose scripts may read the responses
-    response_mode: Literal["auto", "json", "sse"]  # "auto" by default
-    sessions: bool  # True by default. False serves handshake clients without sessions
-    health: bool  # False by default. True also serves /live and /ready
-    http_sse: bool  # True by default. False turns off the older HTTP+SSE transport
-    fallback: "ASGIApp | None"  # ASGI application for all other paths
+    cors_origins: Collection[str]  # Web origins whose scripts may read the responses.
+    response_mode: Literal["auto", "json", "sse"]  # Format of responses. "auto" is the default.
+    # True by default. If False, clients of protocol versions before 2026-07 are served without sessions.
+    sessions: bool
+    health: bool  # False by default. If True, the server also serves /live and /ready for health checks.
+    http_sse: bool  # True by default. If False, the older HTTP+SSE transport is turned off.
+    fallback: "ASGIApp | None"  # An ASGI application that handles all other paths.
 
 
 class HTTPServerOptions(ASGIOptions, total=False):
     """Options of `Server.run("http")`."""
 
-    host: str  # "127.0.0.1" by default
-    port: int  # 8000 by default. 0 picks a free port
-    workers: int | Literal["auto"]  # 1 by default. "auto" starts one process per core
-    ssl_certfile: "str | Path | None"  # PEM file of the certificate, for HTTPS
-    ssl_keyfile: "str | Path | None"  # PEM file of the private key
-    allow_anonymous: bool  # False by default. True lets callers connect without authentication
+    host: str  # The address to listen on. Defaults to "127.0.0.1".
+    port: int  # The port to listen on. Defaults to 8000. 0 picks a free port.
+    # The number of worker processes. Defaults to 1. "auto" starts one process per CPU core.
+    workers: int | Literal["auto"]
+    ssl_certfile: "str | Path | None"  # The PEM file of the certificate, for HTTPS.
+    ssl_keyfile: "str | Path | None"  # The PEM file of the private key, for HTTPS.
+    allow_anonymous: bool  # False by default. If True, callers need no authentication.
 
 
 _OPTIONS_BY_TRANSPORT: Final[dict[str, Collection[str]]] = {
@@ -117,7 +119,7 @@ def check_run_options(method: Literal["run", "serve"], transport: str, options: 
 
 
 def check_option_names(owner: str, options: Iterable[str], allowed: Collection[str]) -> None:
-    """Raise TypeError for an unknown option, and suggest a similar one."""
+    """Raise TypeError for an unknown option, and suggest an option with a similar name."""
     for name in options:
         if name not in allowed:
             raise TypeError(f"{owner} has no option `{name}`{_suggest_option(name, allowed)}")

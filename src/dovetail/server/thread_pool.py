@@ -1,8 +1,8 @@
 """A bounded pool of daemon threads for synchronous functions.
 
 The threads are daemons, because a blocked function must not keep the process alive. A call that gets no thread in time
-is rejected, so that a few blocked functions do not block all callers. A function that waits for a user's answer lends
-its slot to another call.
+is rejected, so that a few blocked functions do not block all callers. While a function waits for a user's answer,
+another call can use its slot in the pool.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from typing import Any
 from dovetail.errors import ServerBusy
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 
-_IDLE_TIMEOUT_S = 10.0  # end a thread that was unused for this long
-# Limit the slots that are lent, because a waiting thread still needs memory.
+_IDLE_TIMEOUT_S = 10.0  # A thread that was idle for this many seconds ends.
+# The number of lent slots is limited, because a waiting thread needs memory, too.
 _MAX_LENT_PER_THREAD = 4
 
 
 class ThreadSlot:
-    """The place of one running function in the pool."""
+    """Slot of one running function in the thread pool."""
 
     __slots__ = ("_is_released", "_lend_count", "_origin", "_thread_pool")
 
@@ -35,7 +35,7 @@ class ThreadSlot:
         self._is_released = False
 
     def lend(self) -> bool:
-        """Let another call use the slot while this one waits. Return False if too many slots are lent."""
+        """Let another call use this slot while the function waits. Return False if too many slots are lent."""
         with self._thread_pool.lock:
             if self._is_released or (self._lend_count == 0 and not self._thread_pool.lend_thread(self._origin)):
                 return False
@@ -43,20 +43,19 @@ class ThreadSlot:
             return True
 
     def take_back(self) -> None:
-        """Take the slot back. For a short time, more functions than slots may run."""
+        """Take a lent slot back. For a short time, more functions than slots may run."""
         with self._thread_pool.lock:
             self._lend_count -= 1
             if self._lend_count == 0:
                 self._thread_pool.take_back_thread(self._origin)
 
     def release(self) -> None:
-        """Free the slot, because the function has ended."""
         self._is_released = True
         if self._origin is not None:
             self._thread_pool.release(self._origin)
 
 
-# The slot of the function that is running in this thread
+# This is the slot of the function that is running in the current thread.
 current_slot: contextvars.ContextVar[ThreadSlot | None] = contextvars.ContextVar("current_slot", default=None)
 
 
@@ -82,7 +81,7 @@ class _Job:
             return None, exc
 
     def deliver(self, value: Any, exc: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, so no caller is waiting
+        with contextlib.suppress(RuntimeError):  # If the event loop is closed, no caller is waiting.
             self.loop.call_soon_threadsafe(self._set_outcome, value, exc)
 
     def _set_outcome(self, value: Any, exc: BaseException | None) -> None:
@@ -107,7 +106,7 @@ _pools: "weakref.WeakSet[ThreadPool]" = weakref.WeakSet()
 
 
 def _reset_after_fork() -> None:
-    """Reset all pools, because threads are not copied to a forked process."""
+    """Reset all thread pools, because threads are not copied to a forked process."""
     for pool in _pools:
         pool._reset()  # pyright: ignore[reportPrivateUsage]
 
@@ -117,7 +116,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class ThreadPool:
-    """The threads for all sync functions of a server."""
+    """Pool of threads for all sync functions of a server."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
@@ -135,7 +134,7 @@ class ThreadPool:
 
     @property
     def busy(self) -> int:
-        """Return how many threads run a function, including those that wait for a user."""
+        """Return the number of threads that run a function, including functions that wait for a user."""
         with self.lock:
             return self._thread_count - self._idle_count + self._lent_by_origin.total()
 
@@ -150,7 +149,7 @@ class ThreadPool:
             if origin is not None and self._jobs_by_origin[origin] >= max(1, self._limits.max_threads // 2):
                 raise CallerBusy("You have too many running calls")
             if origin is not None:
-                # Waiting calls also count, so that one caller cannot use all threads.
+                # Waiting calls count too, so that one caller cannot use all threads.
                 self._jobs_by_origin[origin] += 1
             self._jobs.append(job)
             self._ensure_thread()
@@ -168,7 +167,7 @@ class ThreadPool:
             try:
                 threading.Thread(target=self._run_jobs, name="dovetail-sync", daemon=True).start()
             except RuntimeError:
-                # The system allows no more threads, so wait for a running one.
+                # The system allows no more threads, so the call waits for a running thread.
                 self._thread_count -= 1
 
     def _expire_job(self, job: _Job) -> None:
@@ -183,13 +182,13 @@ class ThreadPool:
     def _run_jobs(self) -> None:
         while (job := self._take_job()) is not None:
             outcome = (None, None) if job.future.cancelled() else job.run()
-            # Free the slot first, because the caller may call again as soon as it has the result.
+            # The slot is freed first, because the caller may call again as soon as it has the result.
             job.slot.release()
             job.deliver(*outcome)
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            # There are too many threads if lent slots were taken back.
+            # If lent slots were taken back, there may be more threads than allowed.
             if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None
@@ -203,17 +202,15 @@ class ThreadPool:
                 self._idle_count -= 1
             return job
 
-    # Methods that ThreadSlot calls
-
     def release(self, origin: str) -> None:
-        """Count one running call less for this caller."""
+        """Reduce the number of running calls of this caller by one."""
         with self.lock:
             self._adjust_count(self._jobs_by_origin, origin, -1)
 
     def lend_thread(self, origin: str | None) -> bool:
-        """Count a thread as waiting. One caller may use half of the slots that can be lent.
+        """Count a thread as waiting. One caller may use at most half of the slots that can be lent.
 
-        The lock must be held.
+        The caller of this method must hold the lock.
         """
         limit = _MAX_LENT_PER_THREAD * self._limits.max_threads
         if self._lent_by_origin.total() >= limit or (origin is not None and self._lent_by_origin[origin] >= limit // 2):
@@ -227,7 +224,7 @@ class ThreadPool:
         return True
 
     def take_back_thread(self, origin: str | None) -> None:
-        """Count a thread as running again. The caller must hold the lock."""
+        """Count a waiting thread as running again. The caller of this method must hold the lock."""
         self._adjust_count(self._lent_by_origin, origin, -1)
         self._thread_count += 1
         if origin is not None:

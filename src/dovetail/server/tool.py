@@ -1,7 +1,7 @@
-"""Tool: a function compiled at registration into the parts that a call needs: binder, header table and result
-converter.
+"""Tools: functions that are compiled at registration into everything that a call needs.
 
-A call does not inspect the signature or the schema again.
+For example, a tool has a function that binds arguments and one that converts results. Calls do not inspect the
+signature or the schema again.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +19,7 @@ from dovetail.wire.tools import CallToolResult, ToolAnnotations
 
 
 class Tool:
-    """One compiled tool."""
+    """A registered tool."""
 
     __slots__ = ("declaration", "enabled", "headers", "output", "runner", "signature", "tags", "version", "wraps")
 
@@ -76,10 +76,9 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """Return the name of the tool."""
         return self.declaration.name
 
 
 def build_error_result(text: str) -> CallToolResult:
-    """Create an error result with a text for the model."""
+    """Create an error result with a message for the model."""
     return CallToolResult(content=[TextContent(text=text)], is_error=True)

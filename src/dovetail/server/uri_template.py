@@ -1,7 +1,7 @@
-"""URI templates (RFC 6570). Templates of every level can be expanded. Only unambiguous templates can be matched.
+"""URI templates (RFC 6570). Any template can be expanded, but only an unambiguous template can be matched.
 
-The constructor rejects ambiguous templates. A match rejects values that could leave the named location, such as "..".
-Invariant: a match takes time linear in the length of the URI, because it only searches forward.
+The constructor rejects ambiguous templates. `match` rejects values that could leave their location, such as "..".
+It takes time linear in the length of the URI, because it only searches forward.
 """
 
 import re
@@ -17,7 +17,7 @@ from dovetail.protocol.uri_key import MAX_URI_CHARS, UNRESERVED, fold_site, uri_
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
 MAX_TEMPLATE_CHARS: Final = 2048
-# Longer templates are not cached, because other servers could fill the memory.
+# Longer templates are not cached, because templates of other servers could fill the memory.
 _MAX_CACHED_CHARS: Final = 512
 
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
@@ -28,9 +28,9 @@ _NON_ASCII_PATTERN: Final = re.compile(r"[^\x00-\x7f]+")
 _ESCAPES_PATTERN: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 _UNSAFE_PATTERN: Final = re.compile(r"[\\\x00]")
 _DRIVE_PATTERN: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
-# Each escaped byte becomes one private-use character, so that no search splits an escape.
-# Private-use characters in the URI are converted to bytes first.
-# An escaped unreserved character equals the character itself (RFC 3986, section 2.3).
+# Each percent-encoded byte becomes one private-use character, so that no search splits it. Private-use characters in
+# the URI itself are percent-encoded first. An encoded unreserved character equals the character itself (RFC 3986,
+# section 2.3).
 _ATOM_BY_BYTE: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
 _BYTE_BY_ATOM: Final = {atom: byte for byte, atom in _ATOM_BY_BYTE.items()}
 
@@ -71,7 +71,9 @@ class _Expression(NamedTuple):
 
 
 class _Slot(NamedTuple):
-    """The place of a variable in the text: which characters it cannot contain, its separator, and how to read it."""
+    """Position of a variable in a template: the characters it cannot contain, its separator, and how to decode its
+    value.
+    """
 
     name: str
     forbidden: str
@@ -91,8 +93,9 @@ class _Slot(NamedTuple):
 
 
 def may_match_template(template: str, uri: str) -> bool:
-    """Return whether a template matches a URI in any way that a program may read it. Used by rules that
-    deny or hide.
+    """Return whether a template may match a URI, in any way that a program could interpret the URI.
+
+    Rules that deny or hide use this function, so it returns True in case of doubt.
     """
     compiled = (_compile if len(template) <= _MAX_CACHED_CHARS else _compile.__wrapped__)(template)
     return compiled is not None and any(map(compiled.may_match, uri_readings(uri)))
@@ -107,15 +110,15 @@ def _compile(template: str) -> "URITemplate | None":
 
 
 def may_match_start(uri: str, starts: str | tuple[str, ...]) -> bool:
-    """Return whether a URI may match a template with one of these starts. This is much faster than matching."""
+    """Return whether a URI may match a template that begins with one of `starts`. This is much faster than `match`."""
     return uri.lower().startswith(starts) or "%" in uri or not uri.isascii()
 
 
 def expand(text: str, values: Mapping[str, Value]) -> str:
-    """Expand an RFC 6570 template. Undefined variables are left out.
+    """Expand an RFC 6570 template. Variables without a value are left out.
 
     Raises:
-        ValueError: the text is not a template, or a list or mapping has a prefix.
+        ValueError: the text is not a template, or a variable with a prefix has a list or mapping as its value.
     """
     return _expand(_parse(text), values)
 
@@ -123,15 +126,16 @@ def expand(text: str, values: Mapping[str, Value]) -> str:
 class URITemplate:
     """A URI template that can be matched.
 
-    Variables outside the query and fragment are required and must not be empty. If a value may contain a separator, the
-    values on the left are as short as possible. No value can leave its location: values have no segment "." or "..", no
-    backslash, NUL, leading slash or drive letter. Only values of {+…}, the query and the fragment may contain slashes.
+    Variables outside the query and fragment are required and must not be empty. If a value may contain a separator,
+    then the values on the left are as short as possible. No value can leave its location: values have no segment "." or
+    "..", no backslash, NUL, leading slash or drive letter. Only values of {+…}, the query and the fragment may contain
+    slashes.
 
     `required` lists the variables that every match has, and `lists` the variables whose value is a list. Templates with
-    a greater `specificity` come first. `start` is the argument of `may_match_start`.
+    a greater `specificity` are tried first. `start` is the argument of `may_match_start`.
 
     Raises:
-        ValueError: the text is not a template, or matching it would be ambiguous.
+        ValueError: the text is not a template, or it is ambiguous which values match.
     """
 
     __slots__ = (
@@ -171,7 +175,7 @@ class URITemplate:
         return f"URITemplate({self.text!r})"
 
     def expand(self, values: Mapping[str, Value]) -> str:
-        """Return the URI for these values. Undefined variables are left out."""
+        """Return the URI for these values. Variables without a value are left out."""
         return _expand(self._parts, values)
 
     def match(self, uri: str) -> dict[str, str | list[str]] | None:
@@ -196,8 +200,9 @@ class URITemplate:
         return None if None in values.values() else cast("dict[str, str | list[str]]", values)
 
     def may_match(self, uri: str) -> bool:
-        """Return whether a rule for this template applies to a URI. It applies to every URI that is too
-        long to check.
+        """Return whether an access rule for this template applies to a URI.
+
+        It applies to every URI that is too long to check.
         """
         return len(uri) > MAX_URI_CHARS or self.match(uri) is not None
 
@@ -223,7 +228,7 @@ class URITemplate:
         return {name: self._read_parameter(name, raws) for name, raws in raws_by_name.items()}
 
     def _read_parameter(self, name: str, raws: list[str]) -> str | list[str] | None:
-        # Reject unknown names and repeated values, because servers may read them differently.
+        # Unknown names and repeated values are rejected, because servers may interpret them differently.
         if name not in self._query_names or (len(raws) > 1 and name not in self.lists):
             return None
         values = _read_all(_read_parameter, raws)
@@ -234,7 +239,7 @@ class URITemplate:
         folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left_literals[0] else None
-        # After a variable that may contain slashes, the host is complete, so case matters.
+        # A variable that may contain slashes cannot be part of the host, so the text after it is case-sensitive.
         ends_in_span = self._slots[len(self._left_literals) - 1].can_span_segments
         left = _find_literals(self._left_literals, folded)
         right = _find_literals(self._right_literals, (text if ends_in_span else folded)[::-1])
@@ -245,7 +250,7 @@ class URITemplate:
 
 
 def _find_literals(literals: Sequence[str], text: str) -> list[tuple[int, int]] | None:
-    """Return the position of each literal. Between two literals there must be at least one character.
+    """Return the position of each literal. There must be at least one character between two literals.
 
     The first position is always enough. Either the next slot can contain the characters of later positions, or the
     literal has only one position. Therefore no backtracking is necessary.
@@ -307,7 +312,7 @@ def _parse_variable(text: str, specification: str) -> _Variable:
 
 
 def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_Variable]:
-    """Return all variables. Raise ValueError if one is repeated or cannot be matched."""
+    """Return all variables of a template. Raise ValueError if a variable is repeated or cannot be matched."""
     variables: dict[str, _Variable] = {}
     for part in parts:
         for variable in part.variables if isinstance(part, _Expression) else ():
@@ -327,9 +332,7 @@ def _collect_variables(text: str, parts: Sequence[str | _Expression]) -> list[_V
 def _split_regions(
     text: str, parts: Sequence[str | _Expression]
 ) -> tuple[list[str | _Expression], list[_Variable], _Variable | None]:
-    """Split the template into the parts before the query, the variables of the query, and the variable of
-    the fragment.
-    """
+    """Split the template into the parts before the query, the query variables, and the fragment variable."""
     main: list[str | _Expression] = []
     query: list[_Variable] = []
     fragment: _Variable | None = None
@@ -366,8 +369,9 @@ def _require_single_variable(text: str, expression: _Expression) -> _Variable:
 
 
 def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], list[_Slot]]:
-    """Return the literals and the variables between them. The first and the last are literals, which include the
-    operators.
+    """Return the literals of a template, and the variables between them.
+
+    The first and the last part are always literals. Literals include the characters that operators add.
     """
     literals, slots = [""], list[_Slot]()
     forbidden = "/?#"
@@ -403,8 +407,9 @@ def _make_slot(symbol: str, variable: _Variable, forbidden: str) -> _Slot:
 
 
 def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) -> tuple[list[str], list[str]]:
-    """Return the literals before and after the variable that takes the remaining text. The second list and its texts
-    are reversed.
+    """Return the literals before and after the variable that may contain slashes.
+
+    The order of the second list is reversed, and so is the text of its literals.
     """
     spanning = [index for index, slot in enumerate(slots) if slot.can_span_segments]
     if len(spanning) > 1:
@@ -417,8 +422,9 @@ def _split_literals(text: str, literals: Sequence[str], slots: Sequence[_Slot]) 
 
 
 def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], middle: int) -> None:
-    """Raise ValueError if the text after a list starts with its separator, because the end of the list would be
-    unclear.
+    """Raise ValueError if the literal after a list variable starts with the separator of the list.
+
+    In that case, the end of the list would be ambiguous.
     """
     for index, slot in enumerate(slots):
         if slot.separator is None or index == middle:
@@ -426,7 +432,7 @@ def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], mid
         on_left = index < middle and literals[index + 1].startswith(slot.separator)
         on_right = index > middle and literals[index].endswith(slot.separator)
         if on_left or on_right:
-            raise _make_error(text, f"it is unclear where the list ends: '{slot.name}' is ambiguous")
+            raise _make_error(text, f"'{slot.name}' is ambiguous, because it is unclear where the list ends")
 
 
 def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]:
@@ -437,7 +443,7 @@ def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]
 
 
 def _count_fixed_pairs(literals: Sequence[str]) -> int:
-    """Return how many query parameters are fixed in the template, before {&…}."""
+    """Return the number of query parameters with fixed values that precede {&…} in the template."""
     _, mark, query = "".join(literals).partition("?")
     return query.count("&") + 1 if mark else 0
 
@@ -468,7 +474,7 @@ def _to_ascii(text: str) -> str:
 
 
 def _to_atoms(text: str) -> str:
-    """Replace each escaped byte by one character, so that no search or slice splits an escape."""
+    """Replace each percent-encoded byte with one character, so that no search or slice splits it."""
     if text.isascii() and "%" not in text:
         return text
     text = _NON_ASCII_PATTERN.sub(lambda match: _bytes_to_atoms(match[0].encode()), text)
@@ -480,8 +486,9 @@ def _bytes_to_atoms(raw: bytes) -> str:
 
 
 def _decode(atoms: str) -> str | None:
-    """Decode a text once, because decoding twice could hide path traversal. Return None for a '%' that is not an
-    escape.
+    """Decode a text once, because decoding it twice could hide path traversal.
+
+    Return None if a '%' is not part of a valid escape sequence.
     """
     if "%" in atoms:
         return None
@@ -500,7 +507,7 @@ def _expand_expression(expression: _Expression, values: Mapping[str, Value]) -> 
     pieces: list[str] = []
     for variable in expression.variables:
         value = values.get(variable.name)
-        # In RFC 6570, an empty list or mapping is undefined, but an empty string is not.
+        # RFC 6570 treats an empty list or mapping as undefined, but not an empty string.
         if value is not None and (value or isinstance(value, str | int | float)):
             pieces.append(_expand_variable(operator, variable, value))
     return operator.first + operator.separator.join(pieces) if pieces else ""

@@ -1,6 +1,6 @@
-"""Visibility: which items of a registry a caller may see and use, in lists and by name or URI.
+"""Find the items of a registry that a caller may see and use, in lists and by name or URI.
 
-Each result is based on one state of the registry and its rules, even if other threads change the registry meanwhile.
+Each result is based on one state of the registry and its access rules, even if another thread changes them meanwhile.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _EXPECTED_CACHE_HINTS: Final = "a CacheHint(...) or a dict of CacheHint(...) by 
 
 
 class Visibility:
-    """Decides which items of a server each caller sees. Each mounted server has its own."""
+    """Decides which items of a server each caller sees. Each mounted server has its own `Visibility`."""
 
     def __init__(
         self, registry: Registry, page_cache: PageCache, cache_hints: CacheHint | Mapping[str, CacheHint] | None
@@ -37,12 +37,12 @@ class Visibility:
         self._registry = registry
         self._page_cache = page_cache
         self._cache_hints = _check_cache_hints(cache_hints)
-        # The resources that were indexed last, and the index by normalized URI.
-        # The value is None if several resources have the same normalized URI.
+        # This is the dict of resources that was indexed last, and its index by normalized URI. In the index, the value
+        # is None if several resources have the same normalized URI.
         self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
     def list_visible(self, kind: "ItemKind", exchange: IncomingExchange) -> dict[str, Any]:
-        """Return the definitions that this caller sees, by name or URI."""
+        """Return the definitions of items that this caller sees, by name or URI."""
         _, items, snapshot = self._get_view(kind)
         hidden = () if snapshot is None else snapshot.find_hidden(exchange.caller.principal)[1]
         return {name: item.declaration for name, item in items.items() if name not in hidden}
@@ -69,7 +69,7 @@ class Visibility:
         )
 
     def check_scopes(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if this caller lacks only scopes for an item."""
+        """Raise InsufficientScope if scopes are all that this caller lacks to use an item."""
         if self._registry.access_rules is None:
             return
         if kind == "resource":
@@ -79,7 +79,7 @@ class Visibility:
             self._registry.access_rules.check(kind, name, principal)
 
     def _get_view(self, kind: "ItemKind") -> "tuple[CachedPages, Mapping[str, Any], VisibilitySnapshot | None]":
-        """Return the cached pages, the enabled items and the visibility snapshot. They all describe the same moment."""
+        """Return the cached pages, the enabled items and the visibility snapshot, all from the same moment."""
         registry = self._registry
         if registry.access_rules is not None and registry.access_rules.has_unchecked_names:
             registry.warn_unused_rules()
@@ -90,8 +90,6 @@ class Visibility:
                 cached_pages.visibility_by_kind[kind] = registry.access_rules.take_snapshot(kind, items)
             if cached_pages is self._page_cache.current:
                 return cached_pages, items, cached_pages.visibility_by_kind.get(kind)
-
-    # Methods that look up items by name or URI
 
     def is_available(self, exchange: IncomingExchange, kind: "ItemKind", name: str) -> bool:
         """Return whether this caller may use an item. Raise InsufficientScope if only scopes are missing."""
@@ -104,7 +102,8 @@ class Visibility:
     ) -> bool:
         if access_rules.has_unchecked_names:
             self._registry.warn_unused_rules()
-        # Check the name after the rule. `remove` deletes an item before its rule, so it is never available without it.
+        # The name is checked after the rule. `remove` deletes an item before its rule, so the item is never used
+        # without it.
         return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
     def find_resource(
@@ -119,7 +118,7 @@ class Visibility:
         access_rules = self._registry.access_rules
         resource = self._find_fixed_resource(uri)
         if resource is not None:
-            # If the resource is hidden from this caller, a template must not make its URI available.
+            # If the resource is hidden from this caller, a matching template must not make its URI readable.
             if access_rules is None or self._is_permitted(
                 access_rules, "resource", resource.declaration.uri, principal
             ):
@@ -138,10 +137,10 @@ class Visibility:
         raise ResourceNotFound(uri)
 
     def _find_fixed_resource(self, uri: str) -> Resource | None:
-        """Return the resource with this URI or an equivalent one.
+        """Return the resource with this URI or an equivalent URI.
 
         Raises:
-            ResourceNotFound: several resources are registered under equivalent spellings.
+            ResourceNotFound: several resources have equivalent URIs, and none has exactly this URI.
         """
         resources = self._registry.resources
         resource = resources.get(uri)
@@ -168,7 +167,7 @@ class Visibility:
         """Return whether this caller may use a template that matches a URI.
 
         Raises:
-            InsufficientScope: this caller only lacks scopes.
+            InsufficientScope: scopes are all that this caller lacks.
         """
         item_key = get_item_key(template)
         if variables is None:
@@ -176,12 +175,12 @@ class Visibility:
             return may_match and self._is_permitted(access_rules, *item_key, principal)
         if not self._is_permitted(access_rules, *item_key, principal):
             return False
-        # The expanded URI may differ from the requested one, for example in the order of the query.
+        # The expanded URI may differ from the requested URI, for example in the order of the query parameters.
         expanded = template.template.expand(variables)
         return expanded == uri or access_rules.is_uri_allowed(expanded, principal)
 
     def is_restricted(self, resource: Resource | ResourceTemplate, uri: str, variables: dict[str, Any]) -> bool:
-        """Return whether a rule limits who may read a URI."""
+        """Return whether an access rule limits which callers may read a URI."""
         access_rules = self._registry.access_rules
         if access_rules is None:
             return False
@@ -193,8 +192,6 @@ class Visibility:
             access_rules.find_by_uri(candidate_uri) is not None
             for candidate_uri in {uri, resource.template.expand(variables)}
         )
-
-    # Methods that list items
 
     async def list_tools(self, exchange: IncomingExchange) -> bytes:
         """Return one page of the tools that this caller sees."""
@@ -229,16 +226,15 @@ class Visibility:
     def build_page(
         self, exchange: IncomingExchange, items: Mapping[str, Any], field: str, result_type: type[Result]
     ) -> Result:
-        """Return one page of a list for one caller. Shared caches must not store it."""
+        """Return one page of a list for one caller. Shared caches must not store this page."""
         cache_hint = CacheHint(self.get_cache_hint(exchange.method).ttl_ms)
         return self._page_cache.build_uncached_page(exchange, items, field, result_type, cache_hint)
 
     def get_cache_hint(self, method: str) -> CacheHint:
-        """Return how long clients may cache the results of a method."""
         return self._cache_hints.get(method) or self._cache_hints[""]
 
     def check_supported(self, exchange: IncomingExchange, list_name: str, items: Mapping[str, Any]) -> None:
-        """Raise MethodNotFound if the server has no such items and did not declare the capability."""
+        """Raise MethodNotFound if the server has no items of this kind and did not declare the capability."""
         if not items and getattr(self._registry.declared_capabilities, list_name) is None:
             raise MethodNotFound(exchange.method)
 
@@ -250,7 +246,7 @@ def get_item_key(resource: Resource | ResourceTemplate) -> tuple["ItemKind", str
 
 
 def _index_by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | None]:
-    """Index resources by normalized URI. If several have the same one, they are found only by their exact URI."""
+    """Index resources by normalized URI. Resources with the same normalized URI are found only by their exact URI."""
     index: dict[str, Resource | None] = {}
     for resource in resources.values():
         index[resource.key] = None if resource.key in index else resource

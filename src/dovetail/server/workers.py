@@ -10,7 +10,7 @@ from typing import Any, Final
 from dovetail.log import log
 
 _RESPAWN_DELAY_S: Final = 0.5
-_STARTUP_FAILED_EXIT_CODE: Final = 3  # the exit code of uvicorn if the startup fails
+_STARTUP_FAILED_EXIT_CODE: Final = 3  # uvicorn exits with this code if the startup fails.
 
 
 def supervise(
@@ -20,17 +20,17 @@ def supervise(
     announce: Callable[[], None],
     shutdown_timeout: float,
 ) -> None:
-    """Run worker processes until a signal arrives. Replace workers that exit.
+    """Run worker processes until a signal arrives, and replace workers that exit.
 
     Args:
-        run_worker: Serves in a worker process. It takes a function to call once the worker is ready.
+        run_worker: Serves in a worker process. It takes a function that it must call when the worker is ready.
         announce: Called when the first worker is ready.
     """
-    # Imported here, because stdio servers would start 10 % slower.
+    # This import is here because stdio servers would otherwise start 10 % slower.
     import multiprocessing.connection
 
     context = multiprocessing.get_context("fork")
-    # Workers read from this pipe. The system closes it when this process exits.
+    # Workers read from this pipe, which the system closes when this process exits.
     parent_exit_fd, parent_alive_fd = os.pipe()
     ready_read_fd, ready_write_fd = os.pipe()
     stopping = False
@@ -39,10 +39,11 @@ def supervise(
         os.write(ready_write_fd, b".")
 
     def run_child() -> None:
-        # If workers kept this end open, they would not notice that the parent exits.
+        # If a worker kept this end of the pipe open, it would not notice that the parent exits.
         os.close(parent_alive_fd)
         for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, signal.SIG_DFL)  # a worker that is starting must not use the parent's handler
+            # A worker that is starting must not use the signal handlers of the parent.
+            signal.signal(signum, signal.SIG_DFL)
         _exit_with_parent(parent_exit_fd)
         try:
             run_worker(notify_ready)
@@ -88,12 +89,14 @@ def supervise(
                 is_announced = True
                 announce()
         if any(ready_object != ready_read_fd for ready_object in ready_objects):
-            time.sleep(_RESPAWN_DELAY_S)  # do not loop too fast if workers exit immediately
+            # The delay prevents a fast loop if workers exit immediately.
+            time.sleep(_RESPAWN_DELAY_S)
         if any(process.exitcode == _STARTUP_FAILED_EXIT_CODE for process in processes):
-            stop()  # new workers would also fail to start
+            # The startup failed, so new workers would fail, too.
+            stop()
         if not stopping:
             processes[:] = [replace(process) for process in processes]
-    # Stop again, because a worker may have been starting when the signal arrived.
+    # The second call reaches workers that were still starting when the signal arrived.
     stop()
     for process in processes:
         process.join(shutdown_timeout + 1)
@@ -104,7 +107,7 @@ def supervise(
 
 
 def _exit_with_parent(parent_exit_fd: int) -> None:
-    """Stop this worker when its parent exits, so that the port becomes free."""
+    """Stop this worker process when its parent exits, so that the port becomes free."""
     import threading
 
     def wait() -> None:

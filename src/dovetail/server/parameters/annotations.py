@@ -182,7 +182,7 @@ def _format_not_awaited(value: Any) -> str:
         # A closed coroutine does not cause a warning from Python.
         value.close()
     return (
-        f"the coroutine `{name}` was not awaited. Write `await` before the call in an `async def`, or use"
+        f"the coroutine `{name}` was not awaited. Write `await` before the call in an `async def`, or use "
         "Context.wait(...) in a plain function"
     )
 
