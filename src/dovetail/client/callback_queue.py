@@ -1,5 +1,7 @@
-"""A bounded queue of calls to the user's handlers, in order. A server that sends too many messages cannot fill the
-memory.
+"""A bounded queue that calls the user's handlers in order.
+
+A server that sends too many messages cannot fill the memory. If the handlers are too slow, the oldest calls are
+dropped.
 
 A plain function is called immediately. The queue awaits the coroutines of async functions one after the other.
 """
@@ -13,7 +15,7 @@ from typing import Any
 
 from dovetail.log import log
 
-# A mark for the running handler. Tasks that the handler starts have the same mark.
+# This value identifies the running handler, also in tasks that the handler starts.
 _current_callback: ContextVar[object] = ContextVar("dovetail_within", default=None)
 
 
@@ -32,12 +34,11 @@ class CallbackQueue:
 
     @property
     def queued(self) -> int:
-        """Return how many handler calls have not started yet."""
+        """Return the number of handler calls that have not started yet."""
         return len(self._pending)
 
     @property
     def is_running(self) -> bool:
-        """Return whether a handler is running or waiting to run."""
         return self._task is not None and not self._task.done()
 
     def call(self, handler: Callable[..., Any], *args: Any) -> None:
@@ -73,8 +74,9 @@ class CallbackQueue:
                 self._count_finished()
 
     def _count_finished(self) -> None:
-        """Count a call as finished or dropped. Calls end in order, so the count decides which waiting
-        tasks continue.
+        """Count a call as finished or dropped.
+
+        Calls end in order, so this count decides which waiting tasks continue.
         """
         self._finished_count += 1
         while self._flush_waiters and self._flush_waiters[0][0] <= self._finished_count:
@@ -88,7 +90,7 @@ class CallbackQueue:
     async def flush(self, seconds: float) -> None:
         """Wait until all queued calls have finished, but at most this many seconds.
 
-        Inside a handler, return immediately, because the handler would wait for itself.
+        Inside a handler, this method returns immediately, because the handler would wait for itself.
         """
         if self._task is None or self._task.done() or self._is_in_callback():
             return

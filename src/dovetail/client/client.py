@@ -1,4 +1,4 @@
-"""Client: one typed coroutine per method of the protocol, for every protocol version and every kind of target."""
+"""The public `Client` class, with one typed coroutine for each method of the protocol."""
 
 import os
 import time
@@ -55,7 +55,7 @@ from dovetail.wire.resources import (
 from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
-if TYPE_CHECKING:  # Only type checkers import this, because few clients are mounted.
+if TYPE_CHECKING:  # Only type checkers import this module, because few clients are mounted.
     from dovetail.client.mounted_client import InputFilter, MountedClient
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ ResumedResult: TypeAlias = CallToolResult | GetPromptResult | ReadResourceResult
 
 
 class ManagedClientOptions(TypedDict, total=False):
-    """The options of `Client` that `Host.add` accepts. The host itself sets `name` and `log_handler`."""
+    """Options of `Client` that `Host.add` accepts. The host sets `name` and `log_handler` itself."""
 
     headers: Mapping[str, str] | None
     auth: ClientAuth | None
@@ -88,41 +88,43 @@ class ManagedClientOptions(TypedDict, total=False):
 
 
 class ClientOptions(ManagedClientOptions, total=False):
-    """The options of `Client` and `SyncClient`."""
+    """Options of `Client` and `SyncClient`."""
 
     name: str | None
     log_handler: LogHandler | None
 
 
 class Client:
-    """A client of one server.
+    """A client that is connected to one server.
 
     Args:
-        target: A URL, a command as a list, a script, a `Server`, "unix:/path", "tcp://host:port", an entry of an
-            mcp.json, an `HTTPTarget`, a `CommandTarget`, or a `CustomTarget` for your own transport.
-        name: The name of the server in errors and logs.
-        headers: HTTP headers of every request, for a URL. `HTTPTarget` has more options.
-        auth: A login, or a bearer token as text, for a URL.
-        env: Environment variables for a command. `CommandTarget` has more options.
-        cwd: The working directory of a command.
-        elicitation_handler: Answers forms of the server. Without it, the client does not declare support for forms.
+        target: A URL, a command as a list, a script, a `Server`, "unix:/path", "tcp://host:port", an entry of
+            `mcp.json`, an `HTTPTarget`, a `CommandTarget`, or a `CustomTarget` for your own transport.
+        name: The name of the server in error messages and logs.
+        headers: HTTP headers for every request, if the target is a URL. `HTTPTarget` has more options.
+        auth: A login, or a bearer token as a string, if the target is a URL.
+        env: Environment variables, if the target is a command. `CommandTarget` has more options.
+        cwd: The working directory, if the target is a command.
+        elicitation_handler: Answers forms of the server. If None, the client does not declare support for forms.
         url_elicitation_handler: Answers requests to open a URL.
-        sampling_handler: Answers requests for a message of a language model.
-        roots: The directories the server may work in, or a function that returns them.
+        sampling_handler: Answers sampling requests, which ask for a message from a language model.
+        roots: The directories that the server may work in, or a function that returns them.
         log_handler: Receives log messages of the server.
         log_level: The lowest level of log messages to request.
         notification_handler: Receives the method and the params of notifications that no other option handles, such as
             those of extensions.
-        protocol_version: Require a version, or the newest version of the "handshake" or the "stateless" era.
+        protocol_version: The protocol version to require. "handshake" requires a version up to 2025-11-25, and
+            "stateless" a newer one.
         discover_result: An earlier result of `discover()`. The first connection then sends no `server/discover`.
-        client_info: The name and version that the server sees. Defaults to those of dovetail.
-        capabilities: Capabilities to declare besides those of the handlers.
-        timeout: Seconds for one request, or a `Timeouts`.
-        limits: Limits on sizes and numbers. Defaults to `ClientLimits()`.
+        client_info: The name and version of the client for the server. Defaults to those of dovetail.
+        capabilities: Additional capabilities to declare. The client declares the capabilities of its handlers
+            automatically.
+        timeout: Seconds for one request, or a `Timeouts` object.
+        limits: Limits on message sizes, list lengths and open requests. Defaults to `ClientLimits()`.
         cache: Whether to reuse results that the server marks as cacheable.
         validate_results: Whether to check results of tools against their output schemas.
-        middleware: Functions that wrap every request. The first is the outermost.
-        recording: A file that receives every message.
+        middleware: Functions that wrap every request. The first function is the outermost.
+        recording: A file to which every message is written.
     """
 
     def __init__(
@@ -189,23 +191,20 @@ class Client:
 
             session.recorders.append(RecordingWriter(recording_path, session.name).record)
         self._sender = session.sender
-        # Every request runs on the session's event loop.
+        # Every request must run in the event loop of the session.
         self._run = session.run_on_loop
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Add middleware: an `async def function(exchange, call_next)` that wraps every request and awaits
-        `call_next(exchange)`.
+        """Add middleware: an async function `(exchange, call_next)` that wraps every request.
 
-        `call_next` returns the typed result, or a `RequestAwaitingInput`. Middleware does not see the requests that
-        open a connection, nor results from the cache.
+        The function awaits `call_next(exchange)`, which returns the typed result or a `RequestAwaitingInput`.
+        Middleware does not see the requests that open a connection, nor results from the cache.
         """
         self._session.add_middleware(function)
         return function
 
     def __mountable__(self) -> "MountedClient":
         return mount_client(self)
-
-    # Methods that open and close the connection
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -215,24 +214,23 @@ class Client:
         await self.close()
 
     async def connect(self) -> None:
-        """Open the connection now. Otherwise the first request opens it."""
+        """Open the connection now. Without this call, the first request opens it."""
         await self._session.connect()
 
     async def close(self) -> None:
-        """Close the connection. `connect` opens it again. Any task or thread may call this method, even several
-        times.
+        """Close the connection. `connect` opens it again.
+
+        Any task or thread may call this method, even several times.
         """
         await self._session.close()
 
-    # Methods that return the state of the client
-
     @property
     def name(self) -> str:
-        """Return the name of the server in errors and logs."""
+        """Return the name of the server in error messages and logs."""
         return self._session.name
 
     def stats(self) -> ClientStats:
-        """Return how many connections, requests and other resources are open. Any thread may call this method."""
+        """Return the number of open connections, requests and other resources. Any thread may call this method."""
         return self._session.stats()
 
     @property
@@ -271,7 +269,7 @@ class Client:
 
     @property
     def skipped_items(self) -> list[str]:
-        """Return the malformed items that were left out of lists, each with the reason."""
+        """Return a message for each malformed item that was left out of a list."""
         return self._sender.skipped_items.list_reasons()
 
     async def discover(self) -> DiscoverResult:
@@ -290,8 +288,6 @@ class Client:
         await self._run(self._session.reconnector.get_connection)
         method = "server/discover" if self._sender.is_stateless else "ping"
         await self._run(self._sender.send, METHODS[method], {})
-
-    # Methods for tools
 
     async def list_tools(self) -> list[Tool]:
         """Return all tools."""
@@ -314,12 +310,12 @@ class Client:
     @overload
     async def call(self, tool: str, /, *, into: None = None, **arguments: object) -> Any: ...
     async def call(self, tool: str, /, *_args: object, into: Any = None, **arguments: object) -> Any:
-        """Call a tool and return its value. Raise ToolError if the tool failed.
+        """Call a tool and return its value. Raise ToolError if the tool fails.
 
-        For options, or an argument named `into`, use `call_tool`.
+        To pass options, or an argument named `into`, use `call_tool`.
 
         Args:
-            into: The type to convert the value to. None returns plain JSON or content blocks.
+            into: The type to convert the value to. If None, the value is plain JSON or content blocks.
         """
         if _args:
             raise TypeError(
@@ -387,13 +383,13 @@ class Client:
             timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
             total_timeout: Seconds after which the call fails, even with progress. Defaults to `Timeouts.total`.
             progress_handler: Receives `(progress, total, message)`.
-            meta: The `_meta` of the request. The client sets the version, name and capabilities in it itself.
-            retry: True allows the call to run twice. False never sends the call again. None repeats only calls of tools
-                that are declared read-only or idempotent.
-            allow_input_required: True returns a `RequestAwaitingInput` when the server asks for input, instead of
-                calling the handlers. Answer the request with `resume`, in this process or in another. A handshake
-                server cannot wait for an answer from `resume`, so its requests always go to the handlers. If the client
-                has no handlers, it declares all capabilities.
+            meta: The `_meta` of the request. The client adds its version, name and capabilities.
+            retry: If True, the call may be sent again after a lost connection, so it may run twice. If False, it is
+                never sent again. If None, only calls of tools that are declared read-only or idempotent are sent again.
+            allow_input_required: If True, a `RequestAwaitingInput` is returned when the server asks for input, and the
+                handlers are not called. Answer it with `resume`, in this process or in another. A client without
+                handlers declares all capabilities. Servers up to protocol version 2025-11 do not support this, so the
+                handlers answer their requests.
         """
         options = _build_options(timeout, total_timeout, progress_handler, meta, retry)
         if allow_input_required:
@@ -417,13 +413,13 @@ class Client:
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> ResumedResult:
-        """Answer a request that is waiting for input. Return its result, or another `RequestAwaitingInput`.
+        """Answer the input requests of a waiting request. Return its result, or another `RequestAwaitingInput`.
 
         Args:
             timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
             total_timeout: Seconds after which the call fails, even with progress. Defaults to `Timeouts.total`.
             progress_handler: Receives `(progress, total, message)`.
-            meta: The `_meta` of the request. The client sets the version, name and capabilities in it itself.
+            meta: The `_meta` of the request. The client adds its version, name and capabilities.
         """
         check_type("pending", pending, RequestAwaitingInput, "a RequestAwaitingInput")
         check_type("responses", responses, Mapping, "a dict with a response for each key of pending.input_requests")
@@ -435,14 +431,16 @@ class Client:
         return await self._run(self._sender.send, row, params, options, pending.round)
 
     async def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
-        """Answer the questions of a `RequestAwaitingInput` with the client's handlers. Return the responses for
-        `resume`.
+        """Answer the input requests of a `RequestAwaitingInput` with the client's handlers.
+
+        Return the responses, which you can pass to `resume`.
         """
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, options: RequestOptions) -> RequestOptions:
-        """Return the options for a request whose input requests the caller answers. Without handlers, declare all
-        capabilities.
+        """Return the options for a request whose input requests the caller answers.
+
+        If the client has no handlers, the request declares all capabilities.
         """
         await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless or self._session.handlers.capabilities() != ClientCapabilities():
@@ -455,8 +453,6 @@ class Client:
             extensions=own_capabilities.extensions,
         )
         return replace(options, meta={**(options.meta or {}), CLIENT_CAPABILITIES: capabilities})
-
-    # Methods for resources
 
     async def list_resources(self) -> list[Resource]:
         """Return all resources."""
@@ -483,7 +479,7 @@ class Client:
         return await self._run(self._sender.list_page, TEMPLATES, cursor)
 
     async def read(self, uri: str) -> str | bytes | list[str | bytes]:
-        """Return the content of a resource as text or bytes. If the resource has several parts, return a list."""
+        """Return the content of a resource as a string or bytes. If the resource has several parts, return a list."""
         return extract_contents(await self.read_resource(uri))
 
     async def read_resource(
@@ -493,12 +489,10 @@ class Client:
 
         Args:
             timeout: Seconds to wait for the result. Defaults to `Timeouts.request`.
-            meta: The `_meta` of the request. The client sets the version, name and capabilities in it itself.
+            meta: The `_meta` of the request. The client adds its version, name and capabilities.
         """
         options = _build_options(timeout, None, None, meta, None)
         return await self._run(self._sender.send_cached, METHODS["resources/read"], {"uri": uri}, options)
-
-    # Methods for prompts and completion
 
     async def list_prompts(self) -> list[Prompt]:
         """Return all prompts."""
@@ -525,7 +519,7 @@ class Client:
         Args:
             arguments: The arguments of the prompt.
             timeout: Seconds to wait for the result. Defaults to `Timeouts.request`.
-            meta: The `_meta` of the request. The client sets the version, name and capabilities in it itself.
+            meta: The `_meta` of the request. The client adds its version, name and capabilities.
         """
         check_type("arguments", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
@@ -543,24 +537,22 @@ class Client:
         template: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Return suggestions for an argument of a prompt or a resource template. `value` is what the user has typed so
-        far.
+        """Return suggestions for an argument of a prompt or a resource template.
 
         Args:
+            value: The text that the user has typed so far.
             prompt: The name of the prompt. Pass this or `template`.
             template: The URI template. Pass this or `prompt`.
             context: Values of other arguments that the user has already chosen.
         """
         if (prompt is None) == (template is None):
-            raise ValueError("pass either prompt= or template=")
+            raise ValueError("complete() requires either prompt= or template=, but not both")
         ref = {"type": "ref/prompt", "name": prompt} if template is None else {"type": "ref/resource", "uri": template}
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if context:
             params["context"] = {"arguments": dict(context)}
         result = await self._run(self._sender.send, METHODS["completion/complete"], params)
         return result.completion
-
-    # Methods for changes, settings and other requests
 
     def listen(
         self,
@@ -572,17 +564,18 @@ class Client:
     ) -> Subscription:
         """Watch lists and resources for changes: `async for change in client.listen(...)`.
 
-        By default, the subscription includes all lists except those that are False. Use
-        `async with` to wait until the subscription is active.
+        Without arguments, the subscription includes all lists. Pass False to leave out a list. Use `async with` to wait
+        until the subscription is active.
 
         Args:
             tools: Whether to report changes of the list of tools.
             prompts: Whether to report changes of the list of prompts.
             resources: Whether to report changes of the list of resources.
-            uris: The URIs of resources whose changes to report.
+            uris: The URIs of the resources to watch.
         """
         uri_list = [uris] if isinstance(uris, str) else [*uris]
-        default = not (tools or prompts or resources or uri_list)  # If nothing is selected, watch all lists.
+        # If no list and no resource is selected, the client watches all lists.
+        default = not (tools or prompts or resources or uri_list)
         subscription_filter = SubscriptionFilter(
             tools_list_changed=default if tools is None else tools,
             prompts_list_changed=default if prompts is None else prompts,
@@ -600,9 +593,9 @@ class Client:
         )
 
     async def subscribe_resource(self, uri: str) -> None:
-        """Subscribe to a resource of a handshake server. The client subscribes again after a reconnect.
+        """Subscribe to a resource. Only servers up to protocol version 2025-11 support this method.
 
-        `listen` works with every protocol version.
+        The client subscribes again after it reconnects. `listen` works with every protocol version.
         """
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
@@ -615,7 +608,7 @@ class Client:
                 current.subscriber_counts[uri] += 1
 
     async def unsubscribe_resource(self, uri: str) -> None:
-        """End a subscription that `subscribe_resource` started. A `listen` to the same resource continues."""
+        """End a subscription that `subscribe_resource` started. A `listen` for the same resource continues."""
         current, subscriptions = self._session.reconnector.current, self._session.connector.resource_subscriptions
         if uri in subscriptions:
             subscriptions.discard(uri)
@@ -635,13 +628,16 @@ class Client:
             await self._send_handshake_request("logging/setLevel", {"level": level})
 
     async def send_roots_list_changed(self) -> None:
-        """Tell the server that the roots have changed. Stateless servers need no notification, because they request the
-        roots each time.
+        """Notify the server that the roots have changed.
+
+        In protocol version 2026-07 and later, servers request the roots when they need them, so nothing is sent.
         """
         identity = self._session.connector.identity
         if (identity.handshake_capabilities or identity.capabilities).roots is None:
             raise add_context(
-                NotSupported("this client does not declare roots"), server=self.name, hint="pass roots= to the client"
+                NotSupported("the client does not declare the roots capability"),
+                server=self.name,
+                hint="pass roots= to the client",
             )
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
@@ -650,28 +646,29 @@ class Client:
     async def send_progress(
         self, progress_token: str | int, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Report the progress of a request that the server sent, for example of a sampling request.
+        """Report the progress of a request that the server sent, such as a sampling request.
 
         Args:
             progress_token: The `progressToken` in the `meta` of the request that your handler received.
             progress: How much is done. The value must increase with every call.
             total: The value of `progress` when the work is done, if you know it.
-            message: A text for the user.
+            message: A message for the user.
         """
         connection = await self._run(self._session.reconnector.get_connection)
         if self._sender.is_stateless:
-            error = NotSupported("a stateless server sends no requests, so it cannot receive their progress")
+            error = NotSupported("the server sends no requests in this protocol version, so it cannot receive progress")
             raise self._sender.add_request_context(error, "notifications/progress")
         await self._run(connection.send_progress, progress_token, progress, total, message)
 
     async def shutdown(self) -> None:
-        """Ask a handshake server to end its session, then close the connection."""
+        """Ask the server to end the session, then close the connection. Newer protocol versions have no session."""
         await self._run(self._session.reconnector.get_connection)
         if self._sender.is_stateless:
             raise self._sender.add_request_context(
                 NotSupported("shutdown does not exist in this protocol version"), "shutdown"
             )
-        await self.request("shutdown")  # the result is always null
+        # The result of this request is always null.
+        await self.request("shutdown")
         await self.close()
 
     async def _send_handshake_request(self, method: str, params: dict[str, Any]) -> None:
@@ -686,8 +683,9 @@ class Client:
     async def request(
         self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None
     ) -> Any:
-        """Send a request with any method, for protocol extensions. Return the result as plain JSON. The client never
-        retries it, and does not check whether the server declares the capability for it.
+        """Send a request with any method, for protocol extensions, and return the result as plain JSON.
+
+        The client never retries such a request, and does not check whether the server declared the capability.
 
         Args:
             params: The parameters of the request.
@@ -711,7 +709,7 @@ _STATELESS_HINTS = {
 }
 
 
-# The client sets these keys of `_meta` itself.
+# The client sets these keys of `_meta`, so callers cannot.
 _CLIENT_META = frozenset({PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES})
 
 
@@ -752,12 +750,13 @@ def mount_client(
 ) -> "MountedClient":
     """Return a mount target for the server of a client.
 
-    Input requests and log messages go to the callers of the mounting server, unless this client has a handler for them.
+    Input requests and log messages go to the callers of the server on which it is mounted, unless this client has a
+    handler.
 
     Args:
-        is_shared: Whether the handlers answer only for requests of this client itself.
-        declare_all: Whether to declare all capabilities to a handshake server, because callers may have them.
-        input_filter: Checks each input request before a caller gets it.
+        is_shared: Whether the handlers answer only input requests that requests of this client itself caused.
+        declare_all: Whether to declare all capabilities in the handshake, because callers may have them.
+        input_filter: Checks each input request before it is sent to a caller.
     """
     from dovetail.client.mounted_client import MountedClient
 

@@ -1,8 +1,9 @@
-"""Connection: one transport to one server, in one protocol version. It sends requests, waits for responses, cancels,
-and enforces timeouts.
+"""A connection to one server, in one protocol version.
+
+It sends requests, waits for responses, sends cancellations, and enforces timeouts.
 
 A connection does not depend on the kind of transport or on the meaning of the methods. Every failure is raised as one
-exception that contains the server and the step.
+exception that contains the name of the server and the failed step.
 """
 
 import asyncio
@@ -45,19 +46,17 @@ _TIMEOUT_HINTS = {
     "tools/call": "pass call_tool(..., timeout=seconds) to wait longer, or Timeouts(call=...) for all calls"
 }
 _DEFAULT_TIMEOUT_HINT = "pass Timeouts(request=...) to wait longer"
-# Limits how many responses may wait until the server reads them.
+# At most this many responses may wait until the server reads them.
 _MAX_PENDING_REPLIES = 256
 
 
-# The draft dialect reports when the user sees a dialog.
+# In the draft version, the client reports that the user sees a dialog.
 _CREATE_DIALOG: Final = "elicitation/createDialog"
 _DIALOG_OPENED: Final = "notifications/elicitation/dialog_opened"
 _DIALOG_CLOSED: Final = "notifications/elicitation/dialog_closed"
 
 
 class Connection:
-    """One connection to one server, from open to close."""
-
     def __init__(
         self,
         transport: ClientTransport,
@@ -77,33 +76,32 @@ class Connection:
         self.encoder: RequestEncoder | None = None
         self.server_info: Implementation | None = None
         self.server_capabilities = ServerCapabilities()
-        self.unsupported_methods: frozenset[str] = frozenset()  # requests whose capability the server did not declare
+        # The server did not declare the capability for these methods.
+        self.unsupported_methods: frozenset[str] = frozenset()
         self.instructions: str | None = None
         self.lost_error: TransportError | None = None
-        self.lost_event = asyncio.Event()  # set when the connection is lost
+        self.lost_event = asyncio.Event()  # It is set when the connection is lost.
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
-        self.subscriber_counts: Counter[str] = Counter()  # number of listeners for each resource URI
+        self.subscriber_counts: Counter[str] = Counter()  # It counts the listeners for each resource URI.
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests
         self._on_notification = on_notification
         self._on_lost = on_lost
-        self.record_gap = on_gap  # called if notifications may have been lost
+        self.record_gap = on_gap  # This function is called if notifications may have been lost.
         self._open_deadlines = open_deadlines
         self._recorders: list[Recorder] = [] if recorders is None else recorders
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
-        self._pause_count = 0  # number of questions that the user is answering
+        self._pause_count = 0  # It counts the input requests that the user is answering.
         self._deadlines = DeadlineTimer()
         self._reply_tasks: dict[Any, asyncio.Task[None]] = {}
 
     @property
     def running(self) -> int:
-        """Return how many requests have no response yet."""
+        """Return the number of requests without a response."""
         return self._deadlines.running
-
-    # Methods that send requests to the server
 
     def request(
         self,
@@ -132,12 +130,12 @@ class Connection:
         return self.exchange(request, deadline)
 
     def next_id(self) -> int:
-        """Return the ID for the next request. The caller encodes the request."""
+        """Return the ID for a request that the caller encodes."""
         self._last_id += 1
         return self._last_id
 
     async def exchange(self, request: EncodedRequest, deadline: RequestDeadline) -> Any:
-        """Send a request and return its raw result. Raise an exception if the response is an error."""
+        """Send a request and return its raw result. If the response is an error, raise it as an exception."""
         if self.lost_error is not None:
             raise self._add_context(ConnectionLost("the connection is lost"), request.step, sent=False)
         if self._recorders:
@@ -159,7 +157,7 @@ class Connection:
             )
             raise self._add_context(error, request.step, since=deadline.started_at) from None
         except MCPError as exc:
-            # Over HTTP, an error may be only a status code. Record it as a JSON-RPC message.
+            # Over HTTP, an error may be only a status code. It is recorded as a JSON-RPC message.
             if self._recorders and isinstance(exc, RemoteError):
                 self._record("client", jsonrpc.encode_error(request.id, exc.code, exc.message, exc.data))
             raise self._add_context(exc, request.step) from exc.__cause__
@@ -168,7 +166,7 @@ class Connection:
         if self._recorders:
             self._record("client", message.encode())
         if deadline.progress_handler is not None and deadline.progress_count:
-            # Do not wait longer for slow callbacks than the request may take.
+            # Slow callbacks must not delay the response beyond the deadline of the request.
             await self._callbacks.flush(deadline.due_at - self._loop.time())
         if message.error is not None:
             raise self._add_context(create_error(self.revision, request.method, message.error), request.step)
@@ -178,7 +176,7 @@ class Connection:
 
     @property
     def revision(self) -> str | None:
-        """Return the protocol version, or None if it is not negotiated yet."""
+        """Return the protocol version, or None if the version is not negotiated yet."""
         return None if self.encoder is None else self.encoder.revision
 
     def _add_context(
@@ -187,7 +185,8 @@ class Connection:
         if sent is not None and isinstance(exc, ConnectionLost):
             exc.maybe_sent = sent
         if self.encoder is None:
-            # If the connection fails while it opens, show all output of the server, because it may explain why.
+            # If the connection fails while it opens, the error shows all output of the server, which may explain the
+            # failure.
             since = None
         diagnostics = self.transport.get_diagnostics(since) if isinstance(exc, TransportError) else {}
         return add_context(exc, server=self.name, step=step, protocol_version=self.revision, **diagnostics)
@@ -201,8 +200,9 @@ class Connection:
         await self._send(jsonrpc.encode_notification(method, params), headers)
 
     async def send_progress(self, token: str | int, progress: float, total: float | None, message: str | None) -> None:
-        """Send the progress of a request of the server, in the form of the protocol version."""
-        from dovetail.protocol.downgrade import encode_notification  # few clients send progress
+        """Report the progress of a request from the server, in the format of the protocol version."""
+        # This import is here because few clients send progress.
+        from dovetail.protocol.downgrade import encode_notification
 
         params = ProgressParams(progress_token=token, progress=progress, total=total, message=message)
         await self._send(encode_notification(self.revision or "", token, "notifications/progress", params))
@@ -221,22 +221,22 @@ class Connection:
         for recorder in tuple(self._recorders):
             try:
                 recorder(to, data, headers)
-            except Exception as exc:  # a failing recorder must not stop the request
+            except Exception as exc:
+                # A recorder that fails must not stop the request.
                 log.error("%s: a message recorder failed and is removed", self.name, exc_info=exc)
                 if recorder in self._recorders:
                     self._recorders.remove(recorder)
 
-    # Methods that handle messages of the server
-
     def receive(self, message: RawMessage, parent_id: RequestId | None = None) -> None:
-        """Handle a notification or a request from the server. `parent_id` is the client's request that caused it, if
-        known.
+        """Handle a notification or a request from the server.
+
+        `parent_id` is the ID of the client's request that caused the message, if it is known.
         """
         if self._recorders:
             self._record("client", message.encode())
         method = message.method
         if method is None:
-            return  # ignore a response to a request that is no longer open
+            return  # The response belongs to a request that is no longer open.
         if message.id is not None:
             self._handle_request(message.id, method, message.params, parent_id)
         elif method == "notifications/progress":
@@ -247,7 +247,7 @@ class Connection:
             self._on_notification(method, message.params)
 
     def record_activity(self, id: RequestId) -> None:
-        """Restart the idle timeout of a request, because a message for it arrived."""
+        """Restart the idle timeout of a request, because a message that belongs to it arrived."""
         deadline = self._deadlines.get(id)
         if deadline is not None:
             deadline.record_activity()
@@ -267,7 +267,7 @@ class Connection:
             log.warning("%s sent an invalid message%s: %s", self.name, suffix, clip(text, 200))
 
     def handle_connection_lost(self, error: TransportError) -> None:
-        """Store the error, cancel responses that were not sent, and notify the session."""
+        """Store the error, cancel responses that were not sent yet, and notify the session."""
         if self.lost_error is None:
             self.lost_error = error
             self.lost_event.set()
@@ -296,13 +296,11 @@ class Connection:
         if task is not None:
             task.cancel()
 
-    # Methods that handle requests from the server. Only handshake servers send requests
-
     def _handle_request(self, id: RequestId, method: str, params: Any, parent_id: RequestId | None) -> None:
         if self.lost_error is not None:
-            return  # the connection is lost, so no response can be sent
+            return  # The connection is lost, so no response can be sent.
         if self.encoder is not None and self.encoder.is_stateless:
-            # A stateless server asks for input in its result. Clients must not send responses.
+            # In this protocol version, a server asks for input in a result, and clients must not send responses.
             # spec: streamable-http#sending-messages
             self.record_invalid_message(f"the request {method}, which servers cannot send in this protocol version")
         elif len(self._reply_tasks) >= self._max_input_requests + _MAX_PENDING_REPLIES:
@@ -325,14 +323,14 @@ class Connection:
         task.add_done_callback(lambda _: self._reply_tasks.pop(key, None))
 
     def pause_timeouts(self) -> None:
-        """Pause all timeouts while the user answers a question."""
+        """Pause all timeouts while the user answers an input request."""
         self._pause_count += 1
         self._deadlines.pause()
         if self._open_deadlines is not None:
             self._open_deadlines.pause()
 
     def resume_timeouts(self) -> None:
-        """Continue the timeouts when the user has answered all questions."""
+        """Continue the timeouts after the user has answered all input requests."""
         self._pause_count -= 1
         if self._pause_count == 0:
             self._deadlines.resume()
@@ -362,7 +360,7 @@ class Connection:
         await self._send_reply(reply)
 
     def _report_failure(self, parent_id: RequestId | None, method: str, exc: InputRequestError) -> None:
-        """Fail the request that made the server ask. If that request is unknown, log the error."""
+        """Fail the request for which the server asked for input. If this request is unknown, log the error."""
         deadline = self._deadlines.find_for(parent_id)
         if deadline is not None:
             deadline.fail(exc)

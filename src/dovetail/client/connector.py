@@ -1,8 +1,8 @@
-"""Opening a connection: connect to the server, find out which versions it supports, and agree on one.
+"""Open a connection to a server, and negotiate the protocol version.
 
-This module drives the pure state machine of `protocol.negotiation`. If a server does not respond to `server/discover`,
-the client also tries `initialize`, so that a slow start does not decide the version. If the server exits on
-`server/discover`, the client starts the server again and sends only `initialize`.
+`protocol.negotiation` decides what to send. If a server does not respond to `server/discover` quickly, the client
+also sends `initialize`, so that a slow server is not mistaken for an old one. If a server exits on
+`server/discover`, the client starts it again and sends only `initialize`.
 """
 
 import asyncio
@@ -46,24 +46,24 @@ from dovetail.wire.meta import SERVER_INFO
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.revisions import is_stateless
 
-# Servers with the older HTTP+SSE transport answer a POST with one of these status codes.
+# Servers with the older HTTP+SSE transport answer a POST request with one of these status codes.
 # spec: streamable-http#backward-compatibility
 _FALLBACK_STATUS_CODES = frozenset({400, 404, 405})
-# These status codes come from proxies and rate limits. They do not show which versions the server supports.
+# Proxies and rate limiters send these status codes, so they do not show which versions the server supports.
 _INTERMEDIARY_STATUS_CODES = frozenset({407, 408, 429, 502, 503, 504})
 
 
 class ClientIdentity(Struct, frozen=True, kw_only=True):
-    """The name, version and capabilities that this client sends to servers."""
+    """Name, version and capabilities that this client sends to servers."""
 
     client_info: Implementation
     capabilities: ClientCapabilities
-    # The capabilities for `initialize`. They also include those of other clients whose requests are forwarded.
+    # These capabilities are sent with `initialize`. They include those of other clients whose requests are forwarded.
     handshake_capabilities: ClientCapabilities | None = None
     log_level: LoggingLevel | None = None
 
     def create_encoder(self, revision: str) -> RequestEncoder:
-        """Return the encoder for a protocol version. Stateless servers do not need `listChanged` for roots."""
+        """Return the request encoder for a protocol version."""
         capabilities = self.capabilities
         if is_stateless(revision) and capabilities.roots is not None:
             capabilities = replace(capabilities, roots=RootsCapability())
@@ -71,8 +71,6 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
 
 
 class ConnectionAttempt:
-    """One attempt to open a connection."""
-
     def __init__(
         self,
         create_transport: Callable[[], ClientTransport],
@@ -84,7 +82,8 @@ class ConnectionAttempt:
         protocol_version: str | None,
         discover_result: DiscoverResult | None = None,
     ) -> None:
-        self._discover_result = discover_result  # an earlier result, which saves the request
+        # With the result of an earlier connection, no `server/discover` request is needed.
+        self._discover_result = discover_result
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._identity = identity
@@ -94,17 +93,20 @@ class ConnectionAttempt:
         self._loop = asyncio.get_running_loop()
         self._connection = create_connection(create_transport())
         self._discover_error: ConnectionLost | None = None
-        # True after `initialize` was sent. Over stdio, the connection then stays in the handshake era.
+        # After `initialize` was sent over stdio, the connection cannot use a protocol version without a handshake.
         self._has_sent_initialize = False
         self.is_certain = True
 
     async def run(self) -> Connection:
-        """Open a connection and return it. If that fails, close everything and raise one exception with the reason."""
+        """Open a connection and return it. If an error occurs, close everything and raise one exception with the
+        reason.
+        """
         try:
             await self._connection.transport.open(self._connection)
             if self._discover_result is not None:
                 self._use_discovery(self._discover_result)
-                self.is_certain = False  # the server has not confirmed it
+                # The protocol version is from an earlier connection, and the server has not confirmed it.
+                self.is_certain = False
             while self._negotiation.next_method is not None:
                 if self._negotiation.next_method == INITIALIZE:
                     await self._initialize()
@@ -118,14 +120,15 @@ class ConnectionAttempt:
             exc = self._convert_timeout(caught)
             await asyncio.shield(self._close_quietly())
             if isinstance(exc, ConnectionLost):
-                exc.maybe_sent = False  # the caller's request was not sent
+                # Only the connection failed. The caller's request was not sent.
+                exc.maybe_sent = False
             if isinstance(exc, MCPError):
                 error = add_context(exc, server=self._connection.name, step=self._negotiation.next_method)
                 raise _explain_error(error, self._connection) from exc.__cause__
             raise
 
     def _convert_timeout(self, exc: BaseException) -> BaseException:
-        """Return RequestTimeout if the deadline cancelled the attempt. Otherwise return the exception."""
+        """Return RequestTimeout if the deadline cancelled the attempt. Otherwise return the original exception."""
         if not isinstance(exc, asyncio.CancelledError) or not self._deadline.is_cancel_cause():
             return exc
         error = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} seconds")
@@ -139,10 +142,9 @@ class ConnectionAttempt:
         await self._connection.transport.open(self._connection)
 
     async def _close_quietly(self) -> None:
-        with contextlib.suppress(MCPError):  # an error of `close` would hide the first error
+        # An error from `close` would hide the first error.
+        with contextlib.suppress(MCPError):
             await self._connection.close()
-
-    # Methods for the stateless era
 
     async def _discover(self) -> None:
         discover_task = self._loop.create_task(self._send_request(DISCOVER))
@@ -157,7 +159,7 @@ class ConnectionAttempt:
             if not self._negotiation.can_fall_back:
                 raise
             self._discover_error = exc
-            # Some servers exit when they receive `server/discover`.
+            # Some older servers exit when they receive `server/discover`.
             self._negotiation.fall_back()
             await self._restart(self._create_transport())
         finally:
@@ -174,7 +176,7 @@ class ConnectionAttempt:
         except RemoteError as exc:
             if not self._negotiation.handle_discovery_error(exc.code, exc.data):
                 raise
-            # Some servers answer unknown methods with an internal error.
+            # Some older servers answer unknown methods with an internal error.
             if exc.code == InternalError.code:
                 message = "%s failed to handle server/discover (%s), trying an older protocol version"
                 log.warning(message, self._connection.name, clip(exc.message, 200))
@@ -184,8 +186,9 @@ class ConnectionAttempt:
             self._negotiation.fall_back()
 
     async def _race(self, discover_task: "asyncio.Future[Any]") -> None:
-        """Send `server/discover` and `initialize` at the same time. If the server answers `initialize`, use its
-        session. Otherwise open a new connection without a session.
+        """Wait for `server/discover`, and send `initialize` at the same time.
+
+        If the server answers `initialize`, use its session. Otherwise open a new connection without a session.
         """
         self._negotiation.fall_back()
         initialize_task = self._loop.create_task(self._initialize())
@@ -210,8 +213,6 @@ class ConnectionAttempt:
             initialize_task.cancel()
             await asyncio.wait([discover_task, initialize_task])
 
-    # Methods for the handshake era
-
     async def _initialize(self) -> None:
         try:
             raw = await self._send_request(INITIALIZE)
@@ -219,7 +220,7 @@ class ConnectionAttempt:
             if isinstance(exc, RemoteError) and self._negotiation.handle_initialize_error(exc.data):
                 return
             if isinstance(exc, RemoteError) and self._discover_error is not None:
-                # `initialize` failed, too, so report the error of `server/discover`.
+                # Both requests failed. The error of `server/discover`, which came first, is reported.
                 raise self._discover_error from None
             fallback = (
                 self._connection.transport.create_fallback() if exc.status_code in _FALLBACK_STATUS_CODES else None
@@ -231,7 +232,7 @@ class ConnectionAttempt:
         result = decode_body(raw, InitializeResult, INITIALIZE)
         self._negotiation.handle_initialize(result.protocol_version)
         self._apply_result(result, result.server_info)
-        # The transport adds this header itself only after the handshake.
+        # The transport adds this header only after the handshake, so it is passed explicitly here.
         # spec: handshake/transports#protocol-version-header
         version_header = (VERSION_HEADER, result.protocol_version.encode())
         await self._connection.notify("notifications/initialized", headers=[version_header])
@@ -241,7 +242,8 @@ class ConnectionAttempt:
         try:
             await self._restart(fallback)
         except MCPError:
-            raise original_error from None  # the error of the newer transport is more helpful
+            # The error of the newer transport is more helpful.
+            raise original_error from None
 
     def _apply_result(self, result: DiscoverResult | InitializeResult, server_info: Implementation | None) -> None:
         connection = self._connection
@@ -286,7 +288,7 @@ _STDOUT_HINT: Final = (
 
 
 def _invalid_message_hint(connection: Connection) -> str:
-    """Return a hint that explains why the server sends invalid messages."""
+    """Return a hint about why the server sends invalid messages."""
     if (connection.first_invalid_message or "").startswith("HTTP/"):
         return "the server uses HTTP. Connect with an http:// URL"
     return _STDOUT_HINT if "exit_code" in connection.transport.get_diagnostics() else "is it an MCP server?"
@@ -317,7 +319,7 @@ def _explain_error(exc: MCPError, connection: Connection) -> MCPError:
     return add_context(exc, hint=connection.transport.suggest_fix()) if isinstance(exc, ProcessStartError) else exc
 
 
-# The protocol era of each known target. The client does not need to send `server/discover` to these again.
+# The client remembers whether a target needs a handshake, so that it need not send `server/discover` each time.
 _KNOWN_ERAS: dict[str, Era] = {}
 _MAX_KNOWN_ERAS = 1024
 
@@ -325,8 +327,9 @@ CreateConnection = Callable[[ClientTransport], Connection]
 
 
 class Connector:
-    """Opens connections to one server. Each new connection gets the log level and the subscriptions of the previous
-    one.
+    """Opens connections to one server.
+
+    Each new connection gets the log level and the subscriptions of the previous connection.
     """
 
     def __init__(
@@ -343,7 +346,7 @@ class Connector:
         check_protocol_version(protocol_version)
         self._discover_result = discover_result
         self.identity = identity
-        self.resource_subscriptions: set[str] = set()  # URIs passed to `subscribe_resource`
+        self.resource_subscriptions: set[str] = set()  # These URIs were passed to `subscribe_resource`.
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts
@@ -375,7 +378,8 @@ class Connector:
         except MCPError as exc:
             if known_era is None or isinstance(exc, ConnectError | AuthError):
                 raise
-            _KNOWN_ERAS.pop(key or "", None)  # a different server may run at this target now
+            # The target may run a different server now.
+            _KNOWN_ERAS.pop(key or "", None)
             if isinstance(exc, RequestTimeout):
                 raise
             attempt = self._create_attempt(None, deadline)
@@ -386,7 +390,7 @@ class Connector:
         return connection
 
     def _create_attempt(self, protocol_version: str | None, deadline: RequestDeadline) -> ConnectionAttempt:
-        # The server may change before the next connection, so use an earlier result only once.
+        # The server may change before the next connection, so an earlier result is used only once.
         discover_result, self._discover_result = self._discover_result, None
         return ConnectionAttempt(
             self._create_transport,
@@ -399,8 +403,9 @@ class Connector:
         )
 
     async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:
-        """Set the log level and the subscriptions again for a handshake session. Stateless requests always contain
-        both.
+        """Set the log level and the subscriptions again after a handshake.
+
+        In newer protocol versions, each request contains both.
         """
         if connection.encoder is None or connection.encoder.is_stateless:
             return
@@ -414,8 +419,14 @@ class Connector:
             try:
                 await connection.request("resources/subscribe", {"uri": uri}, deadline)
             except RemoteError as exc:
-                log.warning("%s no longer sends updates of %s: %s", connection.name, clip(uri), clip(exc.message))
+                log.warning(
+                    "could not resubscribe on %s to updates of %s: %s",
+                    connection.name,
+                    clip(uri),
+                    clip(exc.message),
+                )
 
     async def _request_logs(self, connection: Connection, level: LoggingLevel, deadline: RequestDeadline) -> None:
-        with contextlib.suppress(RemoteError):  # the connection works without log messages, too
+        # The connection works without log messages, too.
+        with contextlib.suppress(RemoteError):
             await connection.request("logging/setLevel", {"level": level}, deadline)

@@ -1,6 +1,6 @@
-"""Deadlines of requests: a timeout since the last activity, and a total timeout.
+"""Deadlines of requests: an idle timeout, which restarts at each activity, and a total timeout.
 
-The clock stops while a user answers a question of the server. One timer serves all open requests and wakes up at the
+Deadlines are paused while a user answers an input request. One timer serves all open requests and wakes up at the
 earliest deadline.
 """
 
@@ -13,15 +13,15 @@ from dovetail.errors import MCPError
 from dovetail.wire.base import Struct, field
 from dovetail.wire.jsonrpc import RequestId
 
-# Gets the progress, the total and the message of each progress notification. May be async.
+# A progress handler receives the progress, the total and the message of each progress notification. It may be async.
 ProgressHandler: TypeAlias = Callable[[float, float | None, str | None], object]
 
-# One year, because some event loops cannot wait forever.
+# The maximum is one year, because some event loops cannot wait forever.
 MAX_TIMEOUT_S: Final = 365 * 86400.0
 
 
 class RequestDeadline(Struct, eq=False):
-    """The deadline of one request."""
+    """Deadline of one request."""
 
     idle_timeout: float = MAX_TIMEOUT_S
     total_timeout: float = MAX_TIMEOUT_S
@@ -32,10 +32,10 @@ class RequestDeadline(Struct, eq=False):
     ends_at: float = 0.0
     paused_at: float | None = None
     is_expired: bool = False
-    task: asyncio.Task[Any] | None = None  # the task to cancel at the deadline
-    cancel_count: int = 0  # how often `task` was cancelled before it began to wait
-    failure: MCPError | None = None  # error that ended the request before the deadline
-    progress_count: int = 0  # number of progress notifications so far
+    task: asyncio.Task[Any] | None = None  # This task is cancelled at the deadline.
+    cancel_count: int = 0  # The task was already cancelled this many times before it began to wait.
+    failure: MCPError | None = None  # This error ended the request before the deadline.
+    progress_count: int = 0
 
     def __post_init__(self) -> None:
         if self.idle_timeout > MAX_TIMEOUT_S:
@@ -47,7 +47,6 @@ class RequestDeadline(Struct, eq=False):
         self.due_at = now + self.idle_timeout if self.idle_timeout < self.total_timeout else self.ends_at
 
     def expire(self) -> None:
-        """Cancel the waiting task."""
         if self.task is not None and not self.is_expired:
             self.is_expired = True
             self.task.cancel()
@@ -58,7 +57,7 @@ class RequestDeadline(Struct, eq=False):
         self.expire()
 
     def is_cancel_cause(self) -> bool:
-        """Return whether the task was cancelled only by this deadline."""
+        """Return whether this deadline is the only reason why the task was cancelled."""
         return self.is_expired and self.task is not None and self.task.uncancel() <= self.cancel_count
 
     def record_activity(self) -> None:
@@ -68,7 +67,7 @@ class RequestDeadline(Struct, eq=False):
             self.due_at = min(self.loop.time() + self.idle_timeout, self.ends_at)
 
     def pause(self) -> None:
-        """Pause the timeout while the user answers a question."""
+        """Pause the timeout while the user answers an input request."""
         if self.paused_at is None:
             self.paused_at = self.loop.time()
             self.due_at = inf
@@ -99,18 +98,18 @@ class RequestDeadline(Struct, eq=False):
 
 
 class DeadlineTimer:
-    """Cancels tasks at their deadlines. A request is found by its ID, any other task by a key."""
+    """Cancels tasks at their deadlines. The key of a request is its ID."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._deadlines: dict[Any, RequestDeadline] = {}
         self._is_paused = False
         self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = inf  # time of the next check
+        self._wakes_at = inf  # This is the time of the next check.
 
     @property
     def running(self) -> int:
-        """Return how many deadlines are active."""
+        """Return the number of active deadlines."""
         return len(self._deadlines)
 
     def start(self, id: Any, deadline: RequestDeadline) -> None:
@@ -124,23 +123,24 @@ class DeadlineTimer:
             self._schedule_check(deadline.due_at)
 
     def stop(self, id: Any) -> None:
-        """Remove a deadline. The same deadline may start again in another timer."""
+        """Remove a deadline. The same deadline may be started in another timer afterwards."""
         deadline = self._deadlines.pop(id)
         if self._is_paused:
             deadline.resume()
 
     def get(self, id: RequestId) -> RequestDeadline | None:
-        """Return the deadline of a request."""
         return self._deadlines.get(id)
 
     def find_for(self, id: RequestId | None) -> RequestDeadline | None:
-        """Return the deadline of a request. If the ID is unknown and only one deadline is active, return that one."""
+        """Return the deadline of a request. If the ID is unknown and only one deadline is active, return this
+        deadline.
+        """
         if id is not None:
             return self._deadlines.get(id)
         return next(iter(self._deadlines.values())) if len(self._deadlines) == 1 else None
 
     def pause(self) -> None:
-        """Pause all deadlines while the user answers a question."""
+        """Pause all deadlines while the user answers an input request."""
         self._is_paused = True
         for deadline in self._deadlines.values():
             deadline.pause()

@@ -1,7 +1,7 @@
-"""The user's handlers for input requests: forms, URLs, sampling and roots. Both eras use the same handlers.
+"""Handlers of the user that answer input requests: forms, URLs, sampling and roots.
 
 The client declares a capability for each handler. It checks each answer against the requested schema before it sends
-the answer. It never opens a URL itself, and passes a URL to the handler only if a browser may open the URL.
+the answer. The client never opens a URL. It passes a URL to the handler only if a browser may open the URL safely.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -37,20 +37,22 @@ from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResu
 _MAX_ERROR_CHARS: Final = 300
 _USER_REJECTED: Final = -1  # spec: handshake/sampling#error-handling
 
-# Answers a form or a URL request with an ElicitResult or a dict of the fields. None declines. May be async.
+# An elicitation handler answers a form or a URL request with an ElicitResult or a dict of the fields. To decline, it
+# returns None. It may be async.
 ElicitationHandler: TypeAlias = Callable[[ElicitRequestParams], object]
-# Answers a sampling request with a CreateMessageResult or text. May be async.
+# A sampling handler answers a request with a CreateMessageResult or a string. It may be async.
 SamplingHandler: TypeAlias = Callable[
     [CreateMessageRequestParams], CreateMessageResult | str | Awaitable[CreateMessageResult | str]
 ]
-# The roots (paths or file:// URIs), or a sync or async function that returns them.
+# Roots are paths or file:// URIs, or a function that returns them. The function may be async.
 RootsProvider: TypeAlias = (
     Sequence[str | Path | Root] | Callable[[], Iterable[str | Path | Root] | Awaitable[Iterable[str | Path | Root]]]
 )
-# Receives the log messages of the server. May be async.
+# A log handler receives the log messages of the server. It may be async.
 LogHandler: TypeAlias = Callable[[LoggingMessageNotificationParams], object]
 
-# Receives the method and the params of notifications that no other option handles. May be async.
+# A notification handler receives the method and the params of notifications that no other option handles. It may be
+# async.
 NotificationHandler: TypeAlias = Callable[[str, dict[str, Any]], object]
 
 InputRelay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
@@ -63,11 +65,11 @@ ALL_CAPABILITIES: Final = ClientCapabilities(
 
 
 class UndeclaredMode(InvalidParams):
-    """The server asked in an elicitation mode that the client did not declare."""
+    """Raised if the server uses an elicitation mode that the client did not declare."""
 
 
 class InputHandlers:
-    """Answers the server's requests for input with the user's handlers."""
+    """Answers the server's input requests with the user's handlers."""
 
     def __init__(
         self,
@@ -81,10 +83,10 @@ class InputHandlers:
         self._url_elicitation_handler = url_elicitation_handler
         self._sampling_handler = sampling_handler
         self._roots_provider = roots
-        self.relay: InputRelay | None = None  # answers questions for which the client has no handler
-        # returns True if a handler should answer instead of the relay
+        self.relay: InputRelay | None = None  # It answers input requests for which the client has no handler.
+        # If this function returns True, a handler answers instead of the relay.
         self.is_own_request: Callable[[], bool] | None = None
-        self.open = 0  # number of questions that are not answered yet
+        self.open = 0  # This is the number of input requests without an answer.
 
     def capabilities(self) -> ClientCapabilities:
         """Return the client capabilities that the handlers provide."""
@@ -109,7 +111,7 @@ class InputHandlers:
         )
 
     async def answer(self, method: str, params: Any) -> Any:
-        """Answer one request for input. Raise ProtocolError if the client does not accept it."""
+        """Answer one input request. Raise ProtocolError if the client does not accept the request."""
         relay = self.relay if self.relay is not None and self._should_relay() else None
         return await self._answer(method, params, relay)
 
@@ -141,7 +143,7 @@ class InputHandlers:
                 raise MethodNotFound(method)
 
     async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Any]:
-        """Answer all questions of one input round, one after the other, because one user answers all of them."""
+        """Answer all input requests of a result, one after the other, because the same user answers all of them."""
         responses: dict[str, Any] = {}
         respond = self.answer if self.is_own_request is None else partial(self._answer, relay=None)
         for key, request in requests.items():
@@ -156,10 +158,7 @@ class InputHandlers:
                 raise InputRequestError(exc.message) from None
         return responses
 
-    # Methods for elicitation
-
     async def elicit(self, request: ElicitRequestParams) -> ElicitResult:
-        """Call the elicitation handler and return the user's answer."""
         handler = self._elicitation_handler if request.mode == "form" else self._url_elicitation_handler
         if handler is None:
             if self._elicitation_handler is None and self._url_elicitation_handler is None:
@@ -167,7 +166,7 @@ class InputHandlers:
             # spec: handshake/elicitation#error-handling
             raise UndeclaredMode(f"Invalid params: this client does not support elicitation in {request.mode} mode")
         if request.mode == "url" and not is_safe_url(request.url or ""):
-            raise InvalidParams("Invalid params: url must use https. http is only allowed on this machine")
+            raise InvalidParams("Invalid params: the URL must use https. http is allowed only for this machine")
         try:
             answer = await _call_handler(
                 "elicitation_handler" if request.mode == "form" else "url_elicitation_handler", handler, request
@@ -186,14 +185,14 @@ class InputHandlers:
             return CreateMessageResult(role="assistant", content=TextContent(text=result), model="unknown")
         if not isinstance(result, CreateMessageResult):
             raise InputRequestError(
-                f"sampling_handler must return a CreateMessageResult or text, not {type_name(result)}"
+                f"sampling_handler must return a CreateMessageResult or a string, not {type_name(result)}"
             )
         return result
 
     async def _list_roots(self, provider: RootsProvider) -> ListRootsResult:
         roots: Any = await _call_handler("roots", provider) if callable(provider) else provider
         if isinstance(roots, str | Path | Root):
-            roots = [roots]  # the handler returned a single root
+            roots = [roots]  # The handler returned a single root.
         if not isinstance(roots, Iterable):
             raise InputRequestError(
                 f"the roots function must return a list of paths, URIs or Root objects, not {type_name(roots)}"
@@ -244,7 +243,7 @@ def _validate_content(schema: dict[str, Any], content: dict[str, Any]) -> None:
     try:
         problem = compile_schema(schema).find_error(content)
     except UnusableSchema:
-        return  # the answer is not checked, because the schema is invalid
+        return  # The requested schema is invalid, so the answer cannot be checked.
     if problem is not None:
         raise InputRequestError(f"the answer does not match the form: {problem}")
 
@@ -273,7 +272,7 @@ def _handler_error(name: str, exc: Exception) -> InputRequestError:
 
 
 def _check_encodable(name: str, answer: Any) -> Any:
-    """Return the answer of a handler. Raise InputRequestError if it cannot be encoded as JSON."""
+    """Return the answer of a handler. Raise InputRequestError if the answer cannot be encoded as JSON."""
     try:
         encode(answer)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
@@ -307,4 +306,4 @@ def _handler_hint(request: InputRequest) -> str:
         "sampling/createMessage": "sampling_handler",
         "roots/list": "roots",
     }.get(request.method)
-    return f"pass {name}= to the client" if name else "ask the server's author what the request needs"
+    return f"pass {name}= to the client" if name else "ask the author of the server what this request needs"

@@ -1,4 +1,4 @@
-"""Results that ask for input: the request that waits, and the params of the next round.
+"""Requests that wait for input from the client, and the parameters that continue them.
 
 Such a request can be stored, and another process can answer it.
 spec: mrtr#client-requirements-basic-workflow
@@ -36,16 +36,16 @@ INPUT_REQUIRED = "input_required"
 
 
 class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
-    """A request that needs input before it can continue. Answer each of `input_requests` with `Client.resume`."""
+    """A request that needs input before it can continue. Answer its `input_requests` with `Client.resume`."""
 
-    method: str  # the method of the request
-    params: dict[str, Any]  # the parameters of the request
-    input_requests: dict[str, InputRequest]  # the questions of the server, by key
-    request_state: str | None = None  # opaque state of the server, which the client sends back
-    round: int = 1  # the number of this round. The first round is 1
+    method: str  # The method of the request.
+    params: dict[str, Any]  # The parameters of the request.
+    input_requests: dict[str, InputRequest]  # The input requests of the server, by key.
+    request_state: str | None = None  # Opaque state of the server, which the client sends back unchanged.
+    round: int = 1  # How many times the server has asked for input, including this time.
 
     def dump(self) -> bytes:
-        """Return the request as JSON. It may contain secrets of the server, so store it as safely as a token."""
+        """Return this object as JSON. It may contain secrets of the server, so store it as safely as a token."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -55,7 +55,7 @@ class RequestAwaitingInput(Struct, frozen=True, kw_only=True):
 
 
 def build_resume_params(pending: RequestAwaitingInput, responses: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of the next round, with the request state unchanged."""
+    """Return the parameters that continue a request, with the responses and the unchanged request state."""
     params = dict(pending.params)
     if pending.input_requests:
         params["inputResponses"] = {key: to_plain(value) for key, value in responses.items()}
@@ -103,7 +103,7 @@ _MISSING_HANDLER_HINT: Final = "pass url_elicitation_handler= to the client, bec
 
 
 class URLElicitations:
-    """Runs the URL elicitations that a handshake server demands before it accepts a request."""
+    """Runs the URL elicitations that a server requires before it accepts a request."""
 
     def __init__(self, name: str, handlers: InputHandlers, limits: ClientLimits, completion_timeout: float) -> None:
         self._name = name
@@ -113,13 +113,12 @@ class URLElicitations:
         self._pending_events: dict[str, asyncio.Event] = {}
 
     def mark_complete(self, id: str) -> None:
-        """Record that the user has completed an elicitation."""
         event = self._pending_events.get(id)
         if event is not None:
             event.set()
 
     async def elicit_and_retry(self, error: RemoteError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
-        """Run the elicitations that an error demands, and send the request again until the server accepts it."""
+        """Run the URL elicitations that an error requires, and send the request again until the server accepts it."""
         accepted_ids: set[str] = set()
         for _ in range(self._limits.max_input_rounds):
             try:
@@ -147,7 +146,7 @@ class URLElicitations:
                 f"the server sent {len(elicitations)} input requests at once, more than the "
                 f"limit of {self._limits.max_input_requests}"
             )
-        # An elicitation may complete before its handler returns, so create the events first.
+        # An elicitation may be completed before its handler returns, so the events are created first.
         events = {
             elicitation.elicitation_id: asyncio.Event()
             for elicitation in elicitations
@@ -159,7 +158,8 @@ class URLElicitations:
                 if elicitation.elicitation_id not in accepted_ids:
                     await self._elicit(elicitation, error)
             accepted_ids.update(events)
-            with contextlib.suppress(TimeoutError):  # some servers never report that an elicitation is complete
+            # Some servers never report that an elicitation is complete.
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._completion_timeout):
                     for event in events.values():
                         await event.wait()
@@ -179,7 +179,7 @@ class URLElicitations:
 
 
 def _read_elicitations(error: RemoteError) -> list[ElicitRequestParams]:
-    """Return the elicitations that an error demands. Raise the error if it has none."""
+    """Return the elicitations that an error requires. Raise the error if it has none."""
     try:
         items: Any = error.data["elicitations"]
         elicitations = [convert(item, ElicitRequestParams) for item in items]

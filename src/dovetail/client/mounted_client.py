@@ -1,8 +1,8 @@
-"""Forwarding: the server of a client, mounted on another server.
+"""Forward requests to the server of a client that is mounted on another server.
 
 If both sides use the same protocol version, results are forwarded as bytes. Progress, log messages and input requests
-go to the caller whose request they belong to. If that caller is unknown, notifications are dropped and input requests
-are rejected.
+are sent to the caller whose request caused them. If that caller is unknown, notifications are dropped and input
+requests are rejected.
 """
 
 import asyncio
@@ -61,13 +61,13 @@ from dovetail.wire.raw_message import decode_body
 
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
-ANSWER_TIMEOUT_S: Final = 600.0  # seconds a caller has to answer
+ANSWER_TIMEOUT_S: Final = 600.0  # A caller has this many seconds to answer an input request.
 _MAX_PARKED_CALLS: Final = 256
 _REQUEST_KEY: Final = "q"
 
 
 class ParkedCall:
-    """A call that stays open on the server while its caller answers a question."""
+    """A call that stays open on the server while its caller answers an input request."""
 
     def __init__(self, exchange: IncomingExchange, send: Send) -> None:
         self.exchange = exchange
@@ -81,7 +81,7 @@ class ParkedCall:
         self.task.add_done_callback(lambda _: self._wakeup.set())
 
     async def ask(self, method: str, params: dict[str, Any]) -> Any:
-        """Send a question to the caller and return the answer. Only one question is open at a time."""
+        """Send an input request to the caller and return the answer. Only one input request is open at a time."""
         async with self._ask_lock:
             self._response = asyncio.get_running_loop().create_future()
             self.input_request = InputRequest(method=method, params=params or None)
@@ -92,19 +92,18 @@ class ParkedCall:
                 self.input_request = None
 
     def set_response(self, response: Any) -> None:
-        """Pass the caller's answer to the waiting call."""
         if self._response is not None and not self._response.done():
             self.input_request = None
             self._response.set_result(response)
 
     def cancel(self) -> None:
-        """Cancel the call and its open question."""
+        """Cancel the call and its open input request."""
         self.task.cancel()
         if self._response is not None:
             self._response.cancel()
 
     async def wait_next(self) -> Any:
-        """Wait until the call has a result or asks the next question."""
+        """Wait until the call has a result or needs more input."""
         while not self.task.done():
             if self.input_request is not None:
                 return self.input_request
@@ -117,29 +116,27 @@ _ROUND_PARAMS: Final = frozenset({"_meta", "inputResponses", "requestState"})
 
 
 def _compute_binding(exchange: IncomingExchange) -> bytes:
-    # Each client has its own tickets, so the binding needs no server.
+    # The state is stored per client, so the binding does not need to include the server.
     return compute_binding(exchange.caller.principal, (), exchange.method, exchange.params)
 
 
 class ParkedCalls:
-    """The calls of one client that wait for answers."""
+    """Calls of one client that wait for answers from their callers."""
 
     def __init__(self) -> None:
         self._tickets: dict[str, ParkedCall] = {}
         self._calls_by_exchange: dict[int, ParkedCall] = {}
 
     def find(self, exchange: IncomingExchange) -> ParkedCall | None:
-        """Return the waiting call for a request."""
+        """Return the waiting call that a request continues."""
         return self._calls_by_exchange.get(id(exchange))
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a call is waiting for its caller."""
         return bool(self._tickets)
 
     @property
     def exchanges(self) -> list[IncomingExchange]:
-        """Return the requests of the waiting calls."""
         return [call.exchange for call in self._tickets.values()]
 
     async def run(self, exchange: IncomingExchange, send: Send) -> Any:
@@ -181,7 +178,7 @@ class ParkedCalls:
         responses: Any = exchange.params.get("inputResponses")
         if type(responses) is dict and _REQUEST_KEY in responses:
             call.set_response(to_plain(responses[_REQUEST_KEY]))
-        # The call continues in a new request, so notifications go to the stream of that request.
+        # The call continues in a new request, so its notifications are sent on the stream of the new request.
         call.exchange.emit, call.exchange.meta = exchange.emit, exchange.meta
         return call
 
@@ -191,7 +188,7 @@ class ParkedCalls:
             self._cancel(call)
 
     def _drop_call(self) -> None:
-        """Cancel the oldest call of the caller with the most waiting calls."""
+        """Cancel the oldest call of the caller that has the most waiting calls."""
         owners = {ticket: get_question_owner(call.exchange) for ticket, call in self._tickets.items()}
         [(most_frequent_owner, _)] = Counter(owners.values()).most_common(1)
         self._expire(next(ticket for ticket, owner in owners.items() if owner == most_frequent_owner))
@@ -215,7 +212,7 @@ _NOTICE_METHODS: Final = {
 }
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 
-# Used before the first connection, when the server's capabilities are not known yet.
+# These capabilities are used before the first connection, when those of the server are unknown.
 _ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -223,15 +220,15 @@ _ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     completions={},
 )
 
-# Checks a question from a server before the caller sees it.
-# Returns an answer to use instead, or None to ask the caller. Raises ProtocolError to reject the question.
+# An input filter checks an input request from a server before the caller sees it. It returns an answer, or None to ask
+# the caller. It raises ProtocolError to reject the request.
 InputFilter: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
 
 _current_exchange: ContextVar[IncomingExchange | None] = ContextVar("dovetail_forwarded", default=None)
 
 
 class MountedClient:
-    """Makes the server of a client mountable in another server."""
+    """Makes the server of a client mountable on another server."""
 
     is_remote = True
 
@@ -252,23 +249,23 @@ class MountedClient:
         self._limits = session.limits
         self._call_timeout = session.timeouts.call
         self._active_exchanges: list[IncomingExchange] = []
-        # The callers so far: anonymous callers on this machine, which count as one, or another one, or several.
+        # These attributes record whether there were several callers. All anonymous callers on this machine count as
+        # one.
         self._has_local_callers = False
         self._other_caller: Caller | None = None
         self._has_several_callers = False
         self._parked_calls = ParkedCalls()
-        # One less than the connection allows, so that it does not refuse a question before an older one is dropped.
+        # The limit is one less than that of the connection, which could otherwise refuse an input request before an
+        # older one is dropped.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
         self._change_listeners: list[ChangeCallback] = []
         self._listen_task: asyncio.Task[None] | None = None
-        self._has_no_changes = False  # True if the server does not send change notifications
-        self._listen_again_at = 0.0  # earliest time to listen again
+        self._has_no_changes = False  # It is True if the server does not send change notifications.
+        self._listen_again_at = 0.0  # A new attempt to listen must not start before this time.
         session.sender.tracks_own_requests = is_shared
         is_own_request = self._is_own_request if is_shared else None
         session.set_relay(self._handle_input_request, self._forward_log, is_own_request, declare_all=declare_all)
-
-    # Methods that start and stop the client
 
     async def start(self) -> None:
         """Connect if necessary, and listen for changes."""
@@ -279,15 +276,15 @@ class MountedClient:
             self._start_listening()
 
     def _start_listening(self) -> None:
-        """Listen for changes unless a task already does. A new attempt waits until `_listen_again_at` and then reports
-        all lists as changed.
+        """Listen for changes, unless a task already does.
+
+        A new attempt starts after `_listen_again_at` and reports all lists as changed.
         """
         loop, previous_task = asyncio.get_running_loop(), self._listen_task
         if previous_task is None or (previous_task.done() and loop.time() >= self._listen_again_at):
             self._listen_task = loop.create_task(self._watch_lists(is_repeated=previous_task is not None))
 
     async def stop(self) -> None:
-        """Close the connection."""
         self._parked_calls.clear()
         listen_task, self._listen_task = self._listen_task, None
         if listen_task is not None:
@@ -296,13 +293,9 @@ class MountedClient:
         await self._client.close()
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of the server."""
         return self._client.server_capabilities if self._client.is_connected else _ASSUMED_CAPABILITIES
 
-    # Methods that list items
-
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
-        """Return the tools, resources, templates or prompts of the server."""
         client, capabilities = self._client, self.capabilities()
         match kind:
             case "tool":
@@ -324,15 +317,13 @@ class MountedClient:
                 return {template.uri_template: template for template in templates}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server has the item. With resource templates, any URI may exist, so return True."""
+        """Return whether the server may have the item. If it has resource templates, any URI may exist."""
         if name in await self.list_items(kind, exchange):
             return True
         return kind == "resource" and bool(await self.list_items("resource template", exchange))
 
-    # Methods for changes
-
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change while the client is connected. The returned function stops this."""
+        """Call a function for each change while the client is connected. Return a function that stops this."""
         self._change_listeners.append(callback)
 
         def stop() -> None:
@@ -342,11 +333,11 @@ class MountedClient:
         return stop
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return True. Only the server knows whether a caller may receive updates."""
+        """Return True, because only the server can decide whether a caller may receive updates."""
         return True
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
-        """Listen for updates of these resources, too. Raise MCPError if the server refuses all of them."""
+        """Listen for updates of additional resources. Raise MCPError if the server refuses all of them."""
         await self.start()
         subscription = self._client.listen(tools=False, prompts=False, resources=False, uris=uris)
         await subscription.__aenter__()
@@ -354,7 +345,7 @@ class MountedClient:
         accepted_uris = (accepted_filter.resource_subscriptions if accepted_filter is not None else None) or ()
         if not accepted_uris:
             await subscription.aclose()
-            raise NotSupported("the server refused the subscription")
+            raise NotSupported("the server refused the subscription to these resources")
         task = asyncio.get_running_loop().create_task(self._forward_changes(subscription))
         return ResourceWatch(accepted_uris, task.cancel)  # pyright: ignore[reportArgumentType]
 
@@ -366,8 +357,9 @@ class MountedClient:
         self._listen_again_at = asyncio.get_running_loop().time() + self._limits.max_reconnect_delay
 
     async def _forward_changes(self, changes: Any, missed: Sequence[str] = ()) -> bool:
-        """Forward changes until the subscription ends. Return False if the server does not support change
-        notifications.
+        """Forward changes until the subscription ends.
+
+        Return False if the server does not support change notifications.
         """
         try:
             async with changes:
@@ -378,19 +370,17 @@ class MountedClient:
         except NotSupported:
             return False
         except Exception as exc:
-            log.warning("changes of %s are no longer received: %s", self.name, exc)
+            log.warning("the subscription to changes of %s ended: %s", self.name, exc)
         return True
 
     def _notify_listeners(self, notice: str, uri: str | None = None) -> None:
         for callback in tuple(self._change_listeners):
             callback(notice, uri)
 
-    # Methods that forward requests
-
     async def handle(self, exchange: IncomingExchange, timeout: float | None = None) -> Result | bytes:
-        """Forward a request. Return the result as bytes if both sides use the same protocol version, else as an object.
+        """Forward a request. If both sides use the same protocol version, return the result as bytes.
 
-        `timeout` is in seconds for each round. Time that users need to answer the server does not count.
+        `timeout` is the number of seconds for each attempt. Time that users need to answer the server does not count.
         """
         timeout = _MAX_CALL_TIMEOUT_S if timeout is None else timeout
         token = _current_exchange.set(exchange)
@@ -415,7 +405,8 @@ class MountedClient:
                 row = METHODS[exchange.method]
                 result = ForwardedResult(await self._request_sender.forward(row, params, options))
                 if self._callbacks.is_running:
-                    await self._callbacks.flush(self._call_timeout)  # send notifications before the response
+                    # All notifications must be sent before the response.
+                    await self._callbacks.flush(self._call_timeout)
                 if is_stateless_server and _INPUT_REQUIRED_MARKER in result:
                     result = await self._send_until_complete(exchange, params, result, timeout)
             encoder = self._reconnector.encoder
@@ -439,14 +430,16 @@ class MountedClient:
         wants_progress = exchange.progress_token is not None or self._parked_calls.find(exchange) is not None
         options = self._build_options(exchange, timeout, wants_progress=wants_progress)
         result = ForwardedResult(await self._request_sender.forward(METHODS[exchange.method], params, options))
-        await self._callbacks.flush(self._call_timeout)  # send notifications before the response
+        # All notifications must be sent before the response.
+        await self._callbacks.flush(self._call_timeout)
         return result
 
     async def _send_until_complete(
         self, exchange: IncomingExchange, params: dict[str, Any], raw: ForwardedResult, timeout: float
     ) -> ForwardedResult:
-        """Send a request and return the raw result. If a stateless server asks for input, get the answers from the
-        filter or the caller.
+        """Send a request and return the raw result.
+
+        If the result asks for input, the input filter or the caller answers.
         """
         rounds = 0
         while self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
@@ -475,8 +468,9 @@ class MountedClient:
         }
 
     def _filter_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, Any] | None:
-        """Return the answers of the filter, or None if the caller must answer. Raise InvalidParams if the filter
-        answers only some questions.
+        """Return the answers of the input filter, or None if the caller must answer.
+
+        Raise InvalidParams if the filter answers only some of the input requests.
         """
         if self._input_filter is None:
             return None
@@ -484,13 +478,15 @@ class MountedClient:
         responses = {key: outcome for key, outcome in outcomes.items() if outcome is not None}
         if responses and len(responses) < len(requests):
             raise InvalidParams(
-                f"Not allowed: {self.name} asked several questions together, and the policy allows only some"
+                f"Not allowed: {self.name} sent several input requests together, and the policy "
+                "allows only some of them"
             )
         return responses or None
 
     def _build_options(self, exchange: IncomingExchange, timeout: float, *, wants_progress: bool) -> RequestOptions:
-        """Return the options for the forwarded request. They contain the caller's `_meta` and, for a stateless server,
-        the caller's identity.
+        """Return the options for the forwarded request, with the caller's `_meta`.
+
+        In protocol versions without a handshake, they also contain the caller's identity.
         """
         meta = {
             name: value for name, value in exchange.meta.items() if name not in _REPLACED_META and not is_reserved(name)
@@ -520,7 +516,7 @@ class MountedClient:
         return decode_body(raw, row.result or Result, f"the result of {row.name}")
 
     def _convert_error(self, exc: MCPError, exchange: IncomingExchange) -> MCPError:
-        """Convert an error of the server for the caller. Internal errors are logged, and the caller sees no details."""
+        """Convert an error of the server for the caller. Internal errors are logged, and the caller gets no details."""
         if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _is_resource_not_found(exc)):
             return ResourceNotFound(str(exchange.params.get("uri")))
         if isinstance(exc, RemoteError):
@@ -536,8 +532,6 @@ class MountedClient:
         log.warning("a request to %s failed: %s", self.name, exc)
         return InternalError(f"{self.name} could not handle the request. See the server's log for the reason")
 
-    # Methods that handle notifications and input requests of the server
-
     def _create_progress_handler(self, exchange: IncomingExchange) -> Any:
         async def progress(done: float, total: float | None, message: str | None) -> None:
             token = exchange.progress_token
@@ -551,7 +545,7 @@ class MountedClient:
     def _forward_log(self, params: dict[str, Any]) -> None:
         exchange = self._get_active_exchange()
         if exchange is None and not self._has_several_callers:
-            # With several callers, the message may belong to an earlier call of another caller.
+            # If there are several callers, the message may belong to an earlier call of another caller.
             exchange = self._find_exchange()
         level = params.get("level")
         if exchange is None or exchange.caller.log_level is None or level not in LEVELS:
@@ -560,7 +554,9 @@ class MountedClient:
             self._callbacks.call(exchange.notify, "notifications/message", params)
 
     def _find_exchange(self) -> IncomingExchange | None:
-        """Return the request that a message belongs to: the one on its stream, or the only open one."""
+        """Return the request that a message belongs to. It is the request on the same stream, or the only open
+        request.
+        """
         if (current := self._get_active_exchange()) is not None:
             return current
         exchanges = [*self._parked_calls.exchanges, *self._active_exchanges]
@@ -574,25 +570,22 @@ class MountedClient:
         )
 
     def _get_active_exchange(self) -> IncomingExchange | None:
-        """Return the request that is being handled, unless it has ended."""
         current = _current_exchange.get()
         if current is None or current in self._active_exchanges or self._parked_calls.find(current) is not None:
             return current
         return None
 
     def _is_own_request(self) -> bool:
-        """Return whether the server asks because of a request that the client itself sent."""
+        """Return whether the server asks for input because of a request that the client itself sent."""
         if self._get_active_exchange() is not None:
             return False
         return self._request_sender.is_own_request() or not (self._active_exchanges or self._parked_calls.is_busy)
 
     async def _handle_input_request(self, method: str, params: dict[str, Any]) -> Any:
-        """Answer a question from a handshake server. Ask the caller directly, or return a result that
-        requires input.
-        """
+        """Answer an input request from the server: ask the caller directly, or return a result that requires input."""
         exchange = self._find_exchange()
         if exchange is None:
-            raise InvalidParams("Invalid params: cannot find the request that this question belongs to")
+            raise InvalidParams("Invalid params: cannot find the call for which the server asks for input")
         return await self._question_slots.run(
             get_question_owner(exchange), self._answer_input_request(exchange, method, params)
         )
@@ -622,20 +615,22 @@ class MountedClient:
             exchange.resume(asked_at, loop.time())
 
 
-_MAX_CALL_TIMEOUT_S: Final = 86400.0  # an upper limit. Callers usually have a shorter timeout
+_MAX_CALL_TIMEOUT_S: Final = 86400.0  # This is only an upper limit. Callers usually have a shorter timeout.
 _REPLACED_META: Final = frozenset({PROGRESS_TOKEN, PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
 
 
 def _is_resource_not_found(exc: MCPError) -> bool:
-    """Return whether an error means that a resource does not exist. The stateless era has no code for this, but the
-    error contains the URI.
+    """Return whether an error means that a resource does not exist.
+
+    Protocol version 2026-07 has no error code for this, but its error contains the URI.
     """
     return isinstance(exc, RemoteError) and exc.code == InvalidParams.code and "uri" in (exc.data or ())
 
 
 def _is_same_caller(first: Caller, second: Caller) -> bool:
-    """Return whether two callers are certainly the same. The address is not enough, because many callers may share an
-    address.
+    """Return whether two callers are certainly the same.
+
+    An equal address is not enough, because many callers may share an address.
     """
     if first.principal is not None or second.principal is not None:
         return first.principal == second.principal

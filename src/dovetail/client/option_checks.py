@@ -1,4 +1,4 @@
-"""Checks of a client's options when it is created, so that an error names the wrong option."""
+"""Checks of a client's options at creation, so that an error names the wrong option."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -11,19 +11,19 @@ from dovetail.wire.roots import Root
 
 
 def check_type(option: str, value: Any, expected_type: Any, description: str) -> None:
-    """Raise TypeError if the option is set and has the wrong type."""
+    """Raise TypeError if an option is set and has the wrong type."""
     if value is not None and not isinstance(value, expected_type):
         raise TypeError(f"{option}= must be {description}, not {describe_value(value)}")
 
 
 def check_callable(option: str, value: Any) -> None:
-    """Raise TypeError if the option is set and not callable."""
+    """Raise TypeError if an option is set and is not callable."""
     if value is not None and not callable(value):
         raise TypeError(f"{option}= must be a function, not {describe_value(value)}")
 
 
 def check_string_mapping(option: str, value: Any) -> None:
-    """Raise TypeError if the option is set and not a mapping of strings to strings."""
+    """Raise TypeError if an option is set and is not a mapping of strings to strings."""
     check_type(option, value, Mapping, "a dict of strings")
     for name, text in (value or {}).items():
         if not isinstance(name, str) or not isinstance(text, str):
@@ -33,8 +33,9 @@ def check_string_mapping(option: str, value: Any) -> None:
 
 
 def check_roots(roots: Any) -> None:
-    """Raise TypeError unless the roots are a list of paths or URIs, or a function that returns one. Raise ValueError if
-    the scheme of a URI is not file. spec: roots#root
+    """Raise an error unless the roots are a list of paths or URIs, or a function that returns such a list.
+
+    Raise ValueError if the scheme of a URI is not `file`. spec: roots#root
     """
     if roots is None or callable(roots):
         return
@@ -49,12 +50,10 @@ def check_roots(roots: Any) -> None:
 
 
 def is_file_uri(uri: str) -> bool:
-    """Return whether a URI can be a root."""
     return uri[:7].lower() == "file://"
 
 
 def check_middleware(middleware: Any) -> None:
-    """Raise TypeError unless the middleware is a list of functions."""
     check_type("middleware", middleware, Iterable, "a list of functions")
     for function in middleware:
         if not callable(function):

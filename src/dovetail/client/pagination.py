@@ -1,4 +1,4 @@
-"""Complete lists, fetched page by page, with limits and a check for repeated cursors."""
+"""Fetch complete lists page by page, with limits and a check for repeated cursors."""
 
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from dovetail.wire.tools import Tool
 
 
 class ListMethod(Struct, frozen=True):
-    """A list method of the protocol, and the field of its result that contains the items."""
+    """List method of the protocol, and the field of its result that contains the items."""
 
     method: Method
     field: str
@@ -40,8 +40,9 @@ class PageCollector:
         self._seen_cursors: set[str] = set()
 
     def add(self, page: Any) -> str | None:
-        """Add a page. Return the next cursor, or None after the last page. Raise InvalidResult if the
-        list is too long.
+        """Add a page. Return the next cursor, or None after the last page.
+
+        Raise InvalidResult if the list is too long.
         """
         limits = self._limits
         self.items += getattr(page, self._field)
@@ -51,7 +52,8 @@ class PageCollector:
                 hint="raise ClientLimits(max_items=...)",
             )
         cursor: str | None = page.next_cursor
-        if cursor is None:  # an empty cursor is a cursor. spec: pagination#implementation-guidelines
+        # An empty string is a valid cursor. spec: pagination#implementation-guidelines
+        if cursor is None:
             return None
         if cursor in self._seen_cursors:
             raise InvalidResult("the server sent the same cursor twice, so the list would never end")
@@ -64,28 +66,26 @@ class PageCollector:
         return cursor
 
 
-_MAX_SKIPPED_REASONS: Final = 100  # limits the memory for these reasons
+_MAX_SKIPPED_REASONS: Final = 100  # The number of reasons is limited to save memory.
 
 
 class SkippedItems:
-    """The reasons why items were left out of lists, each stored once."""
+    """Reasons why items were left out of lists. Each reason is stored once."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, None] = {}
 
     def add(self, server: str, reason: str) -> None:
-        """Log and store a reason."""
         log.warning("%s: %s", server, reason)
         if len(self._reasons) < _MAX_SKIPPED_REASONS:
             self._reasons[reason] = None
 
     def list_reasons(self) -> list[str]:
-        """Return all stored reasons."""
         return [*self._reasons]
 
 
 def skip_malformed_items(raw: Any, listing: ListMethod, server: str, exc: InvalidResult, skipped: SkippedItems) -> Any:
-    """Return a page without its malformed items, and report each of them. Raise `exc` if no item is malformed."""
+    """Return a page without its malformed items, and store the reason for each. Raise `exc` if no item is malformed."""
     page = to_plain(raw)
     result_type: Any = listing.method.result
     struct_fields = msgspec.structs.fields(result_type)

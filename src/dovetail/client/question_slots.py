@@ -1,7 +1,7 @@
-"""QuestionSlots: the questions of a server that the callers behind a mount have not answered.
+"""Limit the open input requests of a server that the callers of a mount have not answered.
 
-A connection allows a limited number of open questions. If all slots are taken, the caller with the most open questions
-loses its oldest one, so that no caller can use up the slots of the others.
+A connection allows a limited number of open input requests. If the limit is reached, the oldest input request of the
+caller with the most open input requests is dropped, so that no caller can block the others.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from dovetail.protocol.exchange import IncomingExchange
 
 
 def get_question_owner(exchange: IncomingExchange) -> str:
-    """Return the caller to which the questions of a request count."""
+    """Return the caller for whom the input requests of a request are counted."""
     return exchange.origin or exchange.caller.principal or exchange.caller.session_id
 
 
 class QuestionSlots:
-    """Limits how many questions are open at once."""
+    """Limits the number of input requests that are open at once."""
 
     def __init__(self, max_questions: int) -> None:
         self._max_questions = max_questions
-        self._owner_by_task: dict[asyncio.Task[Any], str] = {}  # oldest first
+        self._owner_by_task: dict[asyncio.Task[Any], str] = {}  # The oldest task is first.
 
     async def run(self, owner: str, question: Coroutine[Any, Any, Any]) -> Any:
-        """Ask a question and return the answer. Raise ServerBusy if another question needs the slot."""
+        """Send an input request and return the answer. Raise ServerBusy if the request is dropped."""
         if len(self._owner_by_task) >= self._max_questions:
             self._drop_question()
         task = asyncio.get_running_loop().create_task(question)

@@ -1,7 +1,8 @@
-"""The connection of a client. All callers share one connection. It is opened again after a loss, and any caller may
-close it.
+"""The connection of a client, which all callers share.
 
-This module decides which requests are sent again. A request that may have run is sent again only if it is safe to
+After a loss, the connection is opened again. Any caller may close it.
+
+This module also decides which requests are sent again. A request that may have run is sent again only if it is safe to
 repeat. Otherwise the caller gets OutcomeUnknown.
 """
 
@@ -36,24 +37,23 @@ TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_RETRY_DELAY_S: Final = 0.2
 _MAX_RETRY_DELAY_S: Final = 5.0
-_CLEANUP_TIMEOUT_S: Final = 10.0  # long enough to kill a child process
+_CLEANUP_TIMEOUT_S: Final = 10.0  # This is long enough to kill a child process.
 
 OpenConnection = Callable[[], Any]
 
 
 class SendOptions(Struct, frozen=True, kw_only=True):
-    """Options for sending one request."""
-
     idle_timeout: float
     total_timeout: float
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
-    can_repeat: bool = False  # True if the server may run the request twice
-    ignore_capabilities: bool = False  # True to send the request although the server did not declare the capability
+    can_repeat: bool = False  # It is True if the server may run the request twice.
+    # It is True to send the request although the server did not declare the capability.
+    ignore_capabilities: bool = False
 
 
 class Reconnector:
-    """Keeps the connection of a client, and opens a new one when needed."""
+    """Stores the connection of a client, and opens a new connection when needed."""
 
     def __init__(self, name: str, open_connection: OpenConnection, limits: ClientLimits) -> None:
         self._name = name
@@ -61,26 +61,26 @@ class Reconnector:
         self._limits = limits
         self._connection: Connection | None = None
         self._open_task: asyncio.Task[Connection] | None = None
-        # Cancelled attempts that may still have a process to stop
+        # These attempts to connect were cancelled, but may still have a process to stop.
         self._abandoned_tasks: set[asyncio.Task[Connection]] = set()
         self._waiter_count = 0
         self._failure_count = 0
         self._retry_at = 0.0
         self._is_closed = False
-        # The connection outlives the request that opens it, so its messages must not run in that request's context.
+        # The connection outlives the request that opens it, so its messages must not run in the context of that
+        # request.
         self._context = contextvars.copy_context()
         self._deadlines: DeadlineTimer | None = None
-        self.open_count = 0  # number of connections opened so far
+        self.open_count = 0
 
     @property
     def current(self) -> Connection | None:
-        """Return the open connection, or None."""
         connection = self._connection
         return connection if connection is not None and connection.lost_error is None else None
 
     @property
     def encoder(self) -> RequestEncoder | None:
-        """Return the encoder of the open connection, or None. The encoder knows the protocol version."""
+        """Return the request encoder of the open connection, or None. It depends on the protocol version."""
         connection = self._connection
         return connection.encoder if connection is not None and connection.lost_error is None else None
 
@@ -92,7 +92,9 @@ class Reconnector:
         return self._deadlines
 
     async def get_connection(self, deadline: RequestDeadline | None = None) -> Connection:
-        """Return an open connection. Callers share one attempt to connect, and each waits until its own deadline."""
+        """Return an open connection. All callers share one attempt to connect, and each waits until its own
+        deadline.
+        """
         connection = self._connection
         if connection is not None and connection.lost_error is None:
             return connection
@@ -107,7 +109,7 @@ class Reconnector:
         try:
             return await self._wait_for_open(open_task, deadline)
         except asyncio.CancelledError:
-            # The event loop may close soon, so wait until the cancelled attempt has stopped its process.
+            # The event loop may close soon, so this caller waits until the cancelled attempt has stopped its process.
             if open_task in self._abandoned_tasks:
                 await asyncio.wait([open_task], timeout=_CLEANUP_TIMEOUT_S)
             raise
@@ -129,7 +131,8 @@ class Reconnector:
                 # Another caller closed the client.
                 raise self._closed_error() from None
             if self._waiter_count == 1 and self._open_task is open_task:
-                self._abandon_open(open_task)  # cancel the attempt, because no other caller waits for it
+                # No other caller waits for this attempt, so it is cancelled.
+                self._abandon_open(open_task)
             raise
         finally:
             self._waiter_count -= 1
@@ -171,8 +174,9 @@ class Reconnector:
         return connection
 
     async def request(self, method: str, params: Any, options: SendOptions, headers: Headers = ()) -> Any:
-        """Send a request and return its raw result. If the connection is lost or the server is busy, send it again if
-        that is safe.
+        """Send a request and return its raw result.
+
+        If the connection is lost or the server is busy, the request is sent again if that is safe.
         """
         # One deadline covers all attempts and delays.
         deadline = RequestDeadline(options.idle_timeout, options.total_timeout, options.progress_handler)
@@ -200,13 +204,13 @@ class Reconnector:
             await asyncio.sleep(delay)
 
     def _get_retry_delay(self, exc: MCPError, attempt: int, can_repeat: bool) -> float | None:
-        """Return how long to wait before the request is sent again. Return None if it must not be sent again."""
+        """Return the seconds to wait before the request is sent again. Return None if it must not be sent again."""
         if attempt > self._limits.max_retries or isinstance(exc, RequestTimeout) or self._is_closed:
             return None
         if isinstance(exc, ConnectionLost):
             return _compute_backoff(attempt) if can_repeat or not exc.maybe_sent else None
         if isinstance(exc, ConnectError):
-            # The server worked before, so it may be restarting.
+            # The server was reachable before, so it may be restarting.
             return _compute_backoff(attempt) if self.open_count else None
         if can_repeat and (isinstance(exc, RateLimited) or exc.status_code in TRANSIENT_STATUS_CODES):
             retry_after = exc.retry_after if isinstance(exc, RateLimited | HTTPStatusError) else None
@@ -217,7 +221,8 @@ class Reconnector:
         """Close the connection. The client does not connect again until `allow_reopen` is called."""
         self._is_closed = True
         if not self._failure_count:
-            self._retry_at = 0.0  # after an intentional close, connect again without a delay
+            # After an intentional close, the client may connect again without a delay.
+            self._retry_at = 0.0
         if self._open_task is not None:
             self._abandon_open(self._open_task)
         try:
@@ -237,14 +242,14 @@ class Reconnector:
             self._retry_at = 0.0
 
     def abandon(self) -> None:
-        """Drop the connection, because its event loop is closed."""
+        """Forget the connection without closing it, because its event loop is closed."""
         self._connection = self._open_task = self._deadlines = None
         self._abandoned_tasks.clear()
         self._waiter_count = 0
 
 
 def _compute_backoff(attempt: int) -> float:
-    # Use a random delay, because many clients may lose their connections at once.
+    # The delay is random, because many clients may lose their connections at once.
     return compute_backoff(_FIRST_RETRY_DELAY_S, attempt - 1, _MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.0)
 
 

@@ -16,9 +16,7 @@ VERSION_META_KEY: Final = "dovetail/version"
 
 
 class CacheHint(Struct, frozen=True):
-    """How long clients may cache a result, and whether users may share the cached result. spec:
-    caching#cacheable-model
-    """
+    """How long clients may cache a result, and whether users may share it. spec: caching#cacheable-model"""
 
     ttl_ms: int = 0  # Milliseconds for which clients may cache the result. 0 means no caching.
     # "private" lets only the same user reuse the cached result. "public" lets any user reuse it.

@@ -328,7 +328,7 @@ class Server:
     def middleware(self, function: Middleware) -> Middleware:
         """Add middleware: an `async def middleware(exchange, call_next)` that wraps every request.
 
-        The function returns `await call_next(exchange)`, or another result. In protocol versions before 2026-07, some
+        The function returns `await call_next(exchange)`, or another result. In protocol versions up to 2025-11, some
         requests are answered without middleware: `initialize`, `ping`, log levels and subscriptions. If you pass an
         object with a method `on_change(method, uri)`, the server calls this method for every change notification.
         """
@@ -336,7 +336,8 @@ class Server:
         return function
 
     def on_notification(self, method: str) -> Callable[[F], F]:
-        """Call a function for each notification of this method that a client sends. Protocol version 2026-07 has none.
+        """Call a function for each notification with this method. Only clients up to protocol version 2025-11 send
+        them.
 
         The function takes the parameters of the notification as a dict, and the context: `(params, ctx)`. It may be
         async. Middleware does not wrap this function.
