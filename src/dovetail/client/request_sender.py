@@ -1,8 +1,7 @@
-"""RequestSender: sends the requests of a client, decodes and caches results, collects pages, and answers input
-requests.
+"""Send the requests of a client, decode and cache results, collect pages, and answer input requests.
 
-`Client`, which has a method for each request, calls the RequestSender. The RequestSender calls `Reconnector`, which has
-the connection.
+`Client`, which has a method for each request, calls `RequestSender`. `RequestSender` calls `Reconnector`, which
+manages the connection.
 """
 
 import asyncio
@@ -55,7 +54,7 @@ _current_sender: ContextVar["RequestSender | None"] = ContextVar("dovetail_own",
 class RequestOptions(Struct, frozen=True, kw_only=True):
     """Options that the caller passed for one request."""
 
-    timeout: float | None = None  # maximum seconds without a message from the server
+    timeout: float | None = None  # The request fails after this many seconds without a message from the server.
     total_timeout: float | None = None
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
@@ -66,7 +65,7 @@ DEFAULT_OPTIONS = RequestOptions()
 
 
 class OutgoingExchange(Exchange):
-    """A request of this client, as middleware sees it. It has no ID until it is sent."""
+    """A request of this client, in the form that middleware receives. It has no ID until it is sent."""
 
     is_outgoing: ClassVar[bool] = True
 
@@ -99,13 +98,14 @@ class RequestSender:
         self._middleware_chain: Callable[[OutgoingExchange], Awaitable[Any]] | None = None
         self.create_caller: Callable[[], Caller] | None = None
         self.tool_index = ToolIndex()
-        self.tracks_own_requests = False  # True if this client also forwards requests of other clients
-        self.own_request_count = 0  # number of open requests that this client sent itself
+        self.tracks_own_requests = False  # It is True if this client also forwards requests of other clients.
+        # It counts the open requests that this client sent itself, without forwarded requests.
+        self.own_request_count = 0
         self.url_elicitations = URLElicitations(name, handlers, limits, timeouts.request)
         self._name_index = NameIndex()
 
     def set_middleware(self, middleware: Sequence[Middleware], create_caller: Callable[[], Caller]) -> None:
-        """Wrap every request in middleware. `create_caller` returns this client's identity for the middleware."""
+        """Wrap every request in middleware. `create_caller` returns the identity of this client for the middleware."""
         self._middleware_chain = compose_middleware(middleware, _send_exchange) if middleware else None
         self.create_caller = create_caller
 
@@ -116,7 +116,6 @@ class RequestSender:
         options: RequestOptions,
         send: Callable[[dict[str, Any], RequestOptions], Any],
     ) -> Awaitable[Any]:
-        """Send a request through the middleware, if there is any."""
         if self._middleware_chain is None or self.create_caller is None:
             return send(params, options)
         meta = dict(options.meta or {})
@@ -130,20 +129,19 @@ class RequestSender:
         self._cache.invalidate(method)
 
     def mark_stale(self) -> None:
-        """Clear the caches and mark all tools as outdated, because the server may have changed before
-        this connection.
+        """Clear the caches and mark all tools as outdated.
+
+        The server may have changed before this connection was opened.
         """
         self.tool_index.mark_stale()
         self._name_index.clear()
         self._cache.clear()
 
     def clear(self) -> None:
-        """Forget everything about the server."""
+        """Clear everything that is known about the server."""
         self.tool_index.clear()
         self._name_index.clear()
         self._cache.clear()
-
-    # Methods that send requests
 
     def send(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS, rounds: int = 0
@@ -162,7 +160,7 @@ class RequestSender:
         return _current_sender.get() is self
 
     def _start_tracking(self) -> Token["RequestSender | None"]:
-        """Count a request that this client sent itself, until `_stop_tracking`."""
+        """Count a request that this client sent itself, until `_stop_tracking` is called."""
         self.own_request_count += 1
         return _current_sender.set(self)
 
@@ -195,13 +193,13 @@ class RequestSender:
     async def send_until_complete(
         self, row: Method, params: dict[str, Any], options: RequestOptions = DEFAULT_OPTIONS
     ) -> Any:
-        """Send a request and answer the server's questions until the result is complete."""
+        """Send a request, and answer input requests of the server until the result is complete."""
         started_at = time.monotonic()
         result = await self.send(row, params, options)
         return await self.complete(result, options, started_at) if isinstance(result, RequestAwaitingInput) else result
 
     async def complete(self, pending: RequestAwaitingInput, options: RequestOptions, started_at: float) -> Any:
-        """Answer the server's questions until the result is complete. `started_at` is the time of the first round.
+        """Answer input requests of the server until the result is complete. The first request was sent at `started_at`.
 
         The time that answers take does not count toward the total timeout.
         """
@@ -215,7 +213,8 @@ class RequestSender:
             remaining = started_at + total - time.monotonic()
             if remaining <= 0:
                 error = RequestTimeout(
-                    f"no response within the total limit of {total:g} s, because the server asked for input again"
+                    f"no response within the total limit of {total:g} s, because the server asked "
+                    "for input several times"
                 )
                 raise self.add_request_context(error, row.name, pending.params)
             result = await self.send(
@@ -276,16 +275,14 @@ class RequestSender:
     async def _answer_input_requests(self, pending: RequestAwaitingInput) -> dict[str, Any]:
         try:
             if pending.round > self._limits.max_input_rounds:
-                raise InputRequestError(
-                    f"the server asked for input in more than {self._limits.max_input_rounds} rounds"
-                )
+                raise InputRequestError(f"the server asked for input more than {self._limits.max_input_rounds} times")
             if len(pending.input_requests) > self._limits.max_input_requests:
                 raise InputRequestError(
                     f"the server sent {len(pending.input_requests)} input requests at once, more "
                     f"than the limit of {self._limits.max_input_requests}"
                 )
             if not pending.input_requests:
-                # The server asked no question. It only wants the request again later.
+                # The server needs no input. It only asks the client to send the request again later.
                 await asyncio.sleep(self._limits.reconnect_delay)
             return await self._handlers.answer_all(pending.input_requests)
         except InputRequestError as exc:
@@ -312,7 +309,7 @@ class RequestSender:
         return self._reconnector.request(row.name, params, send_options)
 
     async def _forward_call(self, name: str, params: dict[str, Any], options: RequestOptions) -> Any:
-        """Forward a tool call whose definition is unknown or outdated, or that needs headers."""
+        """Forward a tool call whose definition is unknown or outdated, or whose arguments are also sent as headers."""
         if name in self.tool_index.stale_names:
             await self._list_stale_tools(options)
         tool = self.tool_index.entries.get(name)
@@ -324,8 +321,6 @@ class RequestSender:
                 raise
             tool = await self._refresh_tool(name)
             return await self._reconnector.request(CALL_TOOL.name, params, send_options, _build_headers(tool, params))
-
-    # Methods for tool calls
 
     async def _call_tool(
         self, params: dict[str, Any], options: RequestOptions, rounds: int
@@ -349,9 +344,8 @@ class RequestSender:
             elif exc.code != HeaderMismatch.code or not self.sends_headers:
                 raise
             else:
-                # The server rejected the headers before it ran the tool, so the call is safe to send again with new
-                # headers.
-                # spec: streamable-http#client-behavior
+                # The server rejected the headers before it ran the tool, so it is safe to send the call again with new
+                # headers. spec: streamable-http#client-behavior
                 tool = await self._refresh_tool(name)
                 raw = await self._reconnector.request(
                     CALL_TOOL.name, params, send_options, _build_headers(tool, params)
@@ -361,7 +355,7 @@ class RequestSender:
                 self._stop_tracking(token)
         try:
             result = decode_result(raw, CALL_TOOL, params, rounds)
-            # The call opened a new connection, so the tool definition may be outdated.
+            # The call opened a new connection, so the definition of the tool may be outdated.
             if name in self.tool_index.stale_names:
                 tool = await self._lookup_tool_after_call(name, options)
             if tool is not None and self._validate_results and isinstance(result, CallToolResult):
@@ -374,7 +368,7 @@ class RequestSender:
         return exc.code == URL_ELICITATION_REQUIRED and not self.is_stateless
 
     async def _list_stale_tools(self, options: RequestOptions) -> None:
-        """List the tools again, because the known definitions come from a lost connection."""
+        """List the tools again, because the known definitions come from a connection that was lost."""
         idle_timeout = self._build_send_options(CALL_TOOL, options, can_repeat=True).idle_timeout
         try:
             async with asyncio.timeout(min(idle_timeout, MAX_TIMEOUT_S)):
@@ -388,14 +382,15 @@ class RequestSender:
             self.tool_index.clear()
 
     async def _lookup_tool_after_call(self, name: str, options: RequestOptions) -> ToolEntry | None:
-        """Return the definition of a tool that was just called, to check its result. Return None if it cannot be
-        listed.
+        """Return the definition of a tool that was just called, which is needed to check its result.
+
+        Return None if the tools cannot be listed.
         """
         try:
             await self._list_stale_tools(options)
             return self.tool_index.entries.get(name)
         except MCPError as exc:
-            log.warning("%s: a result of %s is not checked: %s", self._name, name, exc)
+            log.warning("%s: the result of %s was not validated: %s", self._name, name, exc)
             return None
 
     async def _refresh_tool(self, name: str) -> ToolEntry | None:
@@ -412,14 +407,12 @@ class RequestSender:
 
     @property
     def is_stateless(self) -> bool:
-        """Return whether the connection uses the stateless era."""
+        """Return whether the connection uses a protocol version without a handshake."""
         encoder = self._reconnector.encoder
         return encoder is not None and encoder.is_stateless
 
-    # Methods that list items
-
     async def list_all(self, listing: ListMethod) -> list[Any]:
-        """Return all items of a list, except tools that must not be used."""
+        """Return all items of a list, without tools that must not be used."""
         pages, cursor = PageCollector(listing.field, self._limits), None
         try:
             while True:
@@ -429,7 +422,8 @@ class RequestSender:
         except RemoteError as exc:
             if exc.code != MethodNotFound.code:
                 raise
-            pages.items.clear()  # a server without this method has no items to list
+            # A server without this method has no items.
+            pages.items.clear()
         except NotSupported:
             pages.items.clear()
         except InvalidResult as exc:

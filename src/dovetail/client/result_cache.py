@@ -1,7 +1,7 @@
-"""A cache for results, and one shared request for all callers that need the same result.
+"""A cache for results. Callers that need the same result at the same time share one request.
 
-The server sets how long a result is fresh. The key is the method with its parameters. Each caller gets a separate copy
-and may change it. A change notification removes the affected results. spec: caching#cache-key
+The server sets how long a result may be cached. The key is the method with its parameters. Each caller gets a separate
+copy and may change it. A change notification removes the affected results. spec: caching#cache-key
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from dovetail.wire.raw_message import copy_value
 
 Key = tuple[str, bytes]
 
-_MAX_TTL_MS: Final = 365 * 86_400_000  # maximum lifetime of a cached result in milliseconds
+_MAX_TTL_MS: Final = 365 * 86_400_000  # This is the maximum lifetime of a cached result.
 
-# For each change notification, the methods whose cached results become outdated.
+# Each change notification makes the cached results of these methods outdated.
 _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
@@ -28,16 +28,16 @@ _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
 
 
 class _FetchAbandoned(Exception):
-    """Raised in callers that wait for a result whose request was cancelled."""
+    """Raised in callers that wait for a request if the caller that sent the request was cancelled."""
 
 
 class Fetch(Struct, eq=False):
-    """An open request. Several callers can wait for its result."""
+    """An open request, for whose result several callers can wait."""
 
     key: Key
     future: asyncio.Future[Any]
     generation: int
-    is_shared: bool = False  # True if other callers wait for the result
+    is_shared: bool = False  # It is True if other callers wait for the result.
 
 
 class ResultCache:
@@ -55,7 +55,7 @@ class ResultCache:
         self._generation = 0
 
     async def get(self, method: str, params: Any, request: Callable[[], Awaitable[Any]]) -> Any:
-        """Return a fresh result from the cache, or call `request`. Concurrent callers share one call."""
+        """Return a cached result, or call `request`. Concurrent callers share one call."""
         cached, fetch = await self.find_or_start(method, params)
         if fetch is None:
             return cached
@@ -68,10 +68,10 @@ class ResultCache:
         return result
 
     async def find_or_start(self, method: str, params: Any) -> tuple[Any, Fetch | None]:
-        """Return a fresh result, or a `Fetch`. The caller must end the `Fetch` with `complete` or `fail`.
+        """Return a cached result, or a `Fetch`. The caller must end the `Fetch` with `complete` or `fail`.
 
-        If the same request is open, wait for its result. If the caller that sent the request is cancelled, the next
-        caller sends it again.
+        If the same request is already open, this method waits for its result. If the caller that sent the request is
+        cancelled, the next caller sends it again.
         """
         key = (method, encode_canonical(params))
         while True:
@@ -107,12 +107,14 @@ class ResultCache:
                 self._entries.popitem(last=False)
 
     def fail(self, fetch: Fetch, exc: BaseException) -> None:
-        """Pass the error to the waiting callers. If the sender was cancelled, one of them sends the request again."""
+        """Pass the error to the waiting callers. If the sender was cancelled, one waiting caller sends the request
+        again.
+        """
         if self._fetches.get(fetch.key) is fetch:
             del self._fetches[fetch.key]
         if fetch.is_shared:
             fetch.future.set_exception(_FetchAbandoned() if isinstance(exc, asyncio.CancelledError) else exc)
-            # Retrieve the exception, because asyncio warns about exceptions that are never retrieved.
+            # asyncio warns about exceptions that are never retrieved, so this line retrieves the exception.
             fetch.future.exception()
 
     def invalidate(self, method: str) -> None:
@@ -126,7 +128,6 @@ class ResultCache:
                 del self._fetches[key]
 
     def clear(self) -> None:
-        """Remove all results."""
         self._generation += 1
         self._entries.clear()
         self._fetches.clear()

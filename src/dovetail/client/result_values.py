@@ -1,4 +1,4 @@
-"""Convert a result to a value: its structured content, else its text, else its content blocks."""
+"""Convert a result to a value: its structured content, or else its text, or else its content blocks."""
 
 import contextlib
 from base64 import b64decode
@@ -17,7 +17,7 @@ from dovetail.wire.tools import CallToolResult
 
 
 def extract_value(result: CallToolResult, *, is_wrapped: bool | None) -> Any:
-    """Return the value of a tool result. Raise ToolError if the tool failed.
+    """Return the value of a tool result. Raise ToolError if the result is an error.
 
     If `is_wrapped` is True, an object with only the field `result` is replaced by that field. If `is_wrapped` is None,
     the object is replaced only if the text of the result matches the field.
@@ -62,10 +62,10 @@ def _matches_value(text: str, value: Any) -> bool:
 
 
 def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool | None) -> Any:
-    """Convert a value to the target type, and parse text as JSON if needed. Raise InvalidResult if the value does not
-    match.
+    """Convert the value of a result to the target type, and parse text as JSON if needed.
 
-    If the type may have a field `result`, the whole object is tried first.
+    If the type may have a field `result`, the whole object is tried first. Raise InvalidResult if the value does not
+    match.
     """
     value = extract_value(result, is_wrapped=is_wrapped)
     if (
@@ -84,7 +84,7 @@ def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool 
             except (msgspec.ValidationError, ValueError, TypeError, InvalidResult):
                 pass
         raise InvalidResult(
-            f"the result is not a valid {getattr(target_type, '__name__', target_type)}: {clip(str(exc), 300)}"
+            f"the result cannot be converted to {getattr(target_type, '__name__', target_type)}: {clip(str(exc), 300)}"
         ) from None
 
 
@@ -98,13 +98,13 @@ def _has_result_field(target_type: Any) -> bool:
 
 
 def _convert(value: Any, target_type: Any) -> Any:
-    # Pydantic models have this method, so pydantic is not imported.
+    # This method identifies pydantic models without an import of pydantic.
     validate = getattr(target_type, "model_validate", None)
     return validate(value) if validate is not None else msgspec.convert(value, target_type)
 
 
 def build_tool_error(result: CallToolResult) -> ToolError:
-    """Return the exception for an error result. Its message is the text of the tool."""
+    """Return the exception for an error result. Its message is the text of the result."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     error = ToolError("\n".join(texts) or "the tool failed without a message")
     error.result = result
@@ -120,7 +120,7 @@ def find_unknown_tool_error(result: CallToolResult, tool: str) -> NotFound | Non
 
 
 def extract_contents(result: ReadResourceResult) -> Any:
-    """Return the contents of a resource as text or bytes. If the resource has several parts, return a list."""
+    """Return the contents of a resource as a string or bytes. If the resource has several parts, return a list."""
     parts = [_decode_part(contents) for contents in result.contents]
     return parts[0] if len(parts) == 1 else parts
 

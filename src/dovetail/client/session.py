@@ -1,7 +1,7 @@
-"""Session: the state of a client across connections.
+"""State of a client that outlives its connections.
 
-A session opens and closes connections, and holds the state that outlives them: handlers, subscriptions, cached results
-and middleware. All of its code runs on one event loop. Different tasks may open, use and close the session, even from
+A session opens and closes connections, and stores handlers, subscriptions, cached results
+and middleware. All of its code runs in one event loop. Different tasks may open, use and close the session, even from
 threads with other event loops. The session creates transports with a function and does not depend on the kind of
 transport.
 """
@@ -48,7 +48,7 @@ ELICITATION_COMPLETE = "notifications/elicitation/complete"
 
 
 class Session:
-    """The state that `Client` and `MountedClient` share."""
+    """State that `Client` and `MountedClient` share."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class Session:
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
-        self.recorders: list[Recorder] = []  # called with every message
-        # Called with None when a connection is open, and with the error when it is lost.
+        self.recorders: list[Recorder] = []  # Each recorder is called with every message.
+        # This function is called with None when a connection is open, and with the error when it is lost.
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
         self._notification_handler = notification_handler
@@ -144,7 +144,6 @@ class Session:
             self.add_middleware(function)
 
     def add_middleware(self, function: Middleware) -> None:
-        """Add middleware that wraps every request."""
         self._middleware.append(validate_middleware(function))
         self.sender.set_middleware(self._middleware, self._create_caller)
 
@@ -156,12 +155,12 @@ class Session:
         *,
         declare_all: bool,
     ) -> None:
-        """Forward the server's questions and log messages to the callers of the mounting server.
+        """Forward the server's input requests and log messages to the callers of the server on which it is mounted.
 
         Args:
-            is_own_request: Returns whether a message belongs to a request of this client. The client's handlers answer
+            is_own_request: Returns True if a message belongs to a request of this client. The client's handlers answer
                 such messages.
-            declare_all: Whether to declare all capabilities to a handshake server.
+            declare_all: Whether to declare all capabilities in the handshake.
         """
         self.handlers.relay = input_relay
         if self._log_handler is None or is_own_request is not None:
@@ -194,11 +193,9 @@ class Session:
             client_info=self.connector.identity.client_info,
         )
 
-    # Methods that open and close the session
-
     async def connect(self) -> None:
         """Open a connection unless one is open. A closed session can be opened again."""
-        # Wait in a loop, because another task may close the session again.
+        # This is a loop, because another task may close the session again in the meantime.
         while self._close_task is not None:
             await self.run_on_loop(self._wait_closed)
         self.reconnector.allow_reopen()
@@ -213,13 +210,13 @@ class Session:
             await asyncio.wait([self._close_task])
 
     async def _close_once(self) -> None:
-        """Close the session once for all callers. Cancelling a caller makes the close end sooner."""
+        """Close the session once for all callers. If a caller is cancelled, the close ends sooner."""
         close_task = self._close_task
         if close_task is None:
             close_task = self._close_task = asyncio.get_running_loop().create_task(self._close())
             close_task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            # Let the task start, because a task that never started skips its cleanup.
+            # The task must start before it is cancelled, because a task that never started skips its cleanup.
             await asyncio.sleep(0)
             await asyncio.wait([close_task])
         except asyncio.CancelledError:
@@ -248,7 +245,7 @@ class Session:
                 self._loop = self._close_task = None
 
     def run_on_loop(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
-        """Call a function on the event loop where the session was first used. Return an awaitable for the result.
+        """Call a function in the event loop in which the session was first used. Return an awaitable for the result.
 
         This is not a coroutine function, because that would add a frame to every request.
         """
@@ -263,12 +260,13 @@ class Session:
             return function(*args)
         if not self._loop.is_running():
             raise RuntimeError(
-                "this client was opened on another event loop, which is not running. Close the client on that loop"
+                "this client was opened in another event loop, which is not running. Close the client "
+                "in that event loop"
             )
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await_call(function, args), self._loop))
 
     def _abandon(self) -> None:
-        """Drop everything that belongs to a closed event loop."""
+        """Forget everything that belongs to a closed event loop."""
         self.reconnector.abandon()
         self.callbacks.abandon()
         for subscription in self.subscriptions:
@@ -332,16 +330,14 @@ class Session:
                 self.callbacks.call(self._notification_handler, method, to_plain(params))
 
     def _handle_gap(self) -> None:
-        """Clear the caches and inform the subscriptions, because notifications may have been lost."""
+        """Clear the caches and notify the subscriptions, because notifications may have been lost."""
         for method in CHANGE_KINDS:
             self.sender.invalidate(method)
         for subscription in tuple(self.subscriptions):
             subscription.handle_gap()
 
-    # Methods that return the state of the session
-
     def stats(self) -> ClientStats:
-        """Return how many connections, requests and other resources are open. Any thread may call this method."""
+        """Return the number of open connections, requests and other resources. Any thread may call this method."""
         current = self.reconnector.current
         return ClientStats(
             connections=0 if current is None else 1,
@@ -353,12 +349,10 @@ class Session:
 
     @property
     def current(self) -> Connection | None:
-        """Return the open connection, or None."""
         return self.reconnector.current
 
     @property
     def protocol_version(self) -> str | None:
-        """Return the protocol version of the open connection, or None."""
         current = self.reconnector.current
         return None if current is None else current.revision
 

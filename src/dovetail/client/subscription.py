@@ -1,6 +1,7 @@
-"""Subscriptions to changes. They work the same in both protocol eras, and start again after a lost connection.
+"""Subscriptions to changes on a server. They work in every protocol version, and continue after a lost connection.
 
-After a gap, the subscription reports each subscribed list and resource once, because changes may have been missed.
+After a lost connection, the subscription reports each subscribed list and resource once, because changes may have been
+missed.
 """
 
 import asyncio
@@ -55,21 +56,21 @@ CHANGE_KINDS: dict[str, ChangeKind] = {
 }
 SUBSCRIPTION_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
-# After one of these errors, another attempt may succeed.
+# After one of these errors, the next attempt may succeed.
 _TRANSIENT_ERRORS = (ConnectionLost, ConnectError, ProcessStartError, HTTPStatusError, RequestTimeout, NotMCPServer)
 
 
 class ChangeEvent(Struct, frozen=True):
-    """A list has changed, or the resource at `uri` has changed."""
+    """A change of a list, or of the resource at `uri`."""
 
-    kind: ChangeKind  # "tools", "prompts", "resources", or "resource" for one resource
-    uri: str | None = None  # the URI of the resource, or None for a list
-    # True if the change was not reported but may have happened while the connection was lost
+    kind: ChangeKind  # "tools", "prompts" or "resources" for a list, and "resource" for one resource.
+    uri: str | None = None  # The URI of the resource, or None if a list changed.
+    # True if the server did not report the change, but it may have happened while the connection was lost.
     maybe_missed: bool = False
 
 
 class ChangeNotice(Params):
-    """The params of any change notification."""
+    """Parameters of any change notification."""
 
     uri: str | None = None
 
@@ -77,7 +78,7 @@ class ChangeNotice(Params):
 class Subscription(Protocol):
     """An async iterator of changes: `async for change in client.listen(...)`.
 
-    Use `async with` to wait until the subscription is active. The subscription starts again after a reconnect.
+    Use `async with` to wait until the subscription is active. The subscription continues after a reconnect.
     """
 
     @property
@@ -95,8 +96,6 @@ class Subscription(Protocol):
 
 
 class ReconnectingSubscription:
-    """A subscription that continues after a reconnect."""
-
     def __init__(
         self,
         reconnector: Reconnector,
@@ -112,8 +111,8 @@ class ReconnectingSubscription:
         self._limits = limits
         self._timeout = timeout
         self._subscriptions = subscriptions
-        self._run_on_loop = run_on_loop  # runs a function on the client's event loop
-        # called for each change that may have been missed
+        self._run_on_loop = run_on_loop  # This function runs another function in the client's event loop.
+        # This function is called for each change that may have been missed.
         self._invalidate = invalidate
         self._matches_filter = create_matcher(subscription_filter)
         self._changes: dict[tuple[ChangeKind, str | None], ChangeEvent] = {}
@@ -123,14 +122,12 @@ class ReconnectingSubscription:
         self._error: Exception | None = None
         self._subscription_id: RequestId | None = None
         self._acknowledge_timeout: asyncio.Timeout | None = None
-        self._acknowledged_at = inf  # time when the server acknowledged the subscription
+        self._acknowledged_at = inf  # This is the time when the server acknowledged the subscription.
         self._is_entered = False
         self._is_closed = False
         self._is_client_closing = False
         self._notice_count = 0
         self.acknowledged_filter: SubscriptionFilter | None = None
-
-    # Methods for the user of the subscription
 
     async def __aenter__(self) -> Self:
         self._is_entered = True
@@ -150,7 +147,7 @@ class ReconnectingSubscription:
                 await self.aclose()
 
     async def _next(self) -> ChangeEvent | None:
-        """Wait for the next change. Return None after the subscription is closed."""
+        """Wait for the next change. Return None if the subscription was closed."""
         while not self._changes and not self._is_closed:
             if self._error is not None:
                 raise self._error
@@ -168,7 +165,7 @@ class ReconnectingSubscription:
             await asyncio.wait([task], timeout=self._timeout)
 
     def close_for_client(self) -> asyncio.Task[None] | None:
-        """Stop because the client is closing. The server needs no unsubscribe. Return the running task, or None."""
+        """Stop because the client is closing, without an unsubscribe request. Return the running task, or None."""
         self._is_client_closing = True
         return self._stop()
 
@@ -186,8 +183,6 @@ class ReconnectingSubscription:
             return None
         task.cancel()
         return task
-
-    # Methods that reconnect
 
     async def _start(self) -> None:
         if self._started is None:
@@ -217,10 +212,12 @@ class ReconnectingSubscription:
             except MCPError as exc:
                 self._fail(_to_not_supported(exc) if isinstance(exc, RemoteError) else exc)
                 return
-            except Exception as exc:  # pass the error to the task that waits for changes
+            except Exception as exc:
+                # The task that waits for changes raises the error.
                 self._fail(exc)
                 return
-            # Proxies close idle streams, so a stream that lasted several minutes does not count as a failed attempt.
+            # Proxies close idle streams, so the end of a stream that lasted several minutes does not count as a
+            # failure.
             was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
             # A server that ends its streams may want fewer of them, even if it sends notifications.
@@ -242,8 +239,6 @@ class ReconnectingSubscription:
         self._wakeup.set()
         if self._started is not None and not self._started.done():
             self._started.set_exception(exc)
-
-    # Methods that handle notifications
 
     def handle_notification(self, method: str, params: Any) -> None:
         """Handle a notification if it belongs to this subscription."""
@@ -287,18 +282,16 @@ class ReconnectingSubscription:
             self._add_change(ChangeEvent("resource", uri, maybe_missed=True))
 
     def _add_change(self, change: ChangeEvent) -> None:
-        """Add a change to the queue unless it is already there. If the queue is full, drop the oldest change."""
+        """Add a change to the queue, unless the queue already has it. If the queue is full, drop the oldest change."""
         if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
-            # A reported change replaces a change that may have been missed.
+            # A change that the server reported replaces one that may have been missed.
             self._changes[change.kind, change.uri] = change
         if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]
         self._wakeup.set()
 
-    # Methods that listen on one connection
-
     async def _listen(self, connection: Connection) -> bool:
-        """Listen until the stream ends. Return whether the server ended it with a result."""
+        """Listen until the stream ends. Return whether the server ended the stream with a result."""
         if connection.encoder is not None and connection.encoder.is_stateless:
             await self._listen_stateless(connection, connection.encoder)
             return True
@@ -322,8 +315,9 @@ class ReconnectingSubscription:
             self._acknowledge_timeout = None
 
     async def _listen_handshake(self, connection: Connection) -> None:
-        """Listen to a handshake server. It reports list changes without a subscription, and resource changes only with
-        one.
+        """Listen to a server that used a handshake.
+
+        It reports list changes without a subscription, but resource changes only with a subscription.
         """
         accepted_filter = restrict_filter(self._filter, connection.server_capabilities)
         uris = accepted_filter.resource_subscriptions or []
@@ -332,7 +326,9 @@ class ReconnectingSubscription:
                 NotSupported("the server does not support subscriptions to resources"), server=connection.name
             )
         if not await connection.transport.wait_until_listening():
-            raise add_context(NotSupported("the server has no stream for notifications"), server=connection.name)
+            raise add_context(
+                NotSupported("the server does not support a stream for notifications"), server=connection.name
+            )
         subscribed_uris: list[str] = []
         try:
             for uri in uris:

@@ -1,4 +1,4 @@
-"""SyncClient: a `Client` for code that does not await. Each method waits for the `Client` method of the same name."""
+"""A client for code without `await`. Each method waits for the method of `Client` with the same name."""
 
 import asyncio
 import atexit
@@ -35,7 +35,7 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 T = TypeVar("T")
 
 _THREAD_NAME = "dovetail-clients"
-_SHUTDOWN_TIMEOUT_S = 0.5  # maximum time to close clients when the program ends
+_SHUTDOWN_TIMEOUT_S = 0.5  # When the program ends, clients have this many seconds to close.
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -43,11 +43,11 @@ _is_shutting_down = False
 
 
 class InterpreterShutdown(RuntimeError):
-    """A SyncClient was used while the program was ending."""
+    """Raised if a SyncClient is used while the program is ending."""
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the shared event loop and wait for its result. An interrupt cancels the coroutine."""
+    """Run a coroutine in the shared event loop and wait for its result. A KeyboardInterrupt cancels the coroutine."""
     if _is_shutting_down:
         coroutine.close()
         raise InterpreterShutdown("a SyncClient cannot be used while the program is ending")
@@ -55,8 +55,8 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     if threading.current_thread().name == _THREAD_NAME:
         coroutine.close()
         raise RuntimeError(
-            "a SyncClient cannot be called from progress_handler=, log_handler= or a coroutine handler, "
-            "because they run on its event loop. Call it from a plain function"
+            "a SyncClient cannot be called from progress_handler=, log_handler= or an async handler, "
+            "because they run in its event loop. Call it from a function that is not async"
         )
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:
@@ -67,8 +67,9 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def get_shared_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop that all sync clients share. It runs in a daemon thread, which does not keep the program
-    alive.
+    """Return the event loop that all sync clients share.
+
+    It runs in a daemon thread, which does not keep the program alive.
     """
     global _loop
     with _lock:
@@ -79,7 +80,7 @@ def get_shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _reset_after_fork() -> None:
-    """Drop the event loop in a forked process, because its thread was not copied."""
+    """Forget the event loop in a forked process, because its thread was not copied."""
     global _loop, _lock
     _loop, _lock = None, threading.Lock()
 
@@ -99,7 +100,7 @@ def _stop() -> None:
 
 
 async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks of clients that are still open, because asyncio warns about pending tasks."""
+    """Cancel the tasks of clients that are not closed, because asyncio warns about pending tasks."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -109,8 +110,9 @@ async def _cancel_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class SyncSubscription:
-    """An iterator of changes: `for change in client.listen(...)`. Use `with` to wait until the
-    subscription is active.
+    """An iterator of changes: `for change in client.listen(...)`.
+
+    Use `with` to wait until the subscription is active.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -127,7 +129,8 @@ class SyncSubscription:
         changes = aiter(self._subscription)
         while True:
             try:
-                change = run_blocking(_next_change(changes))  # an interrupt ends the subscription
+                # A KeyboardInterrupt ends the subscription.
+                change = run_blocking(_next_change(changes))
             except StopAsyncIteration:
                 return
             try:
@@ -152,10 +155,11 @@ async def _next_change(changes: Any) -> ChangeEvent:
 
 
 class SyncClient:
-    """A client of one server, for code without async and await. It has the options of `Client`."""
+    """A client of one server, for code without async and await. It takes the same options as `Client`."""
 
     def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
-        # An unpacked TypedDict may have other keys, so it never matches an option of type Never.
+        # A type checker assumes that an unpacked TypedDict may have other keys, so it never matches an option of type
+        # Never.
         self._client = Client(target, **options)  # pyright: ignore[reportArgumentType]
 
     def __enter__(self) -> Self:
@@ -170,7 +174,7 @@ class SyncClient:
         return self._client.middleware(function)
 
     def connect(self) -> None:
-        """Open the connection now. Otherwise the first request opens it."""
+        """Open the connection now. Without this call, the first request opens it."""
         run_blocking(self._client.connect())
 
     def close(self) -> None:
@@ -179,11 +183,11 @@ class SyncClient:
 
     @property
     def name(self) -> str:
-        """Return the name of the server in errors and logs."""
+        """Return the name of the server in error messages and logs."""
         return self._client.name
 
     def stats(self) -> ClientStats:
-        """Return how many connections, requests and other resources are open."""
+        """Return the number of open connections, requests and other resources."""
         return self._client.stats()
 
     @property
@@ -218,7 +222,7 @@ class SyncClient:
 
     @property
     def skipped_items(self) -> list[str]:
-        """Return the malformed items that were left out of lists, each with the reason."""
+        """Return a message for each malformed item that was left out of a list."""
         return self._client.skipped_items
 
     def discover(self) -> DiscoverResult:
@@ -228,8 +232,6 @@ class SyncClient:
     def ping(self) -> None:
         """Check that the server responds."""
         run_blocking(self._client.ping())
-
-    # Methods for tools
 
     def list_tools(self) -> list[Tool]:
         """Return all tools."""
@@ -244,9 +246,9 @@ class SyncClient:
     @overload
     def call(self, tool: str, /, *, into: None = None, **arguments: object) -> Any: ...
     def call(self, tool: str, /, *_args: object, into: Any = None, **arguments: object) -> Any:
-        """Call a tool and return its value. Raise ToolError if the tool failed.
+        """Call a tool and return its value. Raise ToolError if the tool fails.
 
-        `into` is the type to convert the value to. For options, or an argument named `into`, use `call_tool`.
+        `into` is the type to convert the value to. To pass options, or an argument named `into`, use `call_tool`.
         """
         return run_blocking(self._client.call(tool, *_args, into=into, **arguments))
 
@@ -288,7 +290,7 @@ class SyncClient:
         retry: bool | None = None,
         allow_input_required: bool = False,
     ) -> CallToolResult | RequestAwaitingInput:
-        """Call a tool and return its full result. The options are those of `Client.call_tool`."""
+        """Call a tool and return its full result. For the options, see `Client.call_tool`."""
         return run_blocking(
             self._client.call_tool(
                 name,
@@ -312,7 +314,7 @@ class SyncClient:
         progress_handler: ProgressHandler | None = None,
         meta: Mapping[str, JSONValue] | None = None,
     ) -> ResumedResult:
-        """Answer a request that is waiting for input. Return its result, or another `RequestAwaitingInput`."""
+        """Answer the input requests of a waiting request. Return its result, or another `RequestAwaitingInput`."""
         return run_blocking(
             self._client.resume(
                 pending,
@@ -325,12 +327,11 @@ class SyncClient:
         )
 
     def answer_input_requests(self, requests: Mapping[str, InputRequest]) -> dict[str, object]:
-        """Answer the questions of a `RequestAwaitingInput` with the client's handlers. Return the responses for
-        `resume`.
+        """Answer the input requests of a `RequestAwaitingInput` with the client's handlers.
+
+        Return the responses, which you can pass to `resume`.
         """
         return run_blocking(self._client.answer_input_requests(requests))
-
-    # Methods for resources
 
     def list_resources(self) -> list[Resource]:
         """Return all resources."""
@@ -349,7 +350,7 @@ class SyncClient:
         return run_blocking(self._client.list_resource_templates_page(cursor))
 
     def read(self, uri: str) -> str | bytes | list[str | bytes]:
-        """Return the content of a resource as text or bytes. If the resource has several parts, return a list."""
+        """Return the content of a resource as a string or bytes. If the resource has several parts, return a list."""
         return run_blocking(self._client.read(uri))
 
     def read_resource(
@@ -357,8 +358,6 @@ class SyncClient:
     ) -> ReadResourceResult:
         """Read a resource and return the full result."""
         return run_blocking(self._client.read_resource(uri, timeout=timeout, meta=meta))
-
-    # Methods for prompts and completion
 
     def list_prompts(self) -> list[Prompt]:
         """Return all prompts."""
@@ -388,12 +387,11 @@ class SyncClient:
         template: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Return suggestions for an argument of a prompt or a resource template. `value` is what the user has typed so
-        far.
+        """Return suggestions for an argument of a prompt or a resource template.
+
+        `value` is the text that the user has typed so far.
         """
         return run_blocking(self._client.complete(argument, value, prompt=prompt, template=template, context=context))
-
-    # Methods for changes, settings and other requests
 
     def listen(
         self,
@@ -403,13 +401,16 @@ class SyncClient:
         resources: bool | None = None,
         uris: Iterable[str] = (),
     ) -> SyncSubscription:
-        """Watch lists and resources for changes: `for change in client.listen(...)`. The options are those of
-        `Client.listen`.
+        """Watch lists and resources for changes: `for change in client.listen(...)`.
+
+        For the options, see `Client.listen`.
         """
         return SyncSubscription(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe_resource(self, uri: str) -> None:
-        """Subscribe to a resource of a handshake server. For other servers, use `listen`."""
+        """Subscribe to a resource. Only servers up to protocol version 2025-11 support this. `listen` works with
+        every version.
+        """
         run_blocking(self._client.subscribe_resource(uri))
 
     def unsubscribe_resource(self, uri: str) -> None:
@@ -421,7 +422,7 @@ class SyncClient:
         run_blocking(self._client.set_logging_level(level))
 
     def send_roots_list_changed(self) -> None:
-        """Tell the server that the roots have changed."""
+        """Notify the server that the roots have changed."""
         run_blocking(self._client.send_roots_list_changed())
 
     def send_progress(
@@ -431,12 +432,13 @@ class SyncClient:
         run_blocking(self._client.send_progress(progress_token, progress, total, message))
 
     def shutdown(self) -> None:
-        """Ask a handshake server to end its session, then close the connection."""
+        """Ask the server to end the session, then close the connection. Newer protocol versions have no session."""
         run_blocking(self._client.shutdown())
 
     def request(self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None) -> Any:
-        """Send a request with any method, for protocol extensions. Return the result as plain JSON. The client never
-        retries it.
+        """Send a request with any method, for protocol extensions, and return the result as plain JSON.
+
+        The client never retries such a request.
         """
         return run_blocking(self._client.request(method, params, timeout=timeout))
 

@@ -1,4 +1,4 @@
-"""Targets: the servers that a client can connect to, and the transports that reach them."""
+"""Targets, which are the servers that a client can connect to, and the transports for them."""
 
 import functools
 import hashlib
@@ -43,10 +43,10 @@ class HTTPTarget:
 
     Args:
         url: The URL of the server.
-        headers: HTTP headers of every request.
-        auth: A login, or a bearer token as text.
-        verify: False accepts any certificate. A path is the file of a certificate authority. An `ssl.SSLContext` is
-            used unchanged, for the server but not for an authorization server.
+        headers: HTTP headers for every request.
+        auth: A login, or a bearer token as a string.
+        verify: If False, any certificate is accepted. Pass a path to use the file of a certificate authority. Pass an
+            `ssl.SSLContext` to use it unchanged for this server. It is not used for an authorization server.
         cert: The client's certificate: a file, or a tuple of the certificate file and the key file.
         proxy: The URL of a proxy. By default, HTTPS_PROXY and NO_PROXY apply.
     """
@@ -66,7 +66,7 @@ class HTTPTarget:
         try:
             parse_url(url)
         except ValueError as exc:
-            # `from None` hides the original error, because the URL may contain a password.
+            # `from None` hides the original error, whose text may contain a password in the URL.
             raise ValueError(f"invalid URL: {exc}") from None
         _check_headers(headers)
         _check_certificates(verify, cert)
@@ -83,12 +83,13 @@ class CommandTarget:
     """A server that the client starts as a process, with options for the process.
 
     Args:
-        command: A list of arguments, a script, or a command line as text.
+        command: A list of arguments, a script, or a command line as a string.
         env: Environment variables to set.
-        inherit_env: "minimal" passes only variables that programs need to run. "all" passes all variables. A list of
-            names or patterns, such as `["AWS_*"]`, adds matching variables to "minimal".
+        inherit_env: The environment variables of this process to pass on. "minimal" passes only variables that programs
+            need to run. "all" passes all variables. A list of names or patterns, such as `["AWS_*"]`, adds matching
+            variables to "minimal".
         cwd: The working directory.
-        stderr: Called with each line that the server writes to stderr.
+        stderr: A function that is called with each line that the server writes to stderr.
     """
 
     def __init__(
@@ -117,13 +118,14 @@ class CommandTarget:
 
 
 class CustomTarget:
-    """A server that the client reaches over your own transport.
+    """A server that the client reaches over a custom transport.
 
     Args:
-        open_connection: An async function that opens a connection and returns an object with `send(data)` and an async
-            `close()`. The function gets `receive`, to call with each message of the server, and `lose`, to call with a
-            reason when the connection ends. The client calls `open_connection` again after a lost connection.
-        name: The name of the server in errors and logs.
+        open_connection: An async function `(receive, lose)` that opens a connection and returns an object with
+            `send(data)` and an async `close()`. Your transport must call `receive` with each message of the server, and
+            `lose` with a reason when the connection ends. After a lost connection, the client calls `open_connection`
+            again.
+        name: The name of the server in error messages and logs.
     """
 
     def __init__(self, open_connection: OpenCustomConnection, *, name: str = "custom") -> None:
@@ -147,7 +149,7 @@ Target: TypeAlias = (
 
 
 def explain_unknown_option(name: str, client_options: Iterable[str]) -> str:
-    """Return the message for an option that a client does not have. A target may have the option."""
+    """Return the error message for an unknown option of a client. If a target has the option, the message says so."""
     from inspect import signature
 
     names_by_target = {target: [*signature(target).parameters] for target in (HTTPTarget, CommandTarget)}
@@ -226,8 +228,9 @@ def _is_command(target: object) -> TypeGuard[str | Path | Sequence[str]]:
 
 
 def as_command_target(target: Target, *, stderr: Callable[[str], None] | None = None) -> Target:
-    """Convert a script, a command or an mcp.json entry to a `CommandTarget` if it starts a process. Return other
-    targets unchanged.
+    """Convert a script, a command or an mcp.json entry to a `CommandTarget` if it starts a process.
+
+    Return other targets unchanged.
 
     `stderr` is set unless the target already has a `stderr` function.
     """
@@ -301,10 +304,10 @@ def _check_headers(headers: Mapping[str, str] | None) -> None:
     for name, value in (headers or {}).items():
         if not _HEADER_NAME_PATTERN.fullmatch(name) or not value.isprintable():
             raise ValueError(
-                f"headers= contains {clip(name)!r}, which cannot be sent. A header must be one line of text"
+                f"headers= contains {clip(name)!r}, which cannot be sent. A header must be a single line of text"
             )
         if name.lower().encode() in RESERVED_HEADERS:
-            raise ValueError(f"headers= contains {name!r}, but the client sets this header itself")
+            raise ValueError(f"headers= contains {name!r}, but only the client can set this header")
 
 
 def _check_certificates(verify: object, cert: object) -> None:
@@ -339,7 +342,7 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
     from dovetail.transports.http_client.remote_server import create_http_client
 
     create_client = functools.partial(create_http_client, **options, connect_timeout=timeouts.connect)
-    # The certificate and `verify` apply to this server only, not to other hosts such as an authorization server.
+    # The certificate and `verify` apply only to this server, not to other hosts such as an authorization server.
     verifies_others = target.verify if isinstance(target.verify, str | Path) else True
     other_options = options | {"verify": verifies_others, "cert": None}
     if other_options == options:
@@ -391,7 +394,7 @@ def _check_inherit_env(inherit: object) -> None:
 
 
 def _shorten_command(argv: Sequence[str]) -> str:
-    """Return a short form of a command for messages. Leave out folders and the interpreter."""
+    """Shorten a command for messages: leave out folders and the interpreter."""
     parts = [Path(part).name or part if index == 0 or _is_path(part) else part for index, part in enumerate(argv)]
     for index, part in enumerate(parts[1:], 1):
         if Path(part).suffix in _INTERPRETERS:
@@ -402,7 +405,7 @@ def _shorten_command(argv: Sequence[str]) -> str:
 
 
 def _get_script_name(argument: str) -> str:
-    """Return the file name of a script. If the name is common, such as server.py, add the name of its package."""
+    """Return the file name of a script. If the name is common, such as server.py, add the name of its folder."""
     path = Path(argument)
     if path.stem not in _GENERIC_SCRIPT_NAMES:
         return path.name
@@ -456,12 +459,13 @@ def _guess_url(text: str) -> str:
 def _split_command(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # shlex raises ValueError if a quotation mark is missing
+    except ValueError:
+        # shlex raises ValueError if a quotation mark is missing.
         return text.split()
 
 
 def _parse_entry(entry: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | CommandTarget]:
-    """Return the name and target of a server from an mcp.json entry, or from an mcp.json with one entry."""
+    """Return the name and the target from an mcp.json entry, or from an mcp.json with only one entry."""
     servers = entry.get("mcpServers") or entry.get("servers")
     if isinstance(servers, Mapping):
         if len(servers) != 1:

@@ -1,7 +1,6 @@
-"""Information from the lists of a server: the names of items, and for each tool its headers, its output schema and
-whether a call may be repeated.
+"""Information from the lists of a server that the client needs to call tools and to suggest names.
 
-Schemas are compiled on first use. A definition that is unsafe to use causes a warning, but does not fail the call.
+Schemas are compiled when they are first used. An unsafe schema causes a warning, but does not fail the call.
 """
 
 from collections.abc import Iterable
@@ -20,28 +19,28 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 
 class ToolEntry:
-    """What the client needs to know to call a tool."""
+    """Information that the client needs to call a tool."""
 
     __slots__ = ("_is_compiled", "_validator", "can_repeat", "header_paths", "sends_headers", "tool")
 
     def __init__(self, tool: Tool, paths: tuple[HeaderPath, ...], *, sends_headers: bool) -> None:
         self.tool = tool
         self.header_paths = paths
-        self.sends_headers = sends_headers  # True if arguments are also sent as headers
+        self.sends_headers = sends_headers  # It is True if arguments are also sent as HTTP headers.
         hints = tool.annotations
         self.can_repeat = hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
         self._is_compiled = False
         self._validator: SchemaValidator | None = None
 
     def build_headers(self, arguments: dict[str, Any]) -> Headers:
-        """Return the HTTP headers for a tool call."""
         try:
             return build_param_headers(self.header_paths, arguments) if self.header_paths else ()
         except ValueError:
-            return ()  # send the call, because the server will report the invalid argument
+            # The call is sent without headers. The server will report the invalid argument.
+            return ()
 
     def validate_result(self, result: CallToolResult, server: str) -> None:
-        """Check a tool result against the tool's output schema. Raise InvalidResult if it does not match."""
+        """Check a result against the tool's output schema. Raise InvalidResult if the result does not match."""
         if self.tool.output_schema is None or result.is_error:
             return
         if result.structured_content is UNSET:
@@ -52,7 +51,7 @@ class ToolEntry:
         try:
             problem = validator.find_error(result.structured_content) if validator is not None else None
         except UnusableSchema as exc:
-            log.warning("%s: a result of %s is not checked: %s", server, clip(self.tool.name), exc)
+            log.warning("%s: the result of %s was not validated: %s", server, clip(self.tool.name), exc)
             return
         if problem is not None:
             raise InvalidResult(
@@ -64,15 +63,16 @@ class ToolEntry:
         try:
             self._validator = compile_schema(self.tool.output_schema)
         except UnusableSchema as exc:
-            log.warning("%s: results of %s are not checked: %s", server, clip(self.tool.name), exc)
+            log.warning("%s: results of %s are not validated: %s", server, clip(self.tool.name), exc)
         return self._validator
 
     def is_wrapped(self, *, is_stateless: bool) -> bool | None:
-        """Return whether the server wraps the value of a result in `{"result": ...}`. Return None if the schema does
-        not say.
+        """Return whether the server wraps the value of a result in `{"result": ...}`.
 
-        Only handshake versions wrap values, and only values that are not objects. The output schema of a wrapped value
-        has `result` as its only field.
+        Return None if the schema does not make this clear.
+
+        Only servers up to protocol version 2025-11 wrap values, and only values that are not objects. The output schema
+        of a wrapped value has `result` as its only field.
         """
         schema = self.tool.output_schema
         if schema is None or schema.get("x-fastmcp-wrap-result") is True:
@@ -92,19 +92,19 @@ def _has_only_result(schema: dict[str, Any]) -> bool:
 
 
 class ToolIndex:
-    """The tools from the last list of the server, by name."""
+    """Tools from the last list of the server, by name."""
 
     def __init__(self) -> None:
         self.entries: dict[str, ToolEntry] = {}
-        self.stale_names: frozenset[str] = frozenset()  # tools whose definitions may be outdated
+        self.stale_names: frozenset[str] = frozenset()  # The definitions of these tools may be outdated.
 
     def add_listed(
         self, tools: Iterable[Tool], server: str, *, sends_headers: bool, is_complete: bool = False
     ) -> list[Tool]:
-        """Store listed tools, and return those that may be used. `is_complete` means that the list has all tools.
+        """Store listed tools, and return those that may be used. `is_complete` means that the list contains all tools.
 
-        If headers are sent, a tool with an invalid header annotation is left out. spec:
-        streamable-http#schema-extension
+        If headers are sent, a tool with an invalid header annotation is left out.
+        spec: streamable-http#schema-extension
         """
         if is_complete:
             self.stale_names = frozenset()
@@ -122,18 +122,16 @@ class ToolIndex:
                     log.warning("%s: the tool %s is left out: %s", server, clip(tool.name), clip(str(exc), 200))
                     self.entries.pop(tool.name, None)
                     continue
-            # Store a copy, because the caller may change the tool.
+            # The index stores a copy, because the caller may change the tool.
             self.entries[tool.name] = ToolEntry(copy_value(tool), paths, sends_headers=sends_headers)
             usable_tools.append(tool)
         return usable_tools
 
     def mark_stale(self) -> None:
-        """Mark all definitions as possibly outdated."""
         self.stale_names = self.stale_names.union(self.entries)
         self.entries.clear()
 
     def clear(self) -> None:
-        """Remove all tools."""
         self.entries.clear()
         self.stale_names = frozenset()
 
@@ -148,13 +146,12 @@ _MAX_SHOWN_NAMES = 10
 
 
 class NameIndex:
-    """The names from the last lists of the server, for hints about unknown names."""
+    """Names from the last lists of the server, for hints about unknown names."""
 
     def __init__(self) -> None:
         self._names_by_method: dict[str, list[str]] = {}
 
     def add_page(self, method: str, items: Iterable[Any], *, is_first_page: bool) -> None:
-        """Store the names on one page of a list."""
         if is_first_page:
             self._names_by_method[method] = []
         names = [item.uri if method == "resources/list" else item.name for item in items]
@@ -178,5 +175,4 @@ class NameIndex:
         return f"use one of {names}{f' and {hidden_count} more' if hidden_count > 0 else ''}"
 
     def clear(self) -> None:
-        """Remove all names."""
         self._names_by_method.clear()

@@ -1,8 +1,7 @@
-"""Validation of untrusted values against untrusted schemas: the structured content of a tool, or a user's answer to a
-form.
+"""Validate untrusted values against untrusted schemas, for example the structured content of a tool result.
 
-A schema or value that could block the event loop raises UnusableSchema, and the caller continues without a check. spec:
-tools#output-schema, elicitation#requested-schema
+A schema or value that could block the event loop raises UnusableSchema, and the caller continues without validation.
+spec: tools#output-schema, elicitation#requested-schema
 """
 
 from copy import deepcopy
@@ -17,7 +16,7 @@ __all__ = ["SchemaLimits", "SchemaValidator", "UnusableSchema", "apply_defaults"
 
 _DEFAULT_LIMITS: Final = SchemaLimits()
 _MAX_MESSAGE_CHARS: Final = 512
-_MAX_PATTERN_BYTES: Final = 128 * KiB  # maximum memory of one compiled regular expression
+_MAX_PATTERN_BYTES: Final = 128 * KiB  # A compiled regular expression may use at most this much memory.
 
 
 class SchemaValidator:
@@ -29,8 +28,9 @@ class SchemaValidator:
         self._max_cost = limits.max_cost
 
     def find_error(self, value: Any) -> str | None:
-        """Return None if the value matches the schema, else one line about the first error. Raise UnusableSchema if the
-        check takes too long.
+        """Return None if the value matches the schema. Otherwise return a message about the first error.
+
+        Raise UnusableSchema if the validation takes too long.
         """
         _, explain_cost = self._cost_estimator.estimate(value)
         try:
@@ -46,7 +46,8 @@ class SchemaValidator:
 
 def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> SchemaValidator:
     """Compile an untrusted JSON schema. Raise UnusableSchema if it is not safe to use."""
-    import jsonschema_rs  # imported here, because few clients need it
+    # This import is here because few clients need the package.
+    import jsonschema_rs
 
     plan = read_schema(schema, limits)
     validator_types = {DRAFT_7: jsonschema_rs.Draft7Validator, DRAFT_2019: jsonschema_rs.Draft201909Validator}
@@ -57,7 +58,7 @@ def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> Sc
             validate_formats=False,
             mask="the value",
             retriever=_reject_reference,
-            # This regex engine runs in linear time. It does not support lookaround and back references.
+            # This regex engine takes linear time, but does not support lookaround and back references.
             pattern_options=jsonschema_rs.RegexOptions(
                 size_limit=_MAX_PATTERN_BYTES, dfa_size_limit=_MAX_PATTERN_BYTES
             ),
@@ -72,7 +73,7 @@ def compile_schema(schema: Any, *, limits: SchemaLimits = _DEFAULT_LIMITS) -> Sc
 
 
 def apply_defaults(schema: Any, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a form with default values for missing fields. spec: elicitation#requested-schema"""
+    """Add default values for the missing fields of an answer to a form. spec: elicitation#requested-schema"""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return dict(content)

@@ -1,3 +1,4 @@
-"""OAuth for clients and servers as pure flows. A flow decides which request to send and what the response means, but
-sends nothing itself.
+"""OAuth for clients and servers. The flows of this package decide which request to send and how to handle the response.
+
+They do not send requests themselves.
 """

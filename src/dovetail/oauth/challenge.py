@@ -1,4 +1,4 @@
-"""Parse the WWW-Authenticate header. The run time is linear in the length of the header."""
+"""Parser for the WWW-Authenticate header. The run time is linear in the length of the header."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Final
 
 from dovetail.wire.base import Struct
 
-# Matches one word, such as a scheme, or a parameter with its value.
+# This pattern matches one word, such as a scheme, or a parameter with its value.
 _CHALLENGE_PART: Final = re.compile(
     r"""([A-Za-z0-9!#$%&'*+.^_`|~-]++)(?:\s*+=\s*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s,"]*+)))?""", re.DOTALL
 )
@@ -21,18 +21,18 @@ class Challenge(Struct, frozen=True):
     scope: str | None = None
     error: str | None = None
     resource_metadata: str | None = None
-    nonce: str | None = None  # the DPoP-Nonce header of the same response
+    nonce: str | None = None  # This value comes from the DPoP-Nonce header of the same response.
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """Return the scopes in the challenge, in their order."""
+        """Return the scopes of the challenge in their original order."""
         return tuple(dict.fromkeys((self.scope or "").split()))
 
 
 def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
     """Parse a WWW-Authenticate header. Return an empty challenge if the header contains no supported scheme.
 
-    If there are several challenges, the first one counts, and the others supply missing parameters.
+    If there are several challenges, the first one takes precedence, and the others supply missing parameters.
     """
     schemes: list[str] = []
     fields: dict[str, str] = {}
@@ -46,7 +46,7 @@ def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
 
 
 def _iter_parameters(header: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each scheme, alone and with each of its parameters. Parameters before the first scheme belong to Bearer."""
+    """Yield each scheme alone and with each of its parameters. Parameters before the first scheme belong to Bearer."""
     scheme = "bearer"
     for match in _CHALLENGE_PART.finditer(header):
         token, quoted, unquoted = match.groups()

@@ -1,7 +1,7 @@
-"""Flows and the actions that they request from their runner: an HTTP request, a visit by the user, the time, a pause.
+"""Flows, and the actions that they request: for example an HTTP request, a browser visit by the user, or a pause.
 
-A flow is a generator. It yields an action and receives the result of the action. It does no I/O and reads no clock, so
-tests need only values.
+A flow is a generator. It yields an action, and the code that runs the flow sends it the result of the action. A flow
+does no I/O and reads no clock, so tests can run it with plain values.
 """
 
 from base64 import b64encode
@@ -21,12 +21,13 @@ T = TypeVar("T")
 FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
 JSON_MEDIA_TYPE = "application/json"
 
-_RETRYABLE_STATUS_CODES = frozenset({408, 421, 423, 425, 429})  # after these status codes, a retry may succeed
+_RETRYABLE_STATUS_CODES = frozenset({408, 421, 423, 425, 429})  # After one of these status codes, a retry may succeed.
 
 
 class FetchResponse(HTTPResponse, frozen=True):
-    """The response to an HTTP request of an OAuth flow. Without a response, `status_code` is 0 and `error` has the
-    reason.
+    """Response to an HTTP request of an OAuth flow.
+
+    If there was no response, `status_code` is 0 and `error` contains the reason.
     """
 
     error: str = ""
@@ -38,7 +39,6 @@ class FetchResponse(HTTPResponse, frozen=True):
         return 400 <= self.status_code < 500 and self.status_code not in _RETRYABLE_STATUS_CODES
 
     def json(self) -> dict[str, Any] | None:
-        """Return the JSON object in the body, or None."""
         return parse_json_object(self.body)
 
 
@@ -52,14 +52,16 @@ def parse_json_object(body: bytes) -> dict[str, Any] | None:
 
 
 class OpenBrowser(Struct, frozen=True):
-    """Open this URL for the user. Returns the query parameters of the redirect with this state."""
+    """Action: open this URL for the user. The result is a mapping of the query parameters of the redirect with this
+    state.
+    """
 
     url: str
     state: str
 
 
 class ShowCode(Struct, frozen=True):
-    """Show the user a URL, and a code to enter there. Returns None."""
+    """Action: show the user a URL, and a code to enter there. The result is None."""
 
     url: str
     code: str
@@ -67,51 +69,52 @@ class ShowCode(Struct, frozen=True):
 
 
 class ReserveRedirectURI(Struct, frozen=True):
-    """Reserve a redirect URI and listen on it. Returns the URI, if possible one of the known URIs."""
+    """Action: reserve a redirect URI and listen on it. The result is the URI, if possible one of the known URIs."""
 
     registered_uris: Sequence[str] = ()
 
 
 class Now(Struct, frozen=True):
-    """Get the current time. Returns seconds since the epoch."""
+    """Action: get the current time. The result is the number of seconds since the epoch."""
 
 
 class Pause(Struct, frozen=True):
-    """Wait for some seconds."""
+    """Action: wait for some seconds."""
 
     seconds: float
 
 
 class AcquireLock(Struct, frozen=True):
-    """Wait for the lock, so that flows with the same owner run one after the other. The flow keeps the lock until it
-    ends.
+    """Action: wait for the lock, so that flows with the same owner run one after the other.
+
+    The flow holds the lock until it ends.
     """
 
 
 class FetchUntrusted(Struct, frozen=True):
-    """Fetch a document from a URL that an untrusted caller sent. Private networks are not allowed.
+    """Action: fetch a document from a URL that an untrusted caller sent. Private networks are not allowed.
 
-    The answer is a FetchResponse.
+    The result is a FetchResponse.
     """
 
     url: str
 
 
 class VerifyPassword(Struct, frozen=True):
-    """Check a user's password. Returns the user's subject, or None if the password is wrong."""
+    """Action: check a user's password. The result is the user's subject, or None if the password is wrong."""
 
     name: str
     password: str
 
 
 class CheckUserActive(Struct, frozen=True):
-    """Check whether the user with this subject still exists. Returns a bool."""
+    """Action: check whether the user with this subject still exists. The result is a bool."""
 
     subject: str
 
 
 class Await(Struct, frozen=True):
-    """Await the result of a user's function. Returns the awaited value."""
+    """Action: await the result of a user's function. The result is the awaited value."""
 
     awaitable: Awaitable[Any]
 
@@ -133,12 +136,10 @@ Flow = Generator[FlowAction, Any, T]
 
 
 def fetch(url: str, headers: Mapping[str, str] | None = None) -> Flow[FetchResponse]:
-    """Fetch a document."""
     return (yield HTTPRequest("GET", url, {"accept": JSON_MEDIA_TYPE, **(headers or {})}))
 
 
 def post_form(url: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Flow[FetchResponse]:
-    """Send a form."""
     return (
         yield HTTPRequest(
             method="POST",
@@ -156,14 +157,14 @@ def build_basic_auth(name: str, secret: str) -> str:
 
 
 def post_json(url: str, document: Any) -> Flow[FetchResponse]:
-    """Send a JSON document."""
     headers = {"content-type": JSON_MEDIA_TYPE, "accept": JSON_MEDIA_TYPE}
     return (yield HTTPRequest(method="POST", url=url, headers=headers, body=encode(document)))
 
 
 def login_error(step: str, response: FetchResponse) -> LoginFailed:
-    """Return an exception for an error response of an authorization server. Its message has the error code and
-    description, but not the body.
+    """Return an exception for an error response of an authorization server.
+
+    The message contains the error code and the description, but not the body.
     """
     data = response.json() or {}
     error_code, description = data.get("error"), data.get("error_description")

@@ -1,1 +1,1 @@
-"""An authorization server for development and small installations, as pure flows from a request to a response."""
+"""An authorization server for development and small installations. Its flows convert a request to a response."""

@@ -1,7 +1,7 @@
-"""The endpoints of the authorization server that a browser visits, and its metadata. Each endpoint is a flow.
+"""Endpoints of the authorization server that a browser visits, and its metadata.
 
-Codes need PKCE with S256, and redirects go only to registered URIs. The user must consent to every grant, and the
-server does not remember consent. spec: authorization, client-registration
+Authorization codes require PKCE with S256, and redirects go only to registered URIs. The user must consent to every
+grant, and the server does not remember consent. spec: authorization, client-registration
 """
 
 import contextlib
@@ -57,13 +57,13 @@ T = TypeVar("T")
 
 METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
 
-_RENEWAL_LOCK_TTL_S: Final = 40.0  # a process may hold the lock for renewing a token this long
+_RENEWAL_LOCK_TTL_S: Final = 40.0  # A process may hold the lock for the renewal of a token for this many seconds.
 _RENEWAL_POLL_INTERVAL_S: Final = 0.2
 _MAX_RENEWAL_POLLS: Final = 50
-_PENDING_REQUEST_TTL_S: Final = 600.0  # how long the user has to decide
+_PENDING_REQUEST_TTL_S: Final = 600.0  # The user has this many seconds to decide.
 _CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
-_MAX_PARAMETER_CHARS: Final = 4096  # maximum length of the state, scope and resource parameters
-# Scripts on any web page may call these endpoints, because they do not use cookies.
+_MAX_PARAMETER_CHARS: Final = 4096  # This is the maximum length of the parameters `state`, `scope` and `resource`.
+# Scripts on any web page may call these endpoints, because the endpoints do not use cookies.
 _CORS_PATHS: Final = frozenset({METADATA_PATH, "/jwks", "/token", "/register", "/revoke"})
 _PREFLIGHT_HEADERS: Final = {
     "access-control-allow-methods": "GET, POST",
@@ -73,7 +73,7 @@ _PREFLIGHT_HEADERS: Final = {
 
 
 class AuthorizationEndpoints:
-    """The endpoints that a user's browser opens during a login."""
+    """Endpoints that a user's browser opens during a login."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class AuthorizationEndpoints:
         self._identity_provider = identity_provider
         self._sealer = sealer
         self._request_seal_context = (
-            # The context contains the issuer, because several servers may share a secret key.
+            # The encryption context contains the issuer, because several servers may share a secret key.
             f"authorization request of {settings.issuer}"
         )
         self._known_clients = {client.client_id: client for client in settings.clients}
@@ -100,13 +100,13 @@ class AuthorizationEndpoints:
         )
         self._token_endpoint = TokenEndpoint(settings, store, token_issuer, client_authenticator)
         self._fetch_limiter = RateLimiter(settings.max_fetches_per_minute, 60.0)
-        # Counts failed logins per user and address.
+        # This limiter counts failed logins per user and address.
         self._login_failure_limiter = WindowLimiter(settings.max_failures_per_minute, 60.0)
-        # Counts failed logins per address, for all users.
+        # This limiter counts failed logins per address, for all users.
         self._address_failure_limiter = WindowLimiter(settings.max_failures_per_minute * 5, 60.0)
-        # Counts failed logins per user, from any address.
+        # This limiter counts failed logins per user, from any address.
         self._user_failure_limiter = WindowLimiter(settings.max_failures_per_minute * 10, 60.0)
-        # counts consent decisions per address
+        # This limiter counts consent decisions per address.
         self._decision_limiter = RateLimiter(settings.max_decisions_per_minute, 60.0)
         is_https = settings.issuer.startswith("https://")
         self._cookie_name = "__Host-dovetail" if is_https else "dovetail"
@@ -127,11 +127,9 @@ class AuthorizationEndpoints:
             self._routes["GET", "/callback"] = self._handle_callback
 
     def has_route(self, path: str) -> bool:
-        """Return whether there is an endpoint at this path."""
         return any(path == route_path for _, route_path in self._routes)
 
     def handle(self, request: Request) -> Flow[HTTPResponse]:
-        """Handle a request."""
         request = replace(request, address=normalize_address(request.address))
         response = yield from self._dispatch(request)
         if request.path not in _CORS_PATHS:
@@ -162,7 +160,7 @@ class AuthorizationEndpoints:
             return add_headers(response, {"retry-after": "5"})
 
     def _serve_metadata(self, request: Request) -> Flow[HTTPResponse]:
-        """Serve the metadata of the authorization server. The issuer is exactly as configured. RFC 8414"""
+        """Serve the metadata of the authorization server, with the issuer exactly as configured. RFC 8414"""
         yield Now()
         issuer, settings = self._settings.issuer, self._settings
         metadata: dict[str, Any] = {
@@ -199,7 +197,7 @@ class AuthorizationEndpoints:
         return json_response(self._token_issuer.build_jwks(now), is_cacheable=True)
 
     def _register(self, request: Request) -> Flow[HTTPResponse]:
-        """Register a client. spec: client-registration#dynamic-client-registration"""
+        """Register a client that sent its metadata. spec: client-registration#dynamic-client-registration"""
         now: float = yield Now()
         if wait_s := self._registration_limiter.compute_wait(request.address, now):
             self._warn_registration_limit(request.address, now)
@@ -231,8 +229,9 @@ class AuthorizationEndpoints:
             self._settings.warn(message)
 
     def _find_client(self, client_id: str | None, address: str, now: float) -> Flow[ClientRecord]:
-        """Return the client with this ID. Raise InvalidClient if it is unknown. Each address can only cause a limited
-        number of fetches.
+        """Return the client with this ID. Raise InvalidClient if it is unknown.
+
+        The number of documents that the server fetches for each address is limited.
         """
         if client_id is None:
             raise InvalidClient("client_id is missing", "invalid_request")
@@ -251,14 +250,15 @@ class AuthorizationEndpoints:
         self._check_fetch_limit(address, now)
         response = yield FetchUntrusted(client_id)
         client = clients.parse_client_document(client_id, response)
-        with contextlib.suppress(StoreFull):  # if the store is full, fetch the document again next time
+        # If the store is full, the document is fetched again next time.
+        with contextlib.suppress(StoreFull):
             self._store.put(
                 record_kind, client_id, encode_record(client), now + clients.get_document_ttl(response.headers), now
             )
         return client
 
     def _check_fetch_limit(self, address: str, now: float) -> None:
-        """Raise OAuthError if this address has made the server fetch too many client documents."""
+        """Raise OAuthError if requests from this address have caused too many fetches of client documents."""
         if wait_s := self._fetch_limiter.take(address, now):
             raise OAuthError(rate_limit_response(wait_s))
 
@@ -274,7 +274,7 @@ class AuthorizationEndpoints:
             return _error_page("This application cannot request access", str(exc).capitalize() + ".")
         redirect_uri = clients.match_redirect_uri(client, fields.get("redirect_uri"))
         if redirect_uri is None:
-            # Do not redirect, because an unregistered URI may belong to an attacker.
+            # The server must not redirect here, because an unregistered URI may belong to an attacker.
             # spec: security-considerations#open-redirection
             return _error_page("This application cannot request access", "The redirect URI is not registered.")
         problem = self._find_problem(fields)
@@ -296,7 +296,7 @@ class AuthorizationEndpoints:
             csrf=secrets.token_urlsafe(24),
             until=now + _PENDING_REQUEST_TTL_S,
         )
-        # The page itself contains the encrypted request, so open requests need no space in the store.
+        # The page contains the encrypted request, so open requests use no space in the store.
         response = self._render_consent(
             client,
             authorization_request,
@@ -307,13 +307,12 @@ class AuthorizationEndpoints:
 
     def _find_problem(self, fields: Mapping[str, str]) -> tuple[str, str] | None:
         if fields.get("response_type") != "code":
-            return "unsupported_response_type", "response_type must be code"
-        # Without PKCE, an attacker could use a stolen code.
-        # spec: security-considerations#authorization-code-protection
+            return "unsupported_response_type", "response_type must be 'code'"
+        # Without PKCE, an attacker could use a stolen code. spec: security-considerations#authorization-code-protection
         if fields.get("code_challenge_method") != "S256" or not _CODE_CHALLENGE.fullmatch(
             fields.get("code_challenge", "")
         ):
-            return "invalid_request", "code_challenge with the method S256 is required"
+            return "invalid_request", "a code_challenge with the method S256 is required"
         if self._settings.select_resource(fields) is None:
             return "invalid_target", "resource must be a server for which this authorization server issues tokens"
         if fields.get("prompt") == "none":
@@ -326,8 +325,9 @@ class AuthorizationEndpoints:
         return tuple(scope for scope in requested if not supported or scope in supported)
 
     def _redirect_error(self, redirect_uri: str, state: str | None, error: str, description: str) -> HTTPResponse:
-        """Send an error to the client only if its redirect URI is on the user's machine. Otherwise show the error to
-        the user, because anyone can register a client with a malicious site.
+        """Redirect to the client with an error, but only if the redirect URI is on the user's machine.
+
+        Otherwise show the error to the user, because anyone can register a client with a malicious site.
 
         spec: security-considerations#open-redirection
         """
@@ -357,7 +357,7 @@ class AuthorizationEndpoints:
         return html_response(html, 200 if problem is None else 403, form_target=authorization_request.redirect_uri)
 
     def _handle_consent(self, request: Request) -> Flow[HTTPResponse]:
-        """Handle the user's decision. It must come from the browser that opened the consent page."""
+        """Handle the user's consent decision. It must come from the browser that opened the consent page."""
         now: float = yield Now()
         fields = request.fields or {}
         sealed_request = fields.get("request", "")
@@ -400,7 +400,7 @@ class AuthorizationEndpoints:
         return self._redirect_with_code(authorization_request, subject, now)
 
     def _is_still_valid(self, authorization_request: AuthorizationRequest, address: str, now: float) -> Flow[bool]:
-        """Return whether the client, redirect URI and scopes of a request are still accepted."""
+        """Return whether the server still accepts the client, redirect URI and scopes of a request."""
         try:
             client = yield from self._find_client(authorization_request.client_id, address, now)
         except InvalidClient:
@@ -417,7 +417,7 @@ class AuthorizationEndpoints:
         return self._store.get("decided", hash_secret(authorization_request.csrf), now) is not None
 
     def _mark_decided(self, authorization_request: AuthorizationRequest, now: float) -> bool:
-        """Mark a request as decided. Return whether the request was still open."""
+        """Mark an authorization request as decided. Return False if it was already decided."""
         csrf_hash = hash_secret(authorization_request.csrf)
         return self._store.add("decided", csrf_hash, b"1", authorization_request.until, now) is None
 
@@ -426,16 +426,20 @@ class AuthorizationEndpoints:
         return cookie is not None and is_same_secret(hash_secret(cookie), browser_hash)
 
     def _is_same_origin(self, request: Request) -> bool:
-        """Return whether a form was sent from our own page. Browsers may send the origin `null` for it."""
+        """Return whether a form was sent from a page of this server. Browsers may send the origin `null` in this
+        case.
+        """
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
     def _sign_in(self, name: str, password: str, address: str, now: float) -> Flow[str | None]:
-        """Check the password and return the user's subject. Each attempt counts as failed until it succeeds, because
-        many can run at once.
+        """Check the password and return the user's subject.
+
+        An attempt counts as failed until it succeeds, because many attempts can run at once.
         """
         name = name[:128]
-        user = name.casefold()  # The user database may ignore case, so count all spellings as one user.
+        # The user database may ignore case, so all spellings of a name count as one user.
+        user = name.casefold()
         limiters = (
             (self._login_failure_limiter, build_key(user, address)),
             (self._address_failure_limiter, address),
@@ -481,7 +485,7 @@ class AuthorizationEndpoints:
         return redirect_response(authorization_request.redirect_uri, params)
 
     def _redirect_to_provider(self, authorization_request: AuthorizationRequest, now: float) -> Flow[HTTPResponse]:
-        """Send the browser to the upstream provider. Call this only after the user has allowed the client.
+        """Redirect the browser to the upstream provider. This must happen only after the user has allowed the client.
 
         spec: security-considerations#confused-deputy-problem
         """
@@ -504,7 +508,8 @@ class AuthorizationEndpoints:
             now + _PENDING_REQUEST_TTL_S,
             now,
         )
-        # Send a page instead of a redirect, because browsers apply the page's form policy to redirects of a form.
+        # The response is a page instead of a redirect, because browsers apply the form policy of the consent page to
+        # redirects.
         return html_response(pages.render_provider_redirect(self._identity_provider.name, provider_url))
 
     def _handle_callback(self, request: Request) -> Flow[HTTPResponse]:
@@ -540,11 +545,12 @@ class AuthorizationEndpoints:
         )
 
     def upstream_token(self, family: str, subject: str) -> Flow[str | None]:
-        """Return a valid token of the upstream provider for a user. Only the server may use it, never a client."""
+        """Return a valid token of the upstream provider for a user. Only this server may use it, never a client."""
         now: float = yield Now()
         grant, token = self._load_upstream_token(family, subject, now)
         if grant is not None and token is not None and not token.is_fresh(now):
-            yield AcquireLock()  # the provider may accept its refresh token only once
+            # The provider may accept its refresh token only once.
+            yield AcquireLock()
             grant, token = self._load_upstream_token(family, subject, now)
         if grant is None or token is None or token.is_fresh(now):
             return None if token is None else token.access_token
@@ -557,8 +563,9 @@ class AuthorizationEndpoints:
         return grant, self._open(grant.upstream, family, Token, now)
 
     def _renew_upstream_token(self, grant: TokenGrant, now: float) -> Flow[str | None]:
-        """Renew the provider's token in one process at a time. A provider may treat a second use of its refresh token
-        as theft.
+        """Renew the provider's token in only one process at a time.
+
+        A provider may treat a second use of its refresh token as theft.
         """
         family, subject = grant.family, grant.subject
         for _ in range(_MAX_RENEWAL_POLLS):
@@ -588,7 +595,7 @@ class AuthorizationEndpoints:
         if new_token is None:
             return None
         sealed_token = self._seal(new_token, grant.family)
-        # If the grant was revoked in the meantime, it stays revoked.
+        # If the grant was revoked in the meantime, it must stay revoked.
         return (
             new_token.access_token
             if self._token_issuer.update_grant(replace(grant, upstream=sealed_token), now)

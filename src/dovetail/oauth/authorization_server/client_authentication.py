@@ -1,7 +1,7 @@
 """Authenticate a client at the token endpoint: as a public client, by its secret, or by a signed assertion.
 
-A client must use the method it registered. An assertion is valid only for this server, for a short time, and once. RFC
-6749, section 2.3 and RFC 7523, section 3
+A client must use the method that it registered. An assertion is valid only for this server, for a short time, and
+only once. RFC 6749, section 2.3 and RFC 7523, section 3
 """
 
 import contextlib
@@ -32,12 +32,13 @@ from dovetail.wire.raw_message import to_plain
 JWT_BEARER_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 _LEEWAY_S: Final = 30.0
-_MAX_ASSERTION_TTL_S: Final = 3600.0  # longest lifetime of an assertion
+_MAX_ASSERTION_TTL_S: Final = 3600.0  # An assertion may be valid for at most this many seconds.
 # An assertion must be used soon after it was issued. The server remembers used assertions for this time.
 _MAX_ASSERTION_AGE_S: Final = 300.0
-_MAX_ASSERTIONS: Final = MAX_ENTRIES // 20  # a client or an address can use this many during that time
+# A client or an address can use at most this many assertions during that time.
+_MAX_ASSERTIONS: Final = MAX_ENTRIES // 20
 _MAX_JTI_CHARS: Final = 256
-_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # limit for each key URL
+_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # Each key URL has this limit.
 
 
 class OAuthError(Exception):
@@ -49,15 +50,14 @@ class OAuthError(Exception):
 
 
 def create_oauth_error(error: str, description: str, status: int = 400) -> OAuthError:
-    """Create an OAuth error."""
     return OAuthError(error_response(error, description, status))
 
 
 class ClientAuthenticator:
-    """Checks the identity of clients at the token endpoint.
+    """Authenticates clients at the token endpoint.
 
-    `find_client` returns a client by its id, or raises InvalidClient. `check_fetch_limit` raises if an address has
-    caused too many fetches.
+    `find_client` returns a client by its ID, or raises InvalidClient. `check_fetch_limit` raises an error if an address
+    has caused too many fetches.
     """
 
     def __init__(
@@ -68,18 +68,20 @@ class ClientAuthenticator:
         find_client: Callable[[str | None, str, float], Any],
         check_fetch_limit: Callable[[str, float], None],
     ) -> None:
-        self._audience = (issuer, endpoint)  # an assertion may be for the issuer or for the token endpoint
+        self._audience = (issuer, endpoint)  # An assertion may be for the issuer or for the token endpoint.
         self._issuer = issuer
         self._store = store
         self._find_client = find_client
         self._check_fetch_limit = check_fetch_limit
-        self._key_fetch_limiter = RateLimiter(_MAX_KEY_FETCHES_PER_MINUTE, 60.0)  # counts fetches per URL
+        self._key_fetch_limiter = RateLimiter(_MAX_KEY_FETCHES_PER_MINUTE, 60.0)  # It counts fetches per URL.
         self._failed_fetch_limiter = RateLimiter(1, 60.0)
         self._assertion_limiter = RateLimiter(_MAX_ASSERTIONS, _MAX_ASSERTION_AGE_S)
 
     def authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
-        """Return the client if it proves its identity with the method that it registered. Otherwise raise
-        OAuthError.
+        """Return the client if it authenticates with the method that it registered.
+
+        Raises:
+            OAuthError: the client did not authenticate.
         """
         credentials, assertion = parse_basic_auth(request), fields.get("client_assertion")
         client_id = read_claimed_client_id(request, fields)
@@ -116,7 +118,7 @@ class ClientAuthenticator:
     ) -> Flow[None]:
         if fields.get("client_assertion_type") != JWT_BEARER_ASSERTION or client.method != "private_key_jwt":
             raise create_oauth_error(
-                "invalid_client", "the client did not use the authentication method it registered", 401
+                "invalid_client", "the client did not use the authentication method that it registered", 401
             )
         try:
             claims = yield from self._verify_assertion(client, assertion, request.address, now)
@@ -126,7 +128,9 @@ class ClientAuthenticator:
             raise create_oauth_error("invalid_client", f"invalid client assertion: {exc}", 401) from None
 
     def _verify_assertion(self, client: ClientRecord, assertion: str, address: str, now: float) -> Flow[dict[str, Any]]:
-        """Return the claims of a client assertion. Verify it with cached keys, or fetch the keys again."""
+        """Return the claims of a client assertion. Verify it with cached keys, or fetch the keys again if they do
+        not match.
+        """
         header = signing.read_header(assertion)
         keys = signing.select_keys(self._load_keys(client, now), header, ASYMMETRIC_ALGORITHMS)
         try:
@@ -157,15 +161,17 @@ class ClientAuthenticator:
             self._failed_fetch_limiter.take(url, now)
             raise TokenRejected("the client's keys cannot be fetched") from None
         expires_at = now + get_document_ttl(response.headers)
-        with contextlib.suppress(StoreFull):  # if the store is full, fetch the keys again next time
+        # If the store is full, the keys are fetched again next time.
+        with contextlib.suppress(StoreFull):
             self._store.put(
                 "client keys", client.client_id, encode({"keys": [key.jwk for key in keys]}), expires_at, now
             )
         return keys
 
     def _take_share(self, client: ClientRecord, address: str, now: float) -> None:
-        """Count a valid assertion, because the server remembers it. Raise OAuthError if the client or the address has
-        used its share of the store.
+        """Count a valid assertion, because the server must remember it.
+
+        Raise OAuthError if the client or the address has used too many assertions.
         """
         keys = (f"client {client.client_id}", f"address {address}")
         if wait_s := max(self._assertion_limiter.compute_wait(key, now) for key in keys):
@@ -174,14 +180,14 @@ class ClientAuthenticator:
             self._assertion_limiter.take(key, now)
 
     def _check_unused(self, client: ClientRecord, claims: Mapping[str, Any], address: str, now: float) -> None:
-        # With several audiences, each of them could send the assertion to the others.
+        # If an assertion had several audiences, each of them could send it to the others.
         if claims.get("sub") != client.client_id or (isinstance(claims["aud"], list) and len(claims["aud"]) != 1):
             raise TokenRejected(
                 "the assertion's issuer and subject must be the client ID, and its only audience must be this server"
             )
         assertion_id = claims.get("jti")
         if not isinstance(assertion_id, str) or not 0 < len(assertion_id) <= _MAX_JTI_CHARS:
-            raise TokenRejected("it has no usable jti")
+            raise TokenRejected("it has no valid `jti` claim")
         expires_at = float(claims["exp"]) + _LEEWAY_S
         issued_at = parse_timestamp(claims, "iat")
         max_ttl_s = _MAX_ASSERTION_AGE_S if issued_at is None else _MAX_ASSERTION_TTL_S
@@ -210,7 +216,7 @@ def parse_basic_auth(request: Request) -> tuple[str, str] | None:
 
 
 def read_claimed_client_id(request: Request, fields: Mapping[str, str]) -> str | None:
-    """Return the client ID in a request, without verifying it."""
+    """Return the client ID in a request, which is not verified yet."""
     credentials = parse_basic_auth(request)
     if credentials is not None:
         return credentials[0]

@@ -1,4 +1,4 @@
-"""Clients of the authorization server: registered by the operator, by metadata document, or dynamically.
+"""Clients of the authorization server. They are registered by the operator, with a metadata document, or dynamically.
 
 The server sends codes to the redirect URI, so this module checks the URI strictly. A browser must not run it as code.
 It must not be plain http except on the user's machine, and it must not be ambiguous. spec: client-registration
@@ -20,22 +20,22 @@ from dovetail.oauth.metadata import is_valid_netloc
 from dovetail.protocol.http_checks import LOOPBACK
 
 AUTH_METHODS: Final = ("none", "client_secret_post", "client_secret_basic", "private_key_jwt")
-ANY_SECRET_METHOD: Final = "client_secret"  # the client may send its secret in a header or in the form
+ANY_SECRET_METHOD: Final = "client_secret"  # The client may send its secret in a header or in the form.
 GRANT_TYPES: Final = ("authorization_code", "refresh_token")
 CLIENT_CREDENTIALS: Final = "client_credentials"
-# A client that registered itself is deleted if it is not used for this long.
+# A client that registered itself is deleted if it is not used for this many seconds.
 UNUSED_CLIENT_TTL_S: Final = 90 * 86400.0
 
 _MAX_REDIRECT_URIS: Final = 5
 _MAX_KEYS: Final = 10
-_DEFAULT_DOCUMENT_TTL_S: Final = 3600.0  # how long a document without a cache header is cached
-_MAX_DOCUMENT_BYTES: Final = 5 * 1024  # recommended by the specification of client metadata documents
+_DEFAULT_DOCUMENT_TTL_S: Final = 3600.0  # A document without a cache header is cached for this many seconds.
+_MAX_DOCUMENT_BYTES: Final = 5 * 1024  # The specification of client metadata documents recommends this limit.
 _MAX_URI_CHARS: Final = 2048
 _MAX_NAME_BYTES: Final = 128
 _UNSAFE_CHARS: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
 _PRIVATE_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]{2,63}")
-# Anyone can register a client. RFC 8252, section 7.1, requires a reversed domain name as the scheme, which the system
-# does not use itself. These applications have another name.
+# RFC 8252, section 7.1, requires a reversed domain name as the scheme, which operating systems do not use. These
+# well-known applications use other schemes.
 _KNOWN_SCHEMES: Final = frozenset(
     {
         "cherrystudio", "claude", "cursor", "goose", "kiro", "lmstudio", "raycast", "vscode", "vscode-insiders",
@@ -51,7 +51,7 @@ _RESERVED_SCHEMES: Final = re.compile(
 
 
 class InvalidClient(Exception):
-    """The metadata of a client is invalid. `error` is the OAuth error code."""
+    """Raised if the metadata of a client is invalid. `error` is the OAuth error code."""
 
     def __init__(self, message: str, error: str = "invalid_client_metadata") -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class InvalidClient(Exception):
 
 
 def check_redirect_uri(uri: Any, *, is_registered_by_hand: bool = False) -> str:
-    """Return the redirect URI. Raise InvalidClient if the server must not send codes to it.
+    """Return a redirect URI. Raise InvalidClient if the server must not send authorization codes to this URI.
 
     A client that you register by hand may have any private scheme.
     """
@@ -90,14 +90,15 @@ def check_redirect_uri(uri: Any, *, is_registered_by_hand: bool = False) -> str:
 
 
 def _is_private_scheme(scheme: str) -> bool:
-    """Return whether an application can have this URI scheme."""
+    """Return whether an application may use this URI scheme for redirects."""
     return _RESERVED_SCHEMES.fullmatch(scheme) is None and _PRIVATE_SCHEME.fullmatch(scheme) is not None
 
 
 def match_redirect_uri(client: ClientRecord, requested_uri: str | None) -> str | None:
-    """Return the registered redirect URI that matches, or None. For loopback addresses, the port may differ.
+    """Return the registered redirect URI that matches the requested URI, or None. For loopback addresses, the port may
+    differ.
 
-    The comparison is by text. On loopback, it compares every part except the port. RFC 8252, section 7.3
+    Other URIs must be equal as strings. RFC 8252, section 7.3
     """
     if requested_uri is None:
         return client.redirect_uris[0] if len(client.redirect_uris) == 1 else None
@@ -124,13 +125,15 @@ def _without_port(uri: str) -> tuple[str | None, str, str] | None:
 
 
 def is_local_redirect(uri: str) -> bool:
-    """Return whether a redirect stays on the user's machine. Any program on that machine could receive it."""
+    """Return whether a redirect URI is on the user's machine. Any program on that machine could receive the code."""
     parts = urlsplit(uri)
     return parts.scheme not in ("http", "https") or parts.hostname in LOOPBACK
 
 
 def create_client(metadata: Mapping[str, Any]) -> tuple[ClientRecord, str | None]:
-    """Register a client. Return it with its secret, or with None if it has no secret. RFC 7591"""
+    """Register a client. Return the client and its secret. The secret is None if the client does not need one. RFC
+    7591
+    """
     uris, method = _parse_redirect_uris(metadata), metadata.get("token_endpoint_auth_method", "none")
     if method not in AUTH_METHODS:
         raise InvalidClient(f"token_endpoint_auth_method must be one of {', '.join(AUTH_METHODS)}")
@@ -176,7 +179,7 @@ def _is_short_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_URI_CHARS and value.isascii() and value.isprintable()
 
 
-# Metadata that the server does not need, but repeats in its response, with a check of the value.
+# The server does not need this metadata, but repeats it in the registration response if the value is valid.
 _ECHOED_METADATA: Final[dict[str, Callable[[Any], bool]]] = {
     "application_type": lambda value: value in ("web", "native"),
     "scope": _is_short_text,
@@ -199,8 +202,9 @@ def is_document_url(client_id: str) -> bool:
 
 
 def parse_client_document(client_id: str, response: FetchResponse) -> ClientRecord:
-    """Return the client that a metadata document describes. Raise InvalidClient if the document is invalid or has
-    another client ID.
+    """Return the client that a metadata document describes.
+
+    Raise InvalidClient if the document is invalid or describes another client ID.
 
     spec: security-considerations#client-id-metadata-document-security
     """
@@ -229,8 +233,9 @@ def parse_client_document(client_id: str, response: FetchResponse) -> ClientReco
 
 
 def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the public keys of a client, or their URL. The client uses a private key instead of a secret. RFC 7591,
-    section 2
+    """Return the public keys of a client, or the URL of the keys.
+
+    They are only for clients that use a private key instead of a secret. RFC 7591, section 2
     """
     if method != "private_key_jwt":
         return None, None
@@ -248,7 +253,7 @@ def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any
 
 
 def get_document_ttl(headers: Mapping[str, str]) -> float:
-    """Return how long to cache a client metadata document."""
+    """Return the seconds for which to cache a client metadata document."""
     cache_control = headers.get("cache-control", "")
     if "no-store" in cache_control or "no-cache" in cache_control:
         return 60.0
@@ -271,22 +276,23 @@ def _parse_name(metadata: Mapping[str, Any]) -> str:
 
 
 def _parse_grant_types(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the requested grant types that this server supports. Many clients list every type they know, so ignore the
-    others.
+    """Return the requested grant types that this server supports.
+
+    Other types are ignored, because many clients list every grant type they know.
     """
     grant_types, response_types = (
         metadata.get("grant_types", ["authorization_code"]),
         metadata.get("response_types", ["code"]),
     )
     if not isinstance(grant_types, list) or "authorization_code" not in grant_types:
-        raise InvalidClient("grant_types must include authorization_code")
+        raise InvalidClient("grant_types must include 'authorization_code'")
     if not isinstance(response_types, list) or "code" not in response_types:
-        raise InvalidClient("response_types must include code")
+        raise InvalidClient("response_types must include 'code'")
     return tuple(grant_type for grant_type in GRANT_TYPES if grant_type in grant_types)
 
 
 class RegisteredClient:
-    """A client with fixed settings. Pass it as `AuthorizationServer(clients=[...])`.
+    """A client with fixed settings. Pass it to `AuthorizationServer(clients=[...])`.
 
     A client without `redirect_uris` is a program that gets tokens for itself, not for users.
 
@@ -295,8 +301,8 @@ class RegisteredClient:
         redirect_uris: The URIs to which the browser returns after the login.
         client_name: The name that users see. Defaults to the `client_id`.
         client_secret: The secret with which the client authenticates.
-        public_keys: The public keys of a client that authenticates with a private key: a JWK set or PEM texts.
-        scopes: The scopes of a program. Users decide on the scopes of other clients.
+        public_keys: The public keys of a client that authenticates with a private key, as a JWK set or PEM strings.
+        scopes: The scopes of a client without redirect URIs. For other clients, users decide which scopes to grant.
     """
 
     def __init__(
@@ -336,12 +342,10 @@ class RegisteredClient:
 
 
 def get_client_record(client: Any) -> ClientRecord:
-    """Return the record to store for a RegisteredClient."""
     if not isinstance(client, RegisteredClient):
         raise TypeError(f"clients= must be a list of RegisteredClient(...), not of {type(client).__name__}")
     return client._record  # pyright: ignore[reportPrivateUsage]
 
 
 def can_use_client_credentials(client: ClientRecord) -> bool:
-    """Return whether a client can get tokens without a user."""
     return CLIENT_CREDENTIALS in client.grant_types

@@ -1,6 +1,6 @@
-"""UpstreamProvider: a login service behind the authorization server, for providers without client registration.
+"""Upstream identity providers, at which users of the authorization server log in.
 
-This module contains the data of known providers and the flows to them. Clients receive only the tokens of the
+This is useful for providers that do not support client registration. Clients receive only the tokens of the
 authorization server, never those of the provider.
 """
 
@@ -22,21 +22,21 @@ _USER_CLAIMS: Final = ("name", "email", "login", "preferred_username", "picture"
 
 
 class ProviderMetadata(Struct, frozen=True, kw_only=True):
-    """The endpoints and options of an identity provider."""
+    """Endpoints and options of an identity provider."""
 
-    name: str  # the name that users see
-    authorization_endpoint: str  # the URL of the login page
-    token_endpoint: str  # the URL that exchanges codes for tokens
-    userinfo_endpoint: str  # the URL that returns the claims of the user
-    issuer: str | None = None  # the issuer in responses, if the provider sends one
-    subject_claim: str = "sub"  # the claim with the permanent ID of a user
-    scopes: tuple[str, ...] = ("openid",)  # the scopes to request
+    name: str  # The name of the provider that users see.
+    authorization_endpoint: str  # The URL of the login page.
+    token_endpoint: str  # The URL that exchanges authorization codes for tokens.
+    userinfo_endpoint: str  # The URL that returns the claims of the user.
+    issuer: str | None = None  # The issuer that the provider sends in responses, or None if it sends none.
+    subject_claim: str = "sub"  # The claim that contains the permanent ID of a user.
+    scopes: tuple[str, ...] = ("openid",)  # The scopes to request from the provider.
     # How to send the client secret: "client_secret_post" or "client_secret_basic".
     token_endpoint_auth_method: str = "client_secret_post"
-    extra_params: dict[str, str] = field(default_factory=dict)  # additional parameters for the authorization endpoint
+    extra_params: dict[str, str] = field(default_factory=dict)  # Additional parameters for the authorization endpoint.
 
 
-# These values are from the documentation of the providers. Options of `UpstreamProvider` replace `{...}`.
+# These values come from the documentation of the providers. Options of `UpstreamProvider` replace `{...}`.
 PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
     "github": {
         "issuer": "https://github.com/login/oauth",
@@ -99,14 +99,16 @@ PROVIDER_PRESETS: Final[dict[str, dict[str, Any]]] = {
 
 
 class UpstreamProvider:
-    """An identity provider whose users can log in to this authorization server. Pass it as
-    `AuthorizationServer(upstream=...)`.
+    """An identity provider whose users can log in to this authorization server.
+
+    Pass it to `AuthorizationServer(upstream=...)`.
 
     provider: a known provider, such as "github", or a `ProviderMetadata(...)`.
-    client_id, client_secret: the client that you registered at the provider.
-    issuer: the issuer URL of any other provider that publishes its metadata. Replaces `provider`.
+    client_id, client_secret: the ID and secret of the client that you registered at the provider.
+    issuer: the issuer URL of another provider that publishes its metadata. Pass either this or `provider`.
     scopes: scopes to request from the provider.
-    allow_user: a function of the user's claims. Return True to let the user in. By default, every user with an account
+    allow_user: a function that takes the user's claims and returns True if the user may log in. By default, every user
+        with an account
     at the provider can log in.
     tenant: the tenant of "entra".
     domain: the domain of "auth0", "okta", "cognito" or "keycloak".
@@ -148,7 +150,6 @@ class UpstreamProvider:
 
 
 def get_identity_provider(upstream: UpstreamProvider) -> "IdentityProvider":
-    """Return the object that runs the logins at a provider."""
     return upstream._identity_provider  # pyright: ignore[reportPrivateUsage]
 
 
@@ -174,7 +175,6 @@ class IdentityProvider:
 
     @property
     def name(self) -> str:
-        """The name that users see."""
         return self._metadata.name if self._metadata is not None else (self._issuer or "")
 
     def get_metadata(self) -> Flow[ProviderMetadata]:
@@ -183,7 +183,7 @@ class IdentityProvider:
             assert self._issuer is not None
             metadata, failure_cause = (
                 None,
-                LoginFailed(f"{self._issuer} has no usable metadata or cannot be reached"),
+                LoginFailed(f"{self._issuer} cannot be reached, or has no valid metadata"),
             )
             try:
                 metadata = yield from fetch_server_metadata(self._issuer)
@@ -192,7 +192,7 @@ class IdentityProvider:
             if metadata is None or not (
                 metadata.authorization_endpoint and metadata.token_endpoint and metadata.userinfo_endpoint
             ):
-                raise LoginFailed("the identity provider publishes no usable metadata") from failure_cause
+                raise LoginFailed("the identity provider publishes no valid metadata") from failure_cause
             supported = metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
             supports_post = "client_secret_post" in supported
             self._metadata = ProviderMetadata(
@@ -204,7 +204,7 @@ class IdentityProvider:
                 token_endpoint_auth_method="client_secret_post" if supports_post else "client_secret_basic",
             )
         if not all(map(is_secure_url, (self._metadata.token_endpoint, self._metadata.userinfo_endpoint))):
-            raise LoginFailed("the endpoints of the identity provider must be https")
+            raise LoginFailed("the endpoints of the identity provider must be https URLs")
         return self._metadata
 
     def build_authorization_url(self, callback: str, state: str, challenge: str) -> Flow[str]:
@@ -227,8 +227,7 @@ class IdentityProvider:
     ) -> Flow[tuple[str, dict[str, Any], Token]]:
         """Finish a login. Return the user's subject and claims, and the provider's tokens.
 
-        Raise LoginFailed if the login failed. The cause of the exception is the provider's error, if the provider sent
-        one.
+        Raise LoginFailed if the login failed. If the provider sent an error, this error is the cause of the exception.
         """
         provider = yield from self.get_metadata()
         if provider.issuer is not None and fields.get("iss", provider.issuer) != provider.issuer:
@@ -245,7 +244,7 @@ class IdentityProvider:
         user_info = response.json() if response.status_code == 200 else None
         subject = user_info.get(provider.subject_claim) if user_info is not None else None
         if user_info is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
-            raise LoginFailed("the identity provider did not say who the user is") from login_error(
+            raise LoginFailed("the identity provider sent no ID of the user") from login_error(
                 provider.userinfo_endpoint, response
             )
         if self._allow_user is not None and self._allow_user(user_info) is not True:
@@ -254,8 +253,9 @@ class IdentityProvider:
         return f"{provider.name}:{subject}", claims, token
 
     def renew_token(self, token: Token) -> Flow[Token | None]:
-        """Renew the provider's token. Return None if there is no refresh token. Raise LoginFailed if the provider
-        refuses.
+        """Renew the provider's token. Return None if there is no refresh token.
+
+        Raise LoginFailed if the provider refuses.
         """
         if token.refresh_token is None:
             return None
@@ -278,7 +278,8 @@ class IdentityProvider:
             if response.status_code != 200:
                 raise LoginFailed("the token response contains no token")
             return parse_token(response, now)
-        except LoginFailed:  # some providers send errors with status 200
+        except LoginFailed:
+            # Some providers send errors with status 200.
             raise LoginFailed("the identity provider did not issue a token") from login_error(
                 provider.token_endpoint, response
             )
@@ -308,5 +309,5 @@ def _load_preset(name: str, parts: Mapping[str, str]) -> ProviderMetadata:
         if part not in placeholders:
             raise ValueError(f"{part}= is not an option of the provider {name!r}")
         if not _PLAIN_VALUE.fullmatch(value):
-            raise ValueError(f"{part}= must be a plain name, such as login.example.com, not {value!r}")
+            raise ValueError(f"{part}= must be a name without slashes, such as login.example.com, not {value!r}")
     return ProviderMetadata(name=name, **fields)

@@ -1,4 +1,4 @@
-"""The HTML pages of the authorization server. All values are escaped, and the pages contain no scripts."""
+"""HTML pages of the authorization server. All values are escaped, and the pages contain no scripts."""
 
 from collections.abc import Sequence
 from html import escape
@@ -35,8 +35,9 @@ def render_consent(
     provider_name: str | None,
     problem: str | None = None,
 ) -> str:
-    """Render the consent page with the application, the requested access, and the redirect target. spec:
-    client-registration
+    """Render the consent page with the application, the requested access, and the redirect target.
+
+    spec: client-registration
     """
     host = describe_redirect_host(authorization_request.redirect_uri)
     rows = [("Application", client.client_name or "(no name)")]
@@ -89,14 +90,13 @@ def render_provider_redirect(name: str, url: str) -> str:
 
 
 def render_error(title: str, paragraphs: Sequence[str]) -> str:
-    """Render an error page."""
     return _render_page(
         title, f"<h1>{escape(title)}</h1>" + "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
     )
 
 
 def describe_redirect_host(uri: str) -> str:
-    """Describe for the user where a redirect leads."""
+    """Describe the target of a redirect for the user."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return f"the application that owns {parts.scheme}:"

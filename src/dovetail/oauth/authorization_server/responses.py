@@ -18,7 +18,9 @@ _MAX_FIELDS: Final = 32
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """An HTTP request. `path` is relative to the issuer, and header names are in lower case."""
+    """HTTP request to the authorization server. `path` is relative to the issuer, and header names are in lower
+    case.
+    """
 
     method: str
     path: str
@@ -29,7 +31,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> dict[str, str] | None:
-        """Return the query or form fields. Return None if a field is repeated or there are too many."""
+        """Return the query or form fields. Return None if a field is repeated or if there are too many fields."""
         if self.method != "POST":
             return _parse_fields(self.query)
         content_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -41,7 +43,6 @@ class Request(Struct, frozen=True, kw_only=True):
             return None
 
     def json(self) -> dict[str, Any] | None:
-        """Return the JSON object in the body, or None."""
         if self.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return None
         return parse_json_object(self.body)
@@ -63,17 +64,16 @@ def _parse_fields(text: str) -> dict[str, str] | None:
     except ValueError:
         return None
     fields = dict(pairs)
-    # With a repeated parameter, the meaning of a form is unclear. RFC 6749, section 3.1
+    # The meaning of a form with a repeated parameter is unclear. RFC 6749, section 3.1
     return fields if len(fields) == len(pairs) else None
 
 
 def add_headers(response: HTTPResponse, headers: Mapping[str, str]) -> HTTPResponse:
-    """Return a copy of the response with additional headers."""
     return replace(response, headers={**response.headers, **headers})
 
 
 def json_response(content: Mapping[str, Any], status: int = 200, *, is_cacheable: bool = False) -> HTTPResponse:
-    """Return a JSON response. It may only be cached if it is the same for every caller."""
+    """Return a JSON response. Set `is_cacheable` only if the response is the same for every caller."""
     cache_control = "public, max-age=300" if is_cacheable else "no-store"
     return HTTPResponse(status, {"content-type": "application/json", "cache-control": cache_control}, encode(content))
 
@@ -84,13 +84,14 @@ def error_response(error: str, description: str, status: int = 400) -> HTTPRespo
 
 
 def rate_limit_response(wait_s: float, description: str = "too many requests") -> HTTPResponse:
-    """Return a response that tells the caller to wait."""
+    """Return a response that asks the caller to wait."""
     return add_headers(error_response("slow_down", description, 429), {"retry-after": str(math.ceil(wait_s))})
 
 
 def html_response(html: str, status: int = 200, *, form_target: str | None = None) -> HTTPResponse:
-    """Return an HTML page without scripts or external resources. Other pages cannot frame it. Its form may redirect to
-    `form_target`.
+    """Return an HTML page without scripts or external resources, which other pages cannot frame.
+
+    The form on the page may redirect to `form_target`.
     """
     form_source = "" if form_target is None else " " + csp_source(form_target)
     policy = (
@@ -109,14 +110,14 @@ def html_response(html: str, status: int = 200, *, form_target: str | None = Non
 
 
 def redirect_response(url: str, fields: Mapping[str, str | None]) -> HTTPResponse:
-    """Redirect the browser to a URL with these query parameters."""
+    """Return a response that redirects the browser to a URL with these query parameters."""
     query = urlencode({name: value for name, value in fields.items() if value is not None})
     location = url + ("&" if urlsplit(url).query else "?") + query
     return HTTPResponse(303, {"location": location, "cache-control": "no-store", "referrer-policy": "no-referrer"})
 
 
 def csp_source(url: str) -> str:
-    """Return the form of a URL for a content security policy. Browsers block form redirects to other URLs."""
+    """Return a URL in the syntax of a content security policy. Browsers block form redirects to other URLs."""
     parts = urlsplit(url)
     source_expression = (
         f"{parts.scheme}://{parts.netloc.lower()}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
@@ -125,10 +126,10 @@ def csp_source(url: str) -> str:
 
 
 def hash_secret(secret: str) -> str:
-    """Return the hash of a secret. The server stores only the hash."""
+    """Hash a secret, because the server stores only the hash."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def is_same_secret(first: str, second: str) -> bool:
-    """Compare two secrets in constant time."""
+    """Return whether two secrets are equal. The comparison takes constant time."""
     return hmac.compare_digest(first.encode(), second.encode())

@@ -9,39 +9,39 @@ from dovetail.wire.base import Struct, field
 
 
 class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
-    """The options of an authorization server."""
+    """Settings of an authorization server."""
 
     issuer: str
     name: str
-    # URLs of servers that accept the tokens. If empty, all servers on the issuer's origin
+    # These are the URLs of the servers that accept the tokens. If empty, all servers on the issuer's origin accept
+    # them.
     resources: tuple[str, ...] = ()
-    scopes_supported: tuple[str, ...] = ()  # scopes that clients may request. If empty, all scopes
+    scopes_supported: tuple[str, ...] = ()  # Clients may request these scopes. If empty, they may request all scopes.
     clients: tuple[ClientRecord, ...] = ()
     allow_registration: bool = True
-    max_registrations_per_hour: int = 10  # maximum per address
-    max_failures_per_minute: int = 10  # maximum failed logins per client and per user, in any minute
-    max_token_responses_per_minute: int = 600  # maximum per client and address
-    max_decisions_per_minute: int = 60  # maximum consent decisions per address
-    max_fetches_per_minute: int = 30  # maximum fetched client documents per address
-    is_trusted_client: Callable[[str], bool] | None = None  # returns whether a host may publish client documents
-    has_passwords: bool = False  # True if users log in with a password at this server
-    development_user: str | None = None  # in development, the user of every login
-    # Secrets of the resource servers that may introspect tokens, by client ID.
+    max_registrations_per_hour: int = 10  # This limit applies to each address.
+    max_failures_per_minute: int = 10  # This limits failed logins for each client and each user.
+    max_token_responses_per_minute: int = 600  # This limit applies to each client and address.
+    max_decisions_per_minute: int = 60  # This limits consent decisions for each address.
+    max_fetches_per_minute: int = 30  # This limits the client documents that are fetched for each address.
+    # The function returns True if clients may publish their metadata documents on this host.
+    is_trusted_client: Callable[[str], bool] | None = None
+    has_passwords: bool = False  # It is True if users log in with a password at this server.
+    development_user: str | None = None  # In development mode, every login is a login of this user.
+    # The keys are client IDs of resource servers that may introspect tokens. The values are their secrets.
     introspection_clients: dict[str, str] = field(default_factory=dict)
-    warn: Callable[[str], None] | None = None  # shows problems to the operator
+    warn: Callable[[str], None] | None = None  # This function shows problems to the operator.
 
     def url_for(self, path: str) -> str:
-        """Return the URL of an endpoint."""
         return self.issuer.rstrip("/") + path
 
     @property
     def origin(self) -> str:
-        """Return the issuer's origin."""
         parts = urlsplit(self.issuer)
         return f"{parts.scheme}://{parts.netloc}"
 
     def select_resource(self, fields: Mapping[str, str]) -> str | None:
-        """Return the requested resource if this server issues tokens for it, otherwise None. RFC 8707"""
+        """Return the requested resource if this server issues tokens for it. Otherwise return None. RFC 8707"""
         requested, allowed = fields.get("resource"), self.resources
         if requested is None:
             return allowed[0] if len(allowed) == 1 else None

@@ -1,5 +1,6 @@
-"""The store of the authorization server. It holds values by kind and key, each with an expiry. Secrets are stored as
-hashes.
+"""Storage of the authorization server: values by kind and key, each with an expiry time.
+
+Secrets are stored as hashes.
 """
 
 from typing import Any, Final, Protocol, TypeVar
@@ -10,25 +11,25 @@ from dovetail.wire.base import Struct, field
 
 T = TypeVar("T")
 
-# The server can fetch these entries again. If the store is full, it removes the one that expires first.
+# The server can fetch these entries again, so if the store is full, the entry that expires first is removed.
 REFETCHABLE_KINDS: Final = frozenset({"client document", "client keys"})
 
-MAX_ENTRIES: Final = 20_000  # limit for each kind of entry, far more than normal use needs
+MAX_ENTRIES: Final = 20_000  # This is the limit for each kind of entry. Normal use needs far fewer.
 
 
 class StoreFull(Exception):
-    """The store cannot hold more entries of this kind."""
+    """Raised if the store cannot hold more entries of this kind."""
 
 
 class StoreUnavailable(Exception):
-    """The store cannot be used now, for example because its file is locked or the disk is full."""
+    """Raised if the store cannot be used now, for example because its file is locked or the disk is full."""
 
 
 class AuthorizationStore(Protocol):
     """Stores the data of an authorization server. Each value expires at the time `until`.
 
-    Several processes can share a store. `add`, `take` and `swap` must be atomic: if several processes call one at once,
-    only one succeeds.
+    Several processes can share a store. `add`, `take` and `swap` must be atomic: if several processes call one of them
+    at once, only one succeeds.
     """
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
@@ -36,7 +37,7 @@ class AuthorizationStore(Protocol):
         ...
 
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
-        """Store a value, and replace an existing one."""
+        """Store a value. If the key already has a value, replace it."""
         ...
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
@@ -48,7 +49,7 @@ class AuthorizationStore(Protocol):
         ...
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
-        """Replace a value if it still equals `old`. Return whether it was replaced."""
+        """Replace a value if it equals `old`. Return True if the value was replaced."""
         ...
 
     def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
@@ -57,7 +58,7 @@ class AuthorizationStore(Protocol):
 
 
 class InMemoryStore:
-    """Stores all data in memory until the process ends."""
+    """A store that keeps all data in memory until the process ends."""
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
@@ -92,7 +93,7 @@ class InMemoryStore:
         return value if now < until else None
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
-        """Replace a value if it still equals `old`. Return whether it was replaced."""
+        """Replace a value if it equals `old`. Return True if the value was replaced."""
         if self.get(kind, key, now) != old:
             return False
         self._records[kind][key] = (until, value)
@@ -110,16 +111,16 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     client_name: str = ""
     redirect_uris: tuple[str, ...] = ()
     grant_types: tuple[str, ...] = ("authorization_code", "refresh_token")
-    method: str = "none"  # how the client authenticates at the token endpoint
+    method: str = "none"  # The client authenticates at the token endpoint with this method.
     secret_mark: str | None = None
-    jwks: dict[str, Any] | None = None  # public keys of the client, unless `jwks_uri` is set
+    jwks: dict[str, Any] | None = None  # These are the client's public keys. It is None if `jwks_uri` is set.
     jwks_uri: str | None = None
-    scopes: tuple[str, ...] = ()  # scopes of a program without a user
-    by_document: bool = False  # True if the client ID is the URL of a metadata document
+    scopes: tuple[str, ...] = ()  # A program without a user can have these scopes.
+    by_document: bool = False  # It is True if the client ID is the URL of a metadata document.
 
 
 class AuthorizationRequest(Struct, frozen=True, kw_only=True):
-    """An authorization request that has no code yet."""
+    """An authorization request for which no code has been issued yet."""
 
     client_id: str
     redirect_uri: str
@@ -127,20 +128,20 @@ class AuthorizationRequest(Struct, frozen=True, kw_only=True):
     challenge: str
     resource: str
     scopes: tuple[str, ...] = ()
-    browser: str  # hash of the cookie in the user's browser
+    browser: str  # It is the hash of a cookie in the user's browser.
     csrf: str
     until: float
 
 
 class ProviderLogin(Struct, frozen=True, kw_only=True):
-    """A login that continues at the upstream provider, after the user allowed the client."""
+    """A login that continues at the upstream provider after the user allowed the client."""
 
     asked: AuthorizationRequest
     verifier: str
 
 
 class TokenGrant(Struct, frozen=True, kw_only=True):
-    """What a user allowed a client to do. All tokens of a grant are valid or revoked together."""
+    """The access that a user gave to a client. All tokens of a grant are valid or revoked together."""
 
     family: str
     client_id: str
@@ -148,8 +149,8 @@ class TokenGrant(Struct, frozen=True, kw_only=True):
     resource: str
     scopes: tuple[str, ...] = ()
     claims: dict[str, Any] = field(default_factory=dict)
-    jkt: str | None = None  # thumbprint of the DPoP key that the tokens are bound to
-    upstream: str | None = None  # encrypted tokens of the upstream provider
+    jkt: str | None = None  # It is the thumbprint of the DPoP key to which the tokens are bound.
+    upstream: str | None = None  # It contains the encrypted tokens of the upstream provider.
 
 
 class TokenFamily(Struct, frozen=True, kw_only=True):
@@ -157,10 +158,10 @@ class TokenFamily(Struct, frozen=True, kw_only=True):
 
     grant: TokenGrant
     since: float
-    code: str = ""  # hash of the authorization code that started the grant
-    root: str = ""  # hash of the part that all its refresh tokens share
-    current: str = ""  # hash of the newest refresh token
-    renewable: float = 0.0  # the time until which it can be renewed
+    code: str = ""  # It is the hash of the authorization code that started the grant.
+    root: str = ""  # It is the hash of the part that all refresh tokens of the grant share.
+    current: str = ""  # It is the hash of the newest refresh token.
+    renewable: float = 0.0  # The grant can be renewed until this time.
 
 
 class AuthorizationCode(Struct, frozen=True, kw_only=True):
@@ -172,12 +173,11 @@ class AuthorizationCode(Struct, frozen=True, kw_only=True):
 
 
 def encode_record(value: Struct) -> bytes:
-    """Encode a value for the store."""
     return msgspec.json.encode(value)
 
 
 def decode_record(data: bytes | None, record_type: type[T]) -> T | None:
-    """Decode a stored value. Return None if there is no data, or if it has another type."""
+    """Decode a stored value. Return None if there is no data, or if the data has another type."""
     if data is None:
         return None
     try:

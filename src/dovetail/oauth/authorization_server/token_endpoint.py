@@ -1,4 +1,4 @@
-"""The endpoints that issue, revoke and introspect tokens.
+"""Endpoints that issue, revoke and introspect tokens.
 
 Every caller must authenticate first, and the number of failures is limited.
 """
@@ -40,7 +40,7 @@ _CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
 
 
 class TokenEndpoint:
-    """The token, revocation and introspection endpoints."""
+    """Token, revocation and introspection endpoints of the authorization server."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class TokenEndpoint:
         self._client_authenticator = client_authenticator
         self._known_client_ids = frozenset(client.client_id for client in settings.clients)
         self._proof_checker = DPoPChecker()
-        # Counts failed attempts per client and address.
+        # This limiter counts failed attempts per client and address.
         self._failure_limiter = WindowLimiter(settings.max_failures_per_minute, 60.0)
         self._issue_limiter = RateLimiter(settings.max_token_responses_per_minute, 60.0)
 
@@ -78,7 +78,9 @@ class TokenEndpoint:
         return json_response(token_response)
 
     def _authenticate(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[ClientRecord]:
-        """Authenticate the client. Each attempt counts as failed until it succeeds, because many can run at once."""
+        """Authenticate the client. An attempt counts as failed until it succeeds, because many attempts can run at
+        once.
+        """
         limiter_key = _limiter_key(request, fields)
         if wait_s := self._failure_limiter.take(limiter_key, now):
             raise OAuthError(rate_limit_response(wait_s))
@@ -107,8 +109,9 @@ class TokenEndpoint:
                 )
 
     def _check_proof(self, request: Request, now: float) -> str | None:
-        """Check the client's DPoP proof and return the thumbprint of its key, or None without a proof. The tokens are
-        bound to this key. RFC 9449, section 5
+        """Check the client's DPoP proof and return the thumbprint of its key. RFC 9449, section 5
+
+        The tokens are bound to this key. Return None if the request has no proof.
         """
         proof = request.headers.get("dpop")
         if proof is None:
@@ -154,7 +157,7 @@ class TokenEndpoint:
             self._check_resource(fields, grant.resource)
             requested_scopes = tuple(dict.fromkeys(fields["scope"].split())) if "scope" in fields else None
             if requested_scopes is not None and not set(requested_scopes) <= set(grant.scopes):
-                raise create_oauth_error("invalid_scope", "the requested scopes exceed the granted ones")
+                raise create_oauth_error("invalid_scope", "the requested scopes exceed the granted scopes")
         else:
             requested_scopes = None
         if grant is not None and grant.subject and (yield CheckUserActive(grant.subject)) is not True:
@@ -168,8 +171,9 @@ class TokenEndpoint:
     def _grant_client_credentials(
         self, client: ClientRecord, fields: Mapping[str, str], jkt: str | None, now: float
     ) -> dict[str, Any]:
-        """Issue tokens to a program without a user. They get those requested scopes that the program may have. RFC
-        6749, section 4.4
+        """Issue tokens to a program without a user. RFC 6749, section 4.4
+
+        The tokens have those requested scopes that the program may have.
         """
         resource = self._settings.select_resource(fields)
         if resource is None:
@@ -177,7 +181,7 @@ class TokenEndpoint:
                 "invalid_target", "resource must be a server for which this authorization server issues tokens"
             )
         requested_scopes = fields["scope"].split() if "scope" in fields else client.scopes
-        # The grant has no subject, because a program's ID could equal a user's name. RFC 9068, section 5
+        # The grant has no subject, because the ID of a program could equal the name of a user. RFC 9068, section 5
         grant = TokenGrant(
             family=secrets.token_urlsafe(16),
             client_id=client.client_id,
@@ -197,7 +201,7 @@ class TokenEndpoint:
             self._store.put("client", client.client_id, encode_record(client), now + clients.UNUSED_CLIENT_TTL_S, now)
 
     def handle_revocation(self, request: Request) -> Flow[HTTPResponse]:
-        """Revoke a token. The response for an unknown token is the same. RFC 7009"""
+        """Revoke a token. An unknown token gets the same response. RFC 7009"""
         now: float = yield Now()
         fields = request.fields or {}
         limiter_key = _limiter_key(request, fields)
@@ -214,7 +218,7 @@ class TokenEndpoint:
         return HTTPResponse(200, {"cache-control": "no-store"})
 
     def handle_introspection(self, request: Request) -> Flow[HTTPResponse]:
-        """Tell a resource server in `introspection_clients` whether a token is active. RFC 7662"""
+        """Report to a resource server in `introspection_clients` whether a token is active. RFC 7662"""
         now: float = yield Now()
         client_id, secret = parse_basic_auth(request) or ("", "")
         limiter_key = build_key("introspection", client_id, request.address)

@@ -1,7 +1,7 @@
-"""Issue and check tokens. Access tokens are signed JWTs (RFC 9068), and a refresh token can be used once.
+"""Issue and verify tokens. Access tokens are signed JWTs (RFC 9068), and a refresh token can be used only once.
 
-All tokens of one grant form a family. If a code or refresh token is used twice, one of the users has stolen it, so the
-whole family ends. OAuth 2.1, section 4.3.1
+All tokens of one grant form a family. If a code or refresh token is used twice, it was probably stolen, so the
+whole family is revoked. OAuth 2.1, section 4.3.1
 """
 
 import secrets
@@ -64,7 +64,7 @@ class OAuthTokenIssuer:
         return isinstance(self._store, InMemoryStore)
 
     def get_signing_key(self, now: float) -> Any:
-        """Return the stored signing key, or create it."""
+        """Return the stored signing key. If there is none, create a key."""
         if self._signing_key is None:
             from joserfc.jwk import ECKey
 
@@ -81,13 +81,13 @@ class OAuthTokenIssuer:
             self._store.take("key", "signing", now)
             if self._warn is not None:
                 self._warn(
-                    f"the stored signing key cannot be read ({exc}), so the server creates a new one. Earlier tokens "
+                    f"the stored signing key cannot be read ({exc}), so the server creates a new key. Earlier tokens "
                     "are no longer valid, and clients must renew them. Stored tokens of the provider cannot be read"
                 )
             return None
 
     def _create_key(self, now: float) -> dict[str, Any]:
-        """Create a signing key. If another process has just created one, return that key."""
+        """Create a signing key. If another process has just created a key, return that key."""
         from joserfc.jwk import ECKey
 
         new_key = ECKey.generate_key("P-256")
@@ -98,17 +98,17 @@ class OAuthTokenIssuer:
         return self._load_key(now) or self._create_key(now)
 
     def build_jwks(self, now: float) -> dict[str, Any]:
-        """Return the public keys."""
+        """Return the public keys as a JWK set."""
         return {"keys": [self.get_signing_key(now).as_dict(private=False)]}
 
     def issue_code(self, code: AuthorizationCode, now: float) -> str:
-        """Issue a code for a grant."""
+        """Issue an authorization code for a grant."""
         text = f"{code.grant.family}.{secrets.token_urlsafe(32)}"
         self._store.put("code", hash_secret(text), encode_record(code), now + CODE_TTL_S, now)
         return text
 
     def redeem_code(self, code_text: str, now: float) -> AuthorizationCode | None:
-        """Exchange a code for its grant. If a code is used twice, revoke its tokens."""
+        """Exchange an authorization code for its grant. If the code is used twice, revoke its tokens."""
         code = decode_record(self._store.take("code", hash_secret(code_text), now), AuthorizationCode)
         if code is None:
             family = self._load_family(code_text.partition(".")[0], now)
@@ -127,7 +127,7 @@ class OAuthTokenIssuer:
         return self._build_response(grant, grant.scopes, now, refresh_token if refreshable else None)
 
     def renew_tokens(self, old_token: str, now: float, scopes: Sequence[str] | None = None) -> dict[str, Any] | None:
-        """Exchange a refresh token for new tokens. If it is used twice, revoke the grant and return None.
+        """Exchange a refresh token for new tokens. If the token is used twice, revoke its grant and return None.
 
         The stored family contains the hash of the valid refresh token, so rotation needs no extra space and cannot fail
         halfway.
@@ -148,17 +148,17 @@ class OAuthTokenIssuer:
         return None
 
     def find_grant(self, refresh_token: str, now: float) -> TokenGrant | None:
-        """Return the grant of a refresh token without using the token. Older tokens of the grant work, too."""
+        """Return the grant of a refresh token without using the token. Older tokens of the grant are accepted, too."""
         match = self._find_family(refresh_token, now)
         return None if match is None else match[1].grant
 
     def _find_family(self, refresh_token: str, now: float) -> tuple[bytes, TokenFamily] | None:
-        """Return the stored record of a refresh token's grant, both encoded and decoded."""
+        """Return the stored token family of a refresh token, both encoded and decoded."""
         family_id, _, rest = refresh_token.partition(".")
         root, _, secret = rest.partition(".")
         stored = self._store.get("family", family_id, now)
         family = decode_record(stored, TokenFamily)
-        # Access tokens reveal the ID of the grant, so also check the part that only refresh tokens contain.
+        # Access tokens contain the ID of the grant, so the part that only refresh tokens contain is checked, too.
         if (
             stored is None
             or family is None
@@ -216,12 +216,12 @@ class OAuthTokenIssuer:
         return decode_record(self._store.get("family", family_id, now), TokenFamily)
 
     def find_active_grant(self, family: str, now: float) -> TokenGrant | None:
-        """Return the grant with this ID if it is still active."""
+        """Return the grant with this ID if it is active."""
         record = self._load_family(family, now)
         return None if record is None else record.grant
 
     def update_grant(self, grant: TokenGrant, now: float) -> bool:
-        """Store a changed grant, unless it was revoked. Return whether it was stored."""
+        """Store a changed grant, unless it was revoked. Return True if it was stored."""
         while (stored := self._store.get("family", grant.family, now)) is not None:
             family = decode_record(stored, TokenFamily)
             if family is None:
@@ -250,7 +250,7 @@ class OAuthTokenIssuer:
         return revoked_count
 
     def verify_access_token(self, token: str, now: float) -> dict[str, Any] | None:
-        """Return the claims of an access token from this issuer, or None if it is invalid."""
+        """Return the claims of an access token from this issuer, or None if the token is invalid."""
         try:
             header = signing.read_header(token)
             keys = signing.load_keys(self.build_jwks(now))

@@ -1,1 +1,1 @@
-"""Credential checks in front of a server."""
+"""Checks of the credentials of requests to a server."""

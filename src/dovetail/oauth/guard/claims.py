@@ -1,4 +1,4 @@
-"""Check the claims of an access token. Every check fails closed.
+"""Checks of the claims of an access token. If a claim cannot be checked, the token is rejected.
 
 RFC 7519, section 4.1 and RFC 9068, section 4. spec: authorization#token-handling
 """
@@ -9,11 +9,11 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.protocol.principal import Principal
 
-_MAX_TIMESTAMP_S: Final = 1e13  # larger numbers would overflow in calculations
+_MAX_TIMESTAMP_S: Final = 1e13  # Larger numbers would overflow in calculations.
 
 
 class AuthenticationFailed(Exception):
-    """Authentication failed. The caller sees the message, and the server logs `reason`."""
+    """Raised if authentication fails. The caller receives the message, and the server logs `reason`."""
 
     def __init__(self, message: str, detail: str | None = None) -> None:
         super().__init__(message)
@@ -21,11 +21,11 @@ class AuthenticationFailed(Exception):
 
 
 class TokenRejected(AuthenticationFailed):
-    """The token is not accepted."""
+    """Raised if a token is not accepted."""
 
 
 class VerificationUnavailable(AuthenticationFailed):
-    """The token cannot be checked at the moment, so it is not accepted."""
+    """Raised if a token cannot be checked at the moment, so it is not accepted."""
 
 
 def check_claims(
@@ -48,7 +48,7 @@ def check_claims(
 
 
 def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None:
-    """Check that the token was issued for this server. spec: authorization#token-handling"""
+    """Raise TokenRejected unless the token was issued for this server. spec: authorization#token-handling"""
     audience_claim = claims.get("aud")
     token_audiences: list[Any] = (
         [audience_claim]
@@ -57,7 +57,7 @@ def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None
         if isinstance(audience_claim, list | tuple)
         else []
     )
-    # Ignore a trailing slash in URLs. spec: authorization#canonical-server-uri
+    # A trailing slash of a URL is ignored. spec: authorization#canonical-server-uri
     accepted = {uri.rstrip("/") for uri in audience}
     if not any(isinstance(name, str) and name.rstrip("/") in accepted for name in token_audiences):
         own_names = ", ".join(sorted(accepted))
@@ -80,7 +80,7 @@ def parse_timestamp(claims: Mapping[str, Any], name: str) -> float | None:
 def build_principal(
     claims: Mapping[str, Any], issuer: str | None, scope_claims: Sequence[str], expires_at: float | None
 ) -> Principal:
-    """Return the caller that a token identifies. Raise TokenRejected if it names neither a subject nor a client."""
+    """Return the caller that a token identifies. Raise TokenRejected if it contains neither a subject nor a client."""
     subject, client_id = claims.get("sub"), claims.get("client_id", claims.get("azp"))
     if subject is not None and not isinstance(subject, str):
         raise TokenRejected("the subject of the token must be a string")
@@ -98,7 +98,7 @@ def build_principal(
 
 
 def parse_scopes(claims: Mapping[str, Any], claim_names: Sequence[str]) -> frozenset[str]:
-    """Return the scopes in all of these claims. Each claim is a string or a list."""
+    """Return the scopes in all of these claims. Each claim can be a string or a list."""
     scopes: set[str] = set()
     for name in claim_names:
         value = claims.get(name)

@@ -1,7 +1,7 @@
-"""Check DPoP proofs: the caller must hold the key to which its token is bound. RFC 9449, section 4.3
+"""Check DPoP proofs, which show that a caller has the key to which its token is bound. RFC 9449, section 4.3
 
-A proof is valid once, for one method and URL, for a short time. The checker remembers used proofs for that time. If
-its memory is full, only the key with the most proofs is affected.
+A proof is valid only once, for one method and URL, and for a short time. The checker remembers used proofs during this
+time. If its memory is full, only the key with the most proofs is affected.
 """
 
 import hashlib
@@ -19,18 +19,18 @@ from dovetail.protocol.replay_memory import ReplayMemory
 
 DPOP_ALGORITHMS: Final = tuple(algorithm for algorithm in ASYMMETRIC_ALGORITHMS if algorithm != "EdDSA")
 
-_MAX_PROOF_AGE_S: Final = 60.0  # maximum difference between a proof's time and the current time
+_MAX_PROOF_AGE_S: Final = 60.0  # The time of a proof may differ from the current time by at most this many seconds.
 MAX_REMEMBERED_PROOFS: Final = 100_000
 _MAX_JTI_CHARS: Final = 256
-_NONCE_INTERVAL_S: Final = 300.0  # how often the nonce changes
+_NONCE_INTERVAL_S: Final = 300.0  # The nonce changes after this many seconds.
 
 
 class NonceRequired(TokenRejected):
-    """The DPoP proof must contain a nonce from this server."""
+    """Raised if the DPoP proof must contain a nonce from this server."""
 
 
 class DPoPChecker:
-    """Checks DPoP proofs. Each proof is accepted once."""
+    """Checks DPoP proofs. Each proof is accepted only once."""
 
     def __init__(self, *, require_nonce: bool = False, secret: str | bytes | None = None) -> None:
         secret_bytes = secret.encode() if isinstance(secret, str) else secret
@@ -38,7 +38,7 @@ class DPoPChecker:
             raise ValueError("a secret key must have at least 16 bytes")
         self._require_nonce = require_nonce
         self._secret = secrets.token_bytes(32) if secret_bytes is None else secret_bytes
-        # Each key has a share of the memory, so that one caller cannot lock out the others.
+        # Each key has a limited share of the memory, so that one caller cannot lock out the others.
         self._used_proofs = ReplayMemory(_MAX_PROOF_AGE_S, MAX_REMEMBERED_PROOFS)
 
     def check(
@@ -51,8 +51,10 @@ class DPoPChecker:
         now: float,
         token_claims: Mapping[str, Any] | None = None,
     ) -> str:
-        """Check a DPoP proof and return the thumbprint of its key. The proof must be new, unused and for
-        this request. With `token_claims`, the token must be bound to the key.
+        """Check a DPoP proof and return the thumbprint of its key.
+
+        The proof must be recent, unused and for this request. If `token_claims` is set, the token must be bound to the
+        key.
         """
         if not proof:
             raise TokenRejected("a DPoP proof is required")
@@ -67,7 +69,7 @@ class DPoPChecker:
         if issued_at is None or not abs(now - issued_at) <= _MAX_PROOF_AGE_S:
             raise TokenRejected("the time of the DPoP proof is too old or in the future")
         if not isinstance(proof_id, str) or not 0 < len(proof_id) <= _MAX_JTI_CHARS:
-            raise TokenRejected("the DPoP proof has no valid jti")
+            raise TokenRejected("the DPoP proof has no valid `jti` claim")
         if token is not None and claims.get("ath") != sha256_base64url(token):
             raise TokenRejected("the DPoP proof is for another token")
         if self._require_nonce and claims.get("nonce") not in (
@@ -77,7 +79,8 @@ class DPoPChecker:
             raise NonceRequired("the DPoP proof must contain the server's nonce")
         thumbprint = key.thumbprint()
         if token_claims is not None:
-            check_confirmation(token_claims, thumbprint)  # a proof with a foreign key must not take memory
+            # A proof with a key that does not belong to the token must not use memory.
+            check_confirmation(token_claims, thumbprint)
         if not self._used_proofs.add(thumbprint, hashlib.sha256(proof_id.encode()).digest(), issued_at, now):
             raise TokenRejected("the DPoP proof was already used")
         return thumbprint
@@ -88,8 +91,9 @@ class DPoPChecker:
 
 
 def check_confirmation(claims: Any, thumbprint: str | None) -> None:
-    """Check that a token bound to a key comes with a proof of this key, and any other token without. RFC 9449, section
-    7.1
+    """Check that a token that is bound to a key comes with a proof of this key. RFC 9449, section 7.1
+
+    A token that is not bound to a key must come without a proof.
     """
     confirmation = claims.get("cnf")
     if confirmation is None:
@@ -98,7 +102,7 @@ def check_confirmation(claims: Any, thumbprint: str | None) -> None:
         return
     expected = confirmation.get("jkt") if isinstance(confirmation, dict) else None
     if not isinstance(expected, str):
-        raise TokenRejected("the token is bound in a way that this server cannot check")
+        raise TokenRejected("the token has a `cnf` claim that this server cannot check")
     if thumbprint is None or not hmac.compare_digest(expected.encode(), thumbprint.encode()):
         raise TokenRejected("the token is bound to a key, but the request contains no DPoP proof")
 
@@ -118,7 +122,9 @@ def _is_same_url(claimed_url: Any, url: str) -> bool:
 
 
 def _normalize_url(url: str) -> tuple[str, str, int | None, str]:
-    """Normalize a URL: remove query and fragment, lower the case of the host, add the port. RFC 9449, section 4.3"""
+    """Normalize a URL: remove the query and fragment, lower the case of the host, add the port. RFC 9449, section
+    4.3
+    """
     try:
         parts = urlsplit(url)
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)

@@ -1,6 +1,6 @@
-"""Guard: checks the credentials of each request to a server. The result is a principal, or an error with a challenge.
+"""Check the credentials of each request to a server. The result is a principal, or an error with a challenge.
 
-A guard is a flow that does no I/O and yields the requests to send. This module also builds the protected resource
+The check is a flow, which does no I/O and yields the requests to send. This module also builds the protected resource
 metadata.
 """
 
@@ -27,18 +27,18 @@ from dovetail.wire.base import Struct
 
 
 class RequestHead(Struct, frozen=True, kw_only=True):
-    """The method, URLs and headers of a request that a guard checks."""
+    """Method, URLs and headers of a request that a guard checks."""
 
     method: str
-    url: str  # the URL that the client requested
+    url: str  # This is the URL that the client requested.
     authorization: str | None = None
     dpop_proof: str | None = None
     resource: str
-    metadata_url: str | None = None  # URL of the protected resource metadata
+    metadata_url: str | None = None  # This is the URL of the protected resource metadata.
 
 
 class CredentialChecker:
-    """Checks the credentials of requests, with the options of `Guard`."""
+    """Checks the credentials of requests according to the options of `Guard`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class CredentialChecker:
 
     @property
     def has_authorization_servers(self) -> bool:
-        """Return whether the metadata names an authorization server."""
+        """Return whether the metadata contains an authorization server."""
         return bool(self._issuer_urls)
 
     @property
@@ -78,7 +78,9 @@ class CredentialChecker:
         return any(is_local_verifier(verifier) for verifier in self._verifiers)
 
     def authenticate(self, head: RequestHead) -> Flow[Principal]:
-        """Return the caller. If the credentials are missing or insufficient, raise AuthError with a challenge."""
+        """Return the caller of a request. If its credentials are missing or insufficient, raise AuthError with a
+        challenge.
+        """
         scheme, token = self._parse_credentials(head)
         now: float = yield Now()
         try:
@@ -168,8 +170,9 @@ class CredentialChecker:
         status: int = 401,
         nonce: str | None = None,
     ) -> AuthError:
-        """Create an error with a challenge for the client. spec: authorization#error-handling,
-        authorization#scope-selection-strategy
+        """Create an error with a challenge for the client.
+
+        spec: authorization#error-handling, authorization#scope-selection-strategy
         """
         use_dpop = self._require_dpop or scheme == "dpop"
         fields = {
@@ -178,7 +181,7 @@ class CredentialChecker:
             "scope": " ".join(self._required_scopes) or None,
             "resource_metadata": head.metadata_url
             if self._issuer_urls
-            else None,  # without an authorization server, clients cannot use the metadata
+            else None,  # Without an authorization server, clients cannot use the metadata.
             "algs": " ".join(DPOP_ALGORITHMS) if use_dpop else None,
         }
         parameters = ", ".join(f'{name}="{value}"' for name, value in fields.items() if value is not None)
@@ -187,19 +190,21 @@ class CredentialChecker:
         if status == 403:
             return Forbidden(message, challenge=challenge)
         unauthorized = Unauthorized(message, challenge=challenge, dpop_nonce=nonce)
-        unauthorized.status_code = status  # 400 for malformed credentials. RFC 6750, section 3.1
+        # The status is 400 if the credentials are malformed. RFC 6750, section 3.1
+        unauthorized.status_code = status
         return unauthorized
 
     def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
-        """Return all scopes that a token needs for a request: those of the guard, `needed`, and `granted`."""
+        """Return all scopes that a token needs for a request: those that the guard requires, `needed` and `granted`."""
         implied = {included for scope in granted for included in self._implied_scopes.get(scope, ())}
         return tuple(
             dict.fromkeys((*self._required_scopes, *needed, *(scope for scope in granted if scope not in implied)))
         )
 
     def build_metadata(self, resource: str, needed: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the protected resource metadata. `needed` are the scopes that the server's items require. RFC 9728,
-        section 2
+        """Return the protected resource metadata. RFC 9728, section 2
+
+        `needed` contains the scopes that the server's items require.
         """
         supported = (*self._required_scopes, *needed) if self._scopes_supported is None else self._scopes_supported
         metadata: dict[str, Any] = {"resource": resource, "bearer_methods_supported": ["header"]}
@@ -214,17 +219,19 @@ class CredentialChecker:
 
 
 class Guard:
-    """Decides who may call a server. Pass it as `Server(auth=...)`. You can also pass only a verifier.
+    """Decides which callers may use a server. Pass it as `Server(auth=...)`. You can also pass only a verifier.
 
-    verifiers: check tokens. It is enough if one verifier accepts the token.
+    verifiers: the objects that check tokens. A token is accepted if one of them accepts it.
     required_scopes: scopes that every caller needs.
-    implied_scopes: scopes that include others, such as `{"files": ["files:read", "files:write"]}`.
-    authorization_servers: where clients get tokens. Defaults to the issuers of the verifiers.
+    implied_scopes: scopes that include other scopes, such as `{"files": ["files:read", "files:write"]}`.
+    authorization_servers: the authorization servers that issue tokens for clients. Defaults to the issuers of the
+        verifiers.
     scopes_supported: scopes that the metadata lists. Defaults to `required_scopes` and those of the server's tools,
     resources and prompts.
     require_dpop: whether every token must be bound to a key. Bound tokens are always checked.
-    require_dpop_nonce: whether proofs must repeat a nonce of this server.
-    secret_key: key of the nonces, at least 16 bytes. Use the same key in all processes behind one address.
+    require_dpop_nonce: whether DPoP proofs must contain a nonce from this server.
+    secret_key: the key from which nonces are computed, at least 16 bytes. Use the same key in all processes behind one
+        address.
     list_restricted: whether callers see tools, resources and prompts for which they lack scopes. A client can request
     the scopes when it calls such an item.
     """
@@ -262,14 +269,14 @@ def get_credential_checker(auth: Guard | TokenVerifier | Sequence[TokenVerifier]
 
 
 def _check_verifier(verifier: Any) -> None:
-    """Raise TypeError if the value is not a verifier. Do not show the value, because it may be a secret."""
+    """Raise TypeError if the value is not a verifier. The message does not contain the value, which may be a secret."""
     if not isinstance(verifier, type) and callable(getattr(verifier, "verify", None)) and hasattr(verifier, "issuer"):
         return
     description = f"the class {verifier.__name__} itself" if isinstance(verifier, type) else type(verifier).__name__
     if isinstance(verifier, str | Mapping):
         description += ". Use StaticTokenVerifier({token: name}) for a table of tokens"
     elif callable(getattr(verifier, "verifier", None)):
-        description += ". Pass the result of .verifier()"
+        description += ". Pass the result of its verifier() method"
     elif callable(verifier) and not isinstance(verifier, type):
         description += ". A function that identifies callers must be async and the only value of auth="
     raise TypeError(
@@ -293,10 +300,10 @@ _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 class ServerLocation(Struct, frozen=True):
-    """The URLs of a server and of its metadata."""
+    """URLs of a server and of its metadata."""
 
-    base_url: str  # URL of the application
-    path: str  # path of the MCP endpoint, relative to base_url
+    base_url: str  # This is the URL of the application.
+    path: str  # This is the path of the MCP endpoint, relative to `base_url`.
 
     @property
     def resource(self) -> str:
@@ -305,11 +312,13 @@ class ServerLocation(Struct, frozen=True):
 
     @property
     def metadata_url(self) -> str:
-        """Return the URL of the metadata. It keeps the path prefix, because another application may own the root."""
+        """Return the URL of the metadata. It contains the path prefix, because another application may serve the
+        root.
+        """
         return self.url_for(RESOURCE_METADATA_PATH + ("" if self.path == "/" else self.path))
 
     def serves_metadata_at(self, path: str) -> bool:
-        """Return whether this path has the metadata: the path from RFC 9728, or one below the path prefix."""
+        """Return whether the metadata is served at this path, which follows RFC 9728 or starts with the path prefix."""
         resource_path = urlsplit(self.resource).path
         return path in (
             RESOURCE_METADATA_PATH,
@@ -318,12 +327,11 @@ class ServerLocation(Struct, frozen=True):
         )
 
     def url_for(self, path: str) -> str:
-        """Return the URL for a path of the application."""
         return self.base_url + ("" if path == "/" else path)
 
 
 def location_from_public_url(public_url: str, path: str) -> ServerLocation:
-    """Return the location for a public URL. The URL is that of the endpoint or of the application."""
+    """Return the location for a public URL, which can be the URL of the endpoint or of the application."""
     parts = urlsplit(public_url)
     origin = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2].lower()}"
     prefix = parts.path.rstrip("/")
@@ -333,13 +341,12 @@ def location_from_public_url(public_url: str, path: str) -> ServerLocation:
 
 
 def location_from_request(scheme: str, host: str, port: int | None, root_path: str, path: str) -> ServerLocation:
-    """Return the location for the URL that a request used. `host` has no port."""
+    """Return the location for the URL of a request. `host` must not contain a port."""
     host_part = f"[{host}]" if ":" in host else host
     port_suffix = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
     return ServerLocation(f"{scheme}://{host_part}{port_suffix}{root_path.rstrip('/')}", path)
 
 
 def parse_host_name(header: Any) -> str:
-    """Return the host name in a Host header."""
     text = header.decode("latin-1").lower()
     return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]

@@ -1,7 +1,7 @@
-"""Public keys, and the check of a token's signature with them. joserfc does the cryptography.
+"""Public keys, and verification of token signatures. The cryptography is in the joserfc package.
 
-The key and an allow-list decide the algorithm, never the token. A token with the algorithm `none` therefore matches no
-key, and neither does a token that was signed with a public key as a shared secret.
+The key and a list of allowed algorithms decide which algorithm is used, never the token. A token with the algorithm
+`none` therefore matches no key, and neither does a token that was signed with a public key as a shared secret.
 """
 
 import warnings
@@ -32,15 +32,15 @@ ASYMMETRIC_ALGORITHMS: Final = (
 _KEY_TYPES: Final = {"ES": "EC", "RS": "RSA", "PS": "RSA", "Ed": "OKP"}
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _PRIVATE_FIELDS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
-_MIN_RSA_MODULUS_CHARS: Final = 340  # in base64 characters, about 2048 bits
-_MAX_KEYS: Final = 64  # maximum number of keys in a document
-_MAX_TRIED_KEYS: Final = 4  # maximum number of keys to try if the token has no key ID
-_INVALID_KEYS_MESSAGE: Final = "keys must be a JWK set, JWKs, or PEM texts of public keys"
+_MIN_RSA_MODULUS_CHARS: Final = 340  # This number of base64 characters is about 2048 bits.
+_MAX_KEYS: Final = 64  # A document may contain at most this many keys.
+_MAX_TRIED_KEYS: Final = 4  # If a token has no key ID, at most this many keys are tried.
+_INVALID_KEYS_MESSAGE: Final = "keys must be a JWK set, a list of JWKs, or public keys in PEM format"
 MAX_TOKEN_CHARS: Final = 16 * 1024
 
 
 class PublicKey:
-    """A public key. It is parsed on first use."""
+    """A public key, which is parsed when it is first used."""
 
     __slots__ = ("_imported_key", "jwk")
 
@@ -50,14 +50,13 @@ class PublicKey:
 
     @property
     def is_strong(self) -> bool:
-        """Return whether a key is long enough and can sign. RSA keys need 2048 bits."""
+        """Return whether the key is long enough and can verify signatures. RSA keys need 2048 bits."""
         modulus = self.jwk.get("n")
         return self.jwk.get("kty") in ("EC", "OKP") or (
             isinstance(modulus, str) and len(modulus) >= _MIN_RSA_MODULUS_CHARS
         )
 
     def can_verify(self, algorithm: str, key_id: Any) -> bool:
-        """Return whether the key has this algorithm and key ID."""
         jwk, curve = self.jwk, _CURVES.get(algorithm)
         return (
             jwk.get("kty") == _KEY_TYPES[algorithm[:2]]
@@ -67,8 +66,9 @@ class PublicKey:
         )
 
     def verify_token(self, token: str, algorithm: str) -> dict[str, Any]:
-        """Return the claims of a token signed with this key. Otherwise raise an error from joserfc, ValueError or
-        TypeError.
+        """Return the claims of a token that was signed with this key.
+
+        If the token was not, raise an error of joserfc, ValueError or TypeError.
         """
         from joserfc import jwk, jws
 
@@ -89,7 +89,7 @@ class PublicKey:
 
 
 def _decode_claims(payload: bytes | None) -> dict[str, Any]:
-    """Decode the claims with the strict JSON parser that is also used for messages."""
+    """Decode claims with the strict JSON parser that is also used for messages."""
     try:
         claims = decode(payload or b"")
     except ParseError as exc:
@@ -114,7 +114,7 @@ def _suppress_warnings(algorithm: str) -> Generator[None]:
 
 
 def check_algorithms(algorithms: Collection[str]) -> tuple[str, ...]:
-    """Check that all algorithms use a public and a private key."""
+    """Raise ValueError unless all algorithms use a public and a private key."""
     names = (algorithms,) if isinstance(algorithms, str) else tuple(algorithms)
     unsupported = [algorithm for algorithm in names if algorithm not in ASYMMETRIC_ALGORITHMS]
     if unsupported or not names:
@@ -125,7 +125,7 @@ def check_algorithms(algorithms: Collection[str]) -> tuple[str, ...]:
 
 
 def parse_jwks(document: Mapping[str, Any]) -> PublicKeys:
-    """Return the public signature keys in a JWK set. Ignore shared secrets."""
+    """Return the public signature keys in a JWK set. Shared secrets are ignored."""
     entries = document.get("keys")
     if not isinstance(entries, list):
         raise ValueError("invalid JWK set: `keys` must be a list")
@@ -164,12 +164,12 @@ def read_header(token: str) -> dict[str, Any]:
 
 
 def read_unverified_claims(token: str) -> dict[str, Any]:
-    """Return the claims of a token without verifying it. Use them only to choose a verifier."""
+    """Return the claims of a token without verifying it. They must only be used to choose a verifier."""
     return _decode_part(token, 1)
 
 
 def has_issuer(token: str, issuer: str) -> bool:
-    """Return whether a token claims to be from this issuer. The token is not verified."""
+    """Return whether a token contains this issuer. The token is not verified."""
     try:
         return read_unverified_claims(token).get("iss") == issuer
     except TokenRejected:
@@ -190,7 +190,9 @@ def _decode_part(token: str, index: int) -> dict[str, Any]:
 
 
 def select_keys(keys: PublicKeys, header: Mapping[str, Any], algorithms: Collection[str]) -> PublicKeys:
-    """Return the keys that may have signed a token. Raise TokenRejected if its algorithm is not allowed."""
+    """Return the keys that may have signed a token. Raise TokenRejected if the algorithm of the token is not
+    allowed.
+    """
     algorithm, key_id = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in algorithms:
         raise TokenRejected("the token's signature algorithm is not accepted")
@@ -198,7 +200,7 @@ def select_keys(keys: PublicKeys, header: Mapping[str, Any], algorithms: Collect
 
 
 def verify_signature(token: str, keys: PublicKeys, algorithm: str) -> dict[str, Any]:
-    """Verify a token with these keys and return its claims. Raise TokenRejected if no key signed it."""
+    """Verify a token with these keys and return its claims. Raise TokenRejected if none of the keys signed it."""
     from joserfc.errors import JoseError
 
     for key in keys:

@@ -1,6 +1,6 @@
-"""Verifiers turn a token into a principal: by its signature, by introspection, or from a list for tests.
+"""Verifiers find the principal of a token: by its signature, by introspection, or in a fixed list.
 
-Verifiers are flows. They yield requests and receive responses, without a clock or connections. A token that cannot be
+Verifiers are flows. They yield requests and receive responses, but open no connections. A token that cannot be
 checked is rejected.
 """
 
@@ -19,20 +19,21 @@ from dovetail.protocol.principal import Principal
 
 T = TypeVar("T")
 
-TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # the syntax of a bearer token. RFC 6750, section 2.1
+TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # A bearer token has this syntax. RFC 6750, section 2.1
 SCOPE_CLAIMS: Final = ("scope", "scp")
 
-_ACCESS_TOKEN_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")  # token types of RFC 9068, and older ones
-_KEY_FETCH_INTERVAL_S: Final = 30.0  # fetch keys for an unknown key ID at most this often
-_KEY_REFRESH_INTERVAL_S: Final = 600.0  # fetch the keys again after this time
-_KEY_TTL_S: Final = 3600.0  # if fetching fails, keep using the keys for this long
+# RFC 9068 defines the last two types. Older issuers use the others.
+_ACCESS_TOKEN_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")
+_KEY_FETCH_INTERVAL_S: Final = 30.0  # An unknown key ID causes a fetch at most once in this time.
+_KEY_REFRESH_INTERVAL_S: Final = 600.0  # After this time, the keys are fetched again.
+_KEY_TTL_S: Final = 3600.0  # If the keys cannot be fetched, the known keys stay valid for this time.
 _MAX_CACHED_TOKENS: Final = 1024
 _TOKEN_CACHE_TTL_S: Final = 60.0
-_INACTIVE_TOKEN_TTL_S: Final = 5.0  # a token rarely becomes active again
+_INACTIVE_TOKEN_TTL_S: Final = 5.0  # This time can be short, because an inactive token rarely becomes active again.
 
 
 class _TokenCache(Generic[T]):
-    """Caches checked tokens. A full cache is cleared."""
+    """Cache of checked tokens. A full cache is cleared."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, tuple[float, T]] = {}
@@ -51,19 +52,19 @@ class _TokenCache(Generic[T]):
 
 
 def _build_cache_key(token: str, audience: Sequence[str]) -> bytes:
-    """Return a digest of the token, so that the cache contains no tokens."""
+    """Return a hash of the token, so that the cache contains no tokens."""
     return hashlib.sha256("\n".join((token, *audience)).encode()).digest()
 
 
 class TokenVerifier(Protocol):
-    """Checks access tokens for a `Guard`. Your own class needs `async def verify(self, token, resource)`.
+    """Checks access tokens for a `Guard`. A custom verifier needs `async def verify(self, token, resource)`.
 
     `verify` returns a `Principal`, or None to reject the token.
     """
 
     @property
     def issuer(self) -> str | None:
-        """The URL of the authorization server where clients can log in, or None if there is none."""
+        """The URL of the authorization server at which clients can log in, or None if there is none."""
         ...
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal] | Awaitable[Principal | None]:
@@ -72,8 +73,6 @@ class TokenVerifier(Protocol):
 
 
 class BuiltInVerifier:
-    """Internal methods of the built-in verifiers."""
-
     def _may_accept(self, token: str) -> bool:
         """Return whether this verifier accepts tokens of this form."""
         return True
@@ -87,13 +86,13 @@ class JWTVerifier(BuiltInVerifier):
     """Accepts JWTs from one issuer, and verifies them with the issuer's public keys.
 
     Args:
-        issuer: The `iss` claim of the tokens. By default, the issuer's metadata contains the URL of the keys.
-        audience: The accepted `aud` claims. Defaults to the server's own URL.
-        jwks_uri: URL of the keys.
-        public_keys: The keys themselves: a JWK set or PEM texts.
+        issuer: The `iss` claim of the tokens. By default, the URL of the keys is in the issuer's metadata.
+        audience: The accepted `aud` claims. Defaults to the URL of this server.
+        jwks_uri: The URL of the issuer's public keys.
+        public_keys: The public keys of the issuer, as a JWK set or PEM strings.
         algorithms: The accepted signature algorithms. Shared secrets are never accepted.
-        scope_claims: The claims that hold scopes. The scopes of all these claims count.
-        leeway: Seconds that clocks may differ.
+        scope_claims: The claims that contain scopes. The scopes of all these claims are combined.
+        leeway: The number of seconds by which the clocks of the issuer and this server may differ.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class JWTVerifier(BuiltInVerifier):
         self._fetched_keys: PublicKeys = []
         self._fetched_at: float | None = None
         self._fetch_tried_at: float | None = None
-        self._fetch_failure: str | None = None  # why the keys could not be fetched last time
+        self._fetch_failure: str | None = None  # This is the reason why the keys could not be fetched last time.
         self._verified_tokens = _TokenCache[Principal]()
 
     def _may_accept(self, token: str) -> bool:
@@ -160,7 +159,8 @@ class JWTVerifier(BuiltInVerifier):
             return keys
         is_fetch_due = self._fetch_tried_at is None or now >= self._fetch_tried_at + _KEY_FETCH_INTERVAL_S
         if keys and not is_fetch_due:
-            return keys  # another request has fetched the keys, or is fetching them
+            # Another request has fetched the keys, or is fetching them.
+            return keys
         if keys:
             self._fetch_tried_at = now
         yield AcquireLock()
@@ -173,7 +173,7 @@ class JWTVerifier(BuiltInVerifier):
         return _require_keys(keys)
 
     def _handle_clock_change(self, now: float) -> None:
-        """Make the next fetch due if the clock was set back. Otherwise no fetch would happen until the old time."""
+        """Allow a fetch immediately if the clock was set back. Otherwise no fetch would happen until the old time."""
         if self._fetch_tried_at is not None and self._fetch_tried_at > now + _KEY_FETCH_INTERVAL_S:
             self._fetch_tried_at = None
         if self._fetched_at is not None and self._fetched_at > now + _KEY_FETCH_INTERVAL_S:
@@ -195,7 +195,8 @@ class JWTVerifier(BuiltInVerifier):
             self._fetch_failure = f"{url} responds with {outcome}, not with a JWK set"
             return
         self._fetched_at = now
-        self._verified_tokens.clear()  # tokens signed with a removed key must not stay valid
+        # Tokens that were signed with a removed key must not stay valid.
+        self._verified_tokens.clear()
 
     def _discover_jwks_uri(self) -> Flow[str | None]:
         try:
@@ -211,17 +212,17 @@ class JWTVerifier(BuiltInVerifier):
 
 
 class IntrospectionVerifier(BuiltInVerifier):
-    """Asks the issuer about each token (RFC 7662). Revoked tokens are rejected immediately.
+    """Asks the issuer whether a token is active (RFC 7662). Revoked tokens are rejected immediately.
 
     Args:
         introspection_endpoint: The URL of the introspection endpoint.
         client_id: The ID of this server at the issuer.
         client_secret: The secret of this server at the issuer.
-        issuer: The issuer that tokens must have. None accepts any issuer.
-        audience: The accepted audiences. Defaults to the server's own URL.
-        scope_claims: The claims that contain scopes. The scopes of all these claims count.
-        cache_ttl: Seconds for which a response is reused. With 0, the verifier asks the issuer every time.
-        leeway: Seconds that clocks may differ.
+        issuer: The issuer that tokens must have. If None, any issuer is accepted.
+        audience: The accepted audiences. Defaults to the URL of this server.
+        scope_claims: The claims that contain scopes. The scopes of all these claims are combined.
+        cache_ttl: Seconds for which a response of the issuer is reused. If 0, the verifier asks the issuer every time.
+        leeway: The number of seconds by which the clocks of the issuer and this server may differ.
     """
 
     def __init__(
@@ -269,7 +270,7 @@ class IntrospectionVerifier(BuiltInVerifier):
         if claims.get("active") is not True:
             self._inactive_tokens.put(cache_key, True, now + _INACTIVE_TOKEN_TTL_S)
             raise TokenRejected("the token is not active")
-        # The issuer says that the token is active, so a missing expiry time is fine.
+        # The issuer confirms that the token is active, so the response need not contain an expiry time.
         checked_claims = {"exp": now + 1.0, **claims}
         check_claims(
             checked_claims,
@@ -296,7 +297,7 @@ class StaticTokenVerifier(BuiltInVerifier):
     issuer: str | None = None
 
     def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
-        # Look up the digest, so that the time of a lookup reveals nothing about the token.
+        # The lookup uses a hash, so that its duration reveals nothing about the token.
         self._principals = {
             _hash_token(_check_token(token)): _as_principal(principal)
             for token, principal in _check_mapping(tokens).items()
@@ -322,7 +323,7 @@ def select_verifiers(verifiers: Sequence[TokenVerifier], token: str) -> list[Tok
         if not isinstance(verifier, BuiltInVerifier) or verifier._may_accept(token)  # pyright: ignore[reportPrivateUsage]
     ]
     if any(verifier.issuer is not None and signing.has_issuer(token, verifier.issuer) for verifier in candidates):
-        # If a token claims one of the configured issuers, send it to no other issuer.
+        # A token that claims a configured issuer must not be sent to another issuer.
         candidates = [
             verifier
             for verifier in candidates
@@ -333,7 +334,6 @@ def select_verifiers(verifiers: Sequence[TokenVerifier], token: str) -> list[Tok
 
 
 def run_verifier(verifier: TokenVerifier, token: str, resource: str) -> Flow[Principal]:
-    """Call a verifier and return the caller."""
     result = verifier.verify(token, (resource,))
     principal = (yield from result) if isinstance(result, Generator) else (yield Await(result))
     if principal is None:
@@ -347,7 +347,7 @@ def is_local_verifier(verifier: TokenVerifier) -> bool:
 
 
 def as_tuple(values: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return a string or several strings as a tuple. Raise TypeError for other values."""
+    """Return one or several strings as a tuple. Raise TypeError for other values."""
     value: Any = () if values is None else values
     texts: tuple[Any, ...] = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     if not all(isinstance(text, str) for text in texts):

@@ -13,7 +13,7 @@ from dovetail.oauth.login.login_settings import DeviceLogin, OAuth, get_signer
 from dovetail.oauth.login.saved_login import ClientRegistration
 from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
 
-# Authentication methods for the token endpoint, best first.
+# These are the authentication methods for the token endpoint, best first.
 _AUTH_METHODS: Final = ("client_secret_basic", "client_secret_post", "none")
 
 
@@ -25,7 +25,7 @@ def identify_client(
     scopes: Sequence[str],
     grant_type: str = "authorization_code",
 ) -> Flow[ClientRegistration]:
-    """Return the client ID and credentials to use at this authorization server. Never use those of another server.
+    """Return the client ID and credentials for this authorization server. Those of another server are never used.
 
     If the server limits the scopes of a client and the login needs more scopes, register a new client.
     """
@@ -80,8 +80,9 @@ def _use_given_client(
 def check_issuer(
     server: AuthorizationServerMetadata, expected_issuer: str | None, saved_client: ClientRegistration | None
 ) -> None:
-    """Check the issuer, because credentials must never be sent to another one. Expected is `issuer=`, or else the
-    issuer of the saved client.
+    """Raise LoginFailed if the issuer is not the expected issuer, because it must never receive the credentials.
+
+    The expected issuer is `issuer=`, or else the issuer of the saved client.
     """
     if expected_issuer is None and saved_client is not None and saved_client.given:
         expected_issuer = saved_client.issuer
@@ -140,7 +141,7 @@ def _register(
     granted_method, granted_scope = data.get("token_endpoint_auth_method"), data.get("scope")
     if not isinstance(granted_method, str):
         granted_method = choose_auth_method(server, True) if secret else "none"
-    # The server may substitute metadata, and the client must check it. RFC 7591, section 3.2.1
+    # The server may replace metadata of the client, so the response must be checked. RFC 7591, section 3.2.1
     if granted_method not in _AUTH_METHODS or (granted_method != "none" and not isinstance(secret, str)):
         raise add_context(
             LoginFailed(
@@ -155,7 +156,7 @@ def _register(
         client_secret=secret if isinstance(secret, str) else None,
         method=granted_method,
         redirect_uris=[redirect_uri],
-        # The server may have changed the scopes. RFC 7591, section 3.2.1
+        # The server may have changed the requested scopes. RFC 7591, section 3.2.1
         scopes=granted_scope.split() if isinstance(granted_scope, str) else [],
     )
 

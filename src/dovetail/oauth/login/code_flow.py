@@ -1,7 +1,7 @@
-"""The authorization code flow with PKCE, from a challenge to a saved login.
+"""Authorization code flow with PKCE, from a challenge to a saved login.
 
-The flow checks every value that decides where a code or a token is sent: the resource, the issuer and the state. spec:
-authorization#authorization-flow-steps
+The flow checks every value that decides where a code or a token is sent: the resource, the issuer and the state.
+spec: authorization#authorization-flow-steps
 """
 
 import hmac
@@ -37,7 +37,7 @@ _SAME_ORIGIN_HINT: Final = (
 
 
 def log_in(server_url: str, challenge: Challenge, settings: OAuth, saved_login: SavedLogin | None) -> Flow[SavedLogin]:
-    """Log in at the server with this URL. If there is a saved login, reuse its client registration."""
+    """Log in to the server with this URL. If there is a saved login, reuse its client registration."""
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     _check_code_flow(server)
     saved_client = saved_login.client if saved_login is not None else None
@@ -93,7 +93,7 @@ def _check_code_flow(server: AuthorizationServerMetadata) -> None:
     endpoint = server.authorization_endpoint
     if endpoint is None or not is_secure_url(endpoint):
         raise LoginFailed("the authorization server has no authorization endpoint that is safe to open")
-    # Servers must announce PKCE support.
+    # Authorization servers must announce that they support PKCE.
     # spec: handshake/authorization#authorization-code-protection
     if not server.assumed and "S256" not in (server.code_challenge_methods_supported or ()):
         raise LoginFailed("the authorization server does not support PKCE with S256, so a stolen code could be used")
@@ -106,7 +106,7 @@ def choose_scopes(
     settings: Any,
     saved_login: SavedLogin | None,
 ) -> list[str] | None:
-    """Choose the scopes to request: those of the challenge or of the resource, and all that were requested before.
+    """Choose the scopes to request: those of the challenge or of the resource, and all scopes of earlier requests.
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """
@@ -127,7 +127,7 @@ def choose_proof_key(
     document: ProtectedResourceMetadata | None,
     saved_login: SavedLogin | None,
 ) -> dict[str, Any] | None:
-    """Return the key to bind tokens to (DPoP). Return None if neither the user nor the server asks for it."""
+    """Return the key to which tokens are bound (DPoP). Return None if neither the user nor the server requires it."""
     if is_required is None:
         is_required = challenge.scheme == "dpop" or (
             document is not None and document.dpop_bound_access_tokens_required
@@ -172,12 +172,12 @@ def _authorize(
 
 
 def read_redirect(params: Mapping[str, str], state: str, server: AuthorizationServerMetadata) -> str:
-    """Return the code from a redirect. spec: authorization#authorization-response-validation"""
+    """Return the authorization code from a redirect. spec: authorization#authorization-response-validation"""
     if not hmac.compare_digest(params.get("state", "").encode(), state.encode()):
         raise LoginFailed("the redirect does not belong to this login")
     issuer = params.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
-        raise LoginFailed("the redirect does not name its authorization server (iss)")
+        raise LoginFailed("the redirect has no `iss` parameter with its authorization server")
     if issuer is not None and issuer != server.issuer:
         raise LoginFailed("the redirect comes from a different authorization server")
     if "error" in params:
@@ -188,7 +188,7 @@ def read_redirect(params: Mapping[str, str], state: str, server: AuthorizationSe
         error.oauth_error = params["error"]
         raise error
     if not params.get("code"):
-        raise LoginFailed("the redirect has no code")
+        raise LoginFailed("the redirect contains no authorization code")
     return params["code"]
 
 
