@@ -1,1 +1,1 @@
-"""The command line. Each command is one module, imported when it runs."""
+"""The command line. Each command is one module, which is imported only when the command runs."""

@@ -1,7 +1,7 @@
 """Answers to elicitations, from --answer or from the user at the terminal.
 
-Text of the server is escaped, and each of its lines has a bar before it. A URL is printed in full, and only the user
-opens the URL.
+Text from the server is escaped, and each line of it starts with a bar. A URL is printed in full, and is never opened
+automatically.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,16 +21,16 @@ from dovetail.wire.elicitation import ElicitRequestParams
 
 
 class AnswerProvider:
-    """Answers the elicitations of a server, and stores each question that stays unanswered."""
+    """Answers the elicitations of a server, and stores each elicitation without an answer."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
-        self.unanswered: list[str] = []  # questions that were not answered, with a bar before each line
-        self.has_declined = False  # True if the user declined a question
-        self.usage_error: click.UsageError | None = None  # the error to report if --answer is invalid
-        self.unused_answers = set(answers)  # names of answers that no question has used
+        self.unanswered: list[str] = []  # These messages were not answered. Each of their lines starts with a bar.
+        self.has_declined = False  # It is True if the user declined an elicitation.
+        self.usage_error: click.UsageError | None = None  # This error is reported if --answer is invalid.
+        self.unused_answers = set(answers)  # No elicitation has used the answers with these names.
         self._answers = answers
         self._asked_names: set[str] = set()
-        self._clear_output = clear_output  # clears the progress bar before a question is printed
+        self._clear_output = clear_output  # This function clears the progress bar before a message is printed.
 
     def fill_form(self, request: ElicitRequestParams) -> dict[str, Any]:
         """Return the values for the fields of an elicitation form."""
@@ -76,20 +76,22 @@ class AnswerProvider:
             raise InputRequestError(self.usage_error.message) from None
 
     def describe_unused(self) -> str | None:
-        """Return a message about the first answer that no question used, or None."""
+        """Return a message about the first --answer that was not used, or None."""
         if not self.unused_answers or not self._asked_names:
             return None
         name = min(self.unused_answers)
         return (
-            f"--answer {name} was not used. The server asked for no such field.{suggest_names(name, self._asked_names)}"
+            f"--answer {name} was not used. The server did not ask for this field."
+            f"{suggest_names(name, self._asked_names)}"
         )
 
     def confirm_url(self, request: ElicitRequestParams) -> bool:
-        """Ask the user to open a URL. Return True if the user says that they finished there."""
+        """Ask the user to open a URL. Return True if the user confirms that they have finished on the page."""
         if not output.is_interactive():
             raise self._record_unanswered(request, {})
         self._clear_output()
-        self.has_declined = True  # assume that the user declines, until the user confirms
+        # The user has declined until the user confirms.
+        self.has_declined = True
         try:
             with LineReader() as lines:
                 _print_message(lines, request)

@@ -1,4 +1,4 @@
-"""Run a command with a connected client, and turn errors into messages and exit codes."""
+"""Run a command with a connected client, and convert errors to messages and exit codes."""
 
 import asyncio
 import logging
@@ -29,19 +29,19 @@ from dovetail.terminal import output
 from dovetail.terminal.output import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams
 
-# Matches a URL on this machine. A program that prints a remote URL does not necessarily serve HTTP.
+# This pattern matches a URL on this machine. A program that prints a remote URL need not serve HTTP itself.
 _LOCAL_URL_REGEX: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"
 _URL_ANNOUNCEMENT_PATTERN: Final = re.compile(
     rf"(?:running on|listening on|listening at|is at)\W+({_LOCAL_URL_REGEX})", re.IGNORECASE
 )
 _ERROR_LINE_PATTERN: Final = re.compile(r"^error: (.+)", re.MULTILINE)
-_MAX_KEPT_LINES: Final = 5  # number of stderr lines to show in an error
-# A program that prints a URL may also serve stdio, so wait this long before giving up.
+_MAX_KEPT_LINES: Final = 5  # Errors show this number of stderr lines.
+# A program that prints a URL may serve stdio as well, so the command waits this many seconds before it fails.
 _HTTP_ONLY_TIMEOUT_S: Final = 3.0
 
 
 class CommandClient:
-    """A client for one command. It reads the stderr of the server while the server starts.
+    """Client for one command. It reads the stderr of the server while the server starts.
 
     `async with` connects and returns the client.
     """
@@ -49,7 +49,7 @@ class CommandClient:
     def __init__(self, target: Any, **options: Any) -> None:
         self.is_program = _is_program(target)
         self._runs_dovetail = isinstance(target, list) and tuple(target[: len(DOVETAIL_COMMAND)]) == DOVETAIL_COMMAND
-        self._has_user_timeout = "timeout" in options  # True if the user passed --timeout
+        self._has_user_timeout = "timeout" in options  # It is True if the user passed --timeout.
         self._stderr_monitor = _StderrMonitor(options.pop("stderr", None))
         if self.is_program:
             target = as_command_target(target, stderr=self._stderr_monitor)
@@ -84,7 +84,8 @@ class CommandClient:
 
     async def _connect_monitored(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = asyncio.timeout(None)  # The timeout starts when the program prints a URL.
+        # The timeout starts when the program prints a URL.
+        deadline = asyncio.timeout(None)
         self._stderr_monitor.on_url = lambda: deadline.reschedule(loop.time() + _HTTP_ONLY_TIMEOUT_S)
         try:
             async with deadline:
@@ -107,7 +108,7 @@ class _StderrMonitor:
     """Forwards the stderr of a program, and detects when the program prints a local URL."""
 
     def __init__(self, sink: Callable[[str], object] | None) -> None:
-        self.on_url: Callable[[], None] = _do_nothing  # called when the program prints a URL
+        self.on_url: Callable[[], None] = _do_nothing  # This function is called when the program prints a URL.
         self.url = ""
         self.last_lines: deque[str] = deque(maxlen=_MAX_KEPT_LINES)
         self._sink = sink
@@ -135,7 +136,7 @@ CommandAction = Callable[["CommandRun"], Awaitable[int | None]]
 
 
 class CommandRun:
-    """Everything a command needs: a connected client, the remaining arguments, and the output."""
+    """Data that a command needs: a connected client, the remaining arguments, and the output."""
 
     def __init__(
         self, command_client: CommandClient, args: list[str], options: TargetOptions, progress_bar: ProgressBar
@@ -154,7 +155,6 @@ class CommandRun:
         return self._command_client.last_stderr_lines
 
     def print_result(self, value: Any, format_value: Callable[[], str]) -> None:
-        """Print a value as JSON or as text."""
         self.progress_bar.clear()
         click.echo(output.format_json(value) if self.json else format_value())
 
@@ -162,7 +162,7 @@ class CommandRun:
 def run_command(
     target_options: TargetOptions, action: CommandAction, recorders: Sequence[Recorder] = (), **extra_options: Any
 ) -> int:
-    """Connect to the target, run the action and return the exit code. Pass every message to `recorders`."""
+    """Connect to the target, run the action and return the exit code. Each recorder receives every message."""
     target, args = target_options.split_target()
     progress_bar = ProgressBar()
     answers = AnswerProvider(parse_pairs(target_options.answers, "=", "--answer"), progress_bar.clear)
@@ -211,7 +211,7 @@ def run_to_exit_code(
 def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider | None = None) -> CommandClient:
     """Create a client. Raise UsageError if an option does not work with the target.
 
-    The client always has elicitation handlers, because some servers offer fewer tools to clients without elicitation.
+    The client always has elicitation handlers, because some servers offer fewer tools to clients without them.
     """
     answer_provider = answers or AnswerProvider({}, lambda: None)
     handlers: dict[str, Any] = {
@@ -225,7 +225,7 @@ def create_client(target: Any, options: dict[str, Any], answers: AnswerProvider 
 
 
 def _translate_option(message: str) -> str:
-    """Rewrite an error message so that it names the command-line option instead of the Python option."""
+    """Rewrite an error message so that it contains the command-line option instead of the Python option."""
     name, separator, rest = message.partition("= ")
     option_names = {
         "headers": "--header",
@@ -253,7 +253,6 @@ _ERROR_FIELDS = ("server", "step", "protocol_version", "status_code", "exit_code
 
 
 def print_log_message(params: LoggingMessageNotificationParams) -> None:
-    """Print a log message of the server."""
     output.print_quoted(f"[{params.level}] {params.data}")
 
 
@@ -274,14 +273,13 @@ async def list_items(client: Client, kind: str) -> list[Any]:
 
 
 class LogPrinter(logging.Handler):
-    """Prints dovetail's own log messages while the context is open. Control characters are escaped."""
+    """Prints dovetail's log messages while the context is open. Control characters are escaped."""
 
     def __init__(self, verbose: bool) -> None:
         super().__init__(logging.DEBUG if verbose else logging.CRITICAL)
         self._logger = logging.getLogger("dovetail")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one message."""
         output.print_note("\n".join(filter(None, (record.getMessage(), record.exc_text))))
 
     def __enter__(self) -> None:

@@ -1,8 +1,8 @@
-"""Candidates for shell completion: commands, options, targets, and the tools and arguments of a target.
+"""Shell completion of commands, options, targets, and the tools and arguments of a target.
 
 When you press Tab, dovetail connects only to a URL or to a server in the user's own configuration files. The server
-has a few seconds to list its items, and the lists are cached for a minute. Tab starts no other program, because the
-user has not pressed Enter yet. The items of a program are those of the last `dovetail list` or `call`. Each candidate
+has a few seconds to list its items, and the lists are cached for a minute. No other program is started, because the
+user has not pressed Enter yet. For a program, the last `dovetail list` or `call` has stored the items. Each suggestion
 is a single word for the shell.
 """
 
@@ -25,7 +25,7 @@ from dovetail.cli.target_argument import TargetOptions, build_client_options, ca
 
 _REQUEST_TIMEOUT_S = 5.0
 _CACHE_TTL_S = 60.0
-_MEMORY_TTL_S = 30 * 24 * 3600.0  # how long to remember the items of a server that Tab does not start
+_MEMORY_TTL_S = 30 * 24 * 3600.0  # The stored items of a server that completion does not start expire after this time.
 _SHELL_SAFE_PATTERN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
 
@@ -44,7 +44,7 @@ def print_candidates(shell: str, commands: click.Group, descriptions: Mapping[st
     for candidate in list_candidates(line, cursor, commands, descriptions):
         text = candidate.text
         if shell == "bash":
-            # bash splits words at "=" and ":", so return only the part after the last one.
+            # bash splits words at "=" and ":", so only the part after the last separator is printed.
             text = text[max(prefix.rfind("="), prefix.rfind(":")) + 1 :]
         suffix = f"\t{candidate.description}" if candidate.description and shell == "fish" else ""
         sys.stdout.write(f"{text}{suffix}\n")
@@ -67,7 +67,7 @@ def list_candidates(
 
 
 def _split_line(line: str) -> list[str]:
-    """Split a command line into words. The last word is the one that the user is typing."""
+    """Split a command line into words. The last word is the word that the user is typing."""
     for closing_quote in ("", '"', "'"):
         try:
             tokens = shlex.split(line + closing_quote)
@@ -154,7 +154,7 @@ def _list_configured_servers() -> Iterator[Candidate]:
         yield Candidate(entry.name, entry.source)
 
 
-# For each command, the kind of item that it completes
+# Each command completes items of this kind.
 
 _ITEM_KINDS = {
     "call": "tools", "bench": "tools", "prompt": "prompts", "complete": "prompts", "read": "resources",
@@ -196,7 +196,9 @@ def _load_items(target_options: TargetOptions) -> dict[str, Any]:
 
 
 def remember_items(target_options: TargetOptions, items_by_kind: Mapping[str, Sequence[Any]]) -> None:
-    """Remember the items that a command has listed, so that Tab can suggest them without starting the server."""
+    """Store the items that a command has listed, so that shell completion can suggest them without starting the
+    server.
+    """
     file = _get_memory_file(target_options)
     items, age = _read_memory(file)
     new_items = {kind: _describe_items(kind, items) for kind, items in items_by_kind.items() if kind in _KIND_NAMES}
@@ -220,7 +222,7 @@ def _get_memory_file(target_options: TargetOptions) -> Path:
 
 
 def _read_memory(file: Path) -> tuple[dict[str, Any], float]:
-    """Return the remembered items of a target and their age in seconds."""
+    """Return the stored items of a target and their age in seconds."""
     try:
         return json.loads(file.read_bytes()), time.time() - file.stat().st_mtime
     except (OSError, ValueError):
@@ -260,7 +262,7 @@ _KIND_NAMES = ("tools", "prompts", "resources")
 
 
 def _describe_items(kind: str, items: Sequence[Any]) -> dict[str, Any]:
-    """Return what completion needs to know about the items of one kind, by name or URI."""
+    """Return the information that completion needs about the items of one kind, by name or URI."""
     match kind:
         case "tools":
             return {tool.name: _describe_item(tool, _list_tool_arguments(tool)) for tool in items}

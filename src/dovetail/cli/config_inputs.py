@@ -1,4 +1,4 @@
-"""Values for the inputs of a VS Code configuration: from options, from environment variables, or from the user."""
+"""Values for the inputs in a VS Code configuration. They come from options, environment variables, or the user."""
 
 import contextlib
 import getpass
@@ -20,8 +20,9 @@ from dovetail.terminal.line_reader import LineReader
 def collect_inputs(
     entries: Sequence[ServerConfig], inputs: Mapping[str, str], *, should_prompt: bool = True
 ) -> dict[str, str]:
-    """Return the inputs of these servers by id. If `should_prompt` is True, ask the user for missing inputs at a
-    terminal. Raise UsageError if an input does not exist.
+    """Return the values of the inputs that these servers need, by ID.
+
+    If `should_prompt` is True, ask the user for missing inputs at a terminal. Raise UsageError if an input is unknown.
     """
     known_ids = {definition["id"] for entry in entries for definition in entry.required_inputs}
     for input_id in inputs:
@@ -33,7 +34,7 @@ def collect_inputs(
 
 
 def find_missing_input(entry: ServerConfig, inputs: Mapping[str, str]) -> str | None:
-    """Return the id of the first input without a value, or None."""
+    """Return the ID of the first input that has no value, or None."""
     return next((definition["id"] for definition in _iter_missing(entry, inputs)), None)
 
 
@@ -44,7 +45,7 @@ def _iter_missing(entry: ServerConfig, inputs: Mapping[str, str]) -> Iterator[di
 
 
 def _prompt_for_inputs(entries: Iterable[ServerConfig], inputs: Mapping[str, str]) -> dict[str, str]:
-    """Ask the user for the missing inputs. Stop at the end of the input of the terminal."""
+    """Ask the user for the missing inputs. Stop if the user ends the terminal input."""
     collected = dict(inputs)
     with LineReader() as lines, contextlib.suppress(EOFError):
         for entry in entries:
@@ -64,7 +65,7 @@ def _prompt_for_input(lines: LineReader, entry: ServerConfig, definition: Mappin
 
 
 def _list_options(definition: Mapping[str, Any]) -> list[str]:
-    """Return the choices, which are strings or objects with a label and a value."""
+    """Return the choices of an input, which are strings or objects with a label and a value."""
     listed_options = definition.get("options")
     choices = listed_options if isinstance(listed_options, list) else []
     return [

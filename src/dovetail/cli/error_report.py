@@ -1,4 +1,4 @@
-"""Exit codes, and hints that name options of the command line."""
+"""Exit codes, and hints for users of the command line."""
 
 import re
 from typing import Any, Final
@@ -76,17 +76,17 @@ def get_exit_code(exc: MCPError) -> int:
 
 
 def _needs_client_capability(data: Any) -> bool:
-    """Return whether the server needs a capability of the client. Older protocol versions have no code for this."""
+    """Return whether the server needs a client capability. Older protocol versions have no error code for this."""
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
 def _is_insufficient_scope(exc: RemoteError) -> bool:
-    """Return whether the caller lacks scopes. A server that runs as a process gives no scopes to its callers."""
+    """Return whether the caller lacks scopes. Callers of a server that runs as a process never have scopes."""
     return exc.code == InsufficientScope.code and isinstance(exc.data, dict) and "requiredScopes" in exc.data
 
 
 def _suggest_policy(match: re.Match[str]) -> str:
-    """Return how to allow a request with a policy file."""
+    """Return a hint with the policy rule that allows a request."""
     fields = match[1].replace('="', ' = "')
     return f'Run the command at a terminal, or pass --policy FILE with: rules = [{{action = "allow", {fields}}}]'
 
@@ -110,13 +110,14 @@ _TRANSLATIONS: Final = tuple(
         (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),
         (r".*\broots=.*", "pass --root DIR"),
         (r"Pass consent= to the host, or add a rule: rule\(\"allow\", (.*)\)$", _suggest_policy),
-        (r"^raise ClientLimits\(.*", ""),  # The command line has no option for limits, so remove this hint.
+        # The command line has no option for limits, so this hint is removed.
+        (r"^raise ClientLimits\(.*", ""),
     )
 )
 
 
 def translate_options(message: str) -> str:
-    """Replace the names of Python options in a message with command-line options."""
+    """Replace the names of Python options in a message with the names of command-line options."""
     for pattern, replacement in _TRANSLATIONS:
         message = pattern.sub(replacement, message)
     return message
@@ -141,7 +142,8 @@ def translate_error(exc: MCPError) -> None:
                 "its URL with --auth TOKEN"
             )
         case RemoteError() if "elicitation" in get_required_capabilities(exc.data):
-            # Every command declares elicitation, so either the version has none, or something removed it.
+            # Every command declares elicitation. So the protocol version does not support it, or a program in between
+            # removed it.
             exc.hint = hint if "_handler=" not in hint else BRIDGE_HINT
         case RequestTimeout() if "imeout" in hint:
             exc.hint = "pass --timeout SECONDS to wait longer"

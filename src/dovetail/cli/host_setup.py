@@ -22,7 +22,7 @@ from dovetail.terminal import output
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Options of all commands that create a host
+# All commands that create a host have these options.
 _HOST_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option(
         "--policy",
@@ -55,7 +55,8 @@ def create_host(
 ) -> Host:
     """Create a host from these configuration files, or from all files found. Print problems in the files.
 
-    servers: use only these servers. inputs: the values of --input. should_prompt: ask the user for missing inputs.
+    Only the servers in `servers` are used, if any. `inputs` has the values of --input. If `should_prompt` is True, the
+    user is asked for missing inputs.
     """
     _check_files(files)
     entries = read_config_entries(files)
@@ -105,8 +106,9 @@ def create_consent() -> ConsentHandler:
 
 
 def _select_servers(host: Host, names: Sequence[str]) -> None:
-    """Disable all servers except the selected ones, including servers added later. Raise UsageError for an unknown
-    name.
+    """Disable all servers except the selected servers, including servers that are added later.
+
+    Raise UsageError if a name is unknown.
     """
     server_names = {managed_server.name for managed_server in host.servers}
     for name in names:
@@ -117,7 +119,7 @@ def _select_servers(host: Host, names: Sequence[str]) -> None:
 
 
 def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) -> None:
-    """Disable the selected servers, including servers added later."""
+    """Disable the selected servers, including servers that are added later."""
 
     def disable_idle(_: HostEvent | None = None) -> None:
         supervisors = get_parts(host).servers.list()
@@ -130,7 +132,7 @@ def disable_servers(host: Host, select_names: Callable[[set[str]], set[str]]) ->
 
 
 def report_failures(host: Host) -> None:
-    """Print why servers cannot be used, each reason once."""
+    """Print the reasons why servers cannot be used, each reason once."""
     reported: set[tuple[str, str | None]] = set()
 
     def report(event: HostEvent) -> None:
@@ -143,13 +145,13 @@ def report_failures(host: Host) -> None:
 
 
 def print_start_hint(reason: object) -> None:
-    """Print how to start a server that needs consent, if no terminal is available to ask the user."""
+    """Print how to start a server that needs consent, if there is no terminal at which the user can be asked."""
     if isinstance(reason, PolicyError) and not output.is_interactive():
         output.print_note("try: pass the file as an argument, or allow server.start in a --policy")
 
 
 def is_gateway(entry: ServerConfig) -> bool:
-    """Return whether a configured server is a dovetail gateway. A gateway must not start itself."""
+    """Return whether a configured server is a dovetail gateway, because a gateway must not start itself."""
     argv = [entry.command or "", *entry.args]
     is_dovetail = any(Path(arg).name.split(".")[0] == "dovetail" for arg in argv)
     return is_dovetail and "gateway" in argv

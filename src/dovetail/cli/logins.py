@@ -1,4 +1,4 @@
-"""Saved logins, and how commands log in. Without a terminal, a command never waits for a login."""
+"""Saved logins, and the login methods of commands. Without a terminal, a command never waits for a login."""
 
 import sys
 import webbrowser
@@ -48,7 +48,7 @@ def create_auth(auth_option: str | None, url: str) -> Any:
 
 
 def format_login_command(url: str, scopes: Iterable[str] = ()) -> str:
-    """Return the command that logs in and requests these scopes."""
+    """Return the command line that logs in and requests these scopes."""
     return " ".join(("dovetail auth login", url, *(f"--scope {scope}" for scope in scopes)))
 
 
@@ -59,13 +59,13 @@ def get_granted_scopes(saved_login: SavedLogin) -> list[str]:
 
 
 def find_missing_scopes(saved_login: SavedLogin | None, scopes: Iterable[str]) -> list[str]:
-    """Return the requested scopes that a login does not have. Ignore offline_access, because tokens do not list it."""
+    """Return the requested scopes that a login does not have, without offline_access, which tokens do not list."""
     granted_scopes = {"offline_access", *(get_granted_scopes(saved_login) if saved_login is not None else ())}
     return [scope for scope in scopes if scope not in granted_scopes]
 
 
 def load_login(url: str) -> SavedLogin | None:
-    """Return the saved login for a server. If it cannot be read, print the reason and return None."""
+    """Return the saved login for a server. If the login cannot be read, print the reason and return None."""
     try:
         stored = FileTokenStore().get(url)
     except LoginFailed as exc:
@@ -115,7 +115,7 @@ class NewLoginStore:
 
 
 def open_browser(url: str) -> None:
-    """Open a browser. Also print the URL, because the browser may not open."""
+    """Open a browser and print the URL, because the browser may not open."""
     output.print_note(f"opening a browser. If the browser does not open, visit this URL on this machine: {url}")
     if not webbrowser.open(url) and not sys.stderr.isatty():
         raise add_context(
@@ -138,7 +138,8 @@ def print_device_code(url: str, code: str) -> None:
 def create_login_auth(login_method: str, **options: Any) -> Any:
     """Return the auth object for a login method, such as the device flow."""
     if options.get("client_id") is None:
-        options["client_secret"] = None  # DOVETAIL_CLIENT_SECRET belongs to a different client.
+        # DOVETAIL_CLIENT_SECRET is the secret of a different client.
+        options["client_secret"] = None
     if login_method == "device":
         return DeviceLogin(show_code=print_device_code, **options)
     if login_method == "paste":

@@ -12,7 +12,7 @@ import click
 
 from dovetail.version import VERSION
 
-# This table repeats the help text of each command, so that `dovetail --help` does not import all commands.
+# This table contains the help text of each command, so that `dovetail --help` does not import all commands.
 COMMAND_GROUPS = {
     "Write a server": {
         "new": "Create a server and a test for it.",
@@ -75,11 +75,10 @@ class LazyGroup(click.Group):
     """A click group that imports a command only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, in the order of the help."""
+        """Return the names of all commands in the order of the help text."""
         return [*COMMAND_SUMMARIES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command with this name."""
         if cmd_name not in COMMAND_SUMMARIES:
             return None
         return load_command(cmd_name)
@@ -117,7 +116,7 @@ def cli() -> None:
 
 
 def _split_target_command(args: list[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments at the first `--`. The command that starts the server follows."""
+    """Split the arguments at the first `--`. The arguments after it are the command that starts the server."""
     if "--" not in args:
         return args, []
     separator_index = args.index("--")
@@ -142,8 +141,9 @@ def main() -> None:
 
 
 def _restore_closed_streams() -> None:
-    """Reopen closed standard streams on the null device, so that no other file gets their file descriptors. Writing to
-    stdout still fails.
+    """Open the null device for each closed standard stream, so that no other file gets its file descriptor.
+
+    Writing to stdout still fails.
     """
     for stream_fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -223,7 +223,7 @@ _WRITE_ERRNOS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT
 
 
 def _report_os_error(exc: OSError) -> int:
-    """Print an operating system error about a file or stdout."""
+    """Print an error of the operating system about a file or stdout."""
     from dovetail.terminal import output
 
     message = exc.strerror or str(exc)
@@ -240,6 +240,6 @@ def _report_os_error(exc: OSError) -> int:
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to the null device, because the program that read it has exited."""
+    """Redirect stdout to the null device, because the program that read the output has exited."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())

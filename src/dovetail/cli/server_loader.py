@@ -26,7 +26,7 @@ def has_object_name(target_arg: str) -> bool:
 
 
 def is_plain_program(path: str) -> bool:
-    """Return whether importing a file may start a server.
+    """Return whether the import of a file may start a server.
 
     Such a file neither checks `__name__` nor imports dovetail.
     """
@@ -92,7 +92,8 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{file!r} is not a Python file")
     loaded_module = importlib.util.module_from_spec(spec)
-    sys.modules[stem] = loaded_module  # lets Python resolve string annotations in this module
+    # Python needs this entry to resolve string annotations in the module.
+    sys.modules[stem] = loaded_module
     with report_user_errors():
         spec.loader.exec_module(loaded_module)
     return vars(loaded_module), name or None
@@ -100,7 +101,7 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
 
 @contextlib.contextmanager
 def report_user_errors(module: str | None = None) -> Generator[None]:
-    """If user code raises an exception, print its traceback without dovetail's frames, and exit."""
+    """If user code raises an exception, print the traceback without dovetail's frames, and exit."""
     try:
         yield
     except click.ClickException:

@@ -51,24 +51,25 @@ class PositiveNumber(click.FloatRange):
 class TargetOptions(Struct, frozen=True, kw_only=True):
     """The target of a command, and the options for the client."""
 
-    args: Sequence[str] = ()  # the positional arguments, including the target
-    command: Sequence[str] = ()  # the command after `--`
+    args: Sequence[str] = ()  # The positional arguments include the target.
+    command: Sequence[str] = ()  # This is the command after `--`.
     module: str | None = None
     json: bool = False
-    protocol_version: str | None = None  # a version, "handshake" or "stateless"
+    protocol_version: str | None = None  # It is a version, "handshake" or "stateless".
     timeout: float | None = None
     headers: Sequence[str] = ()
     auth: str | None = None
     env: Sequence[str] = ()
     cwd: str | None = None
-    inputs: Sequence[str] = ()  # values of ${input:ID} references
-    roots: Sequence[str] = ()  # directories that the server may use
+    inputs: Sequence[str] = ()  # These are the values of ${input:ID} references.
+    roots: Sequence[str] = ()  # The server may use these directories.
     answers: Sequence[str] = ()
     verbose: bool = False
 
     def split_target(self, *, should_prompt: bool = True) -> tuple[Any, list[str]]:
-        """Return the target and the remaining arguments. If `should_prompt` is True, ask the user for missing inputs of
-        a configured server.
+        """Return the target and the remaining arguments.
+
+        If `should_prompt` is True, ask the user for missing inputs of a configured server.
         """
         for arg in self.args[0 if self.command or self.module is not None else 1 :]:
             if any("\ud800" <= char <= "\udfff" for char in arg):
@@ -99,7 +100,7 @@ INPUT_OPTION = click.option(
 )
 
 
-# Options for opening the connection. `_SESSION_OPTIONS` has the options for requests.
+# These options are for the connection. `_SESSION_OPTIONS` has the options for requests.
 _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "module": click.option("-m", "--module", help="Python module that contains the server."),
     "headers": click.option(
@@ -138,8 +139,8 @@ _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 _TARGET_METAVAR = "[TARGET]"
-PROCESS_OPTIONS = ("module", "env", "cwd")  # options for starting a server process
-CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # options for a server in a configuration file
+PROCESS_OPTIONS = ("module", "env", "cwd")  # These options are for commands that start a server process.
+CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # These options are for commands that write a configuration file.
 
 
 def target_options(
@@ -161,7 +162,6 @@ def target_options(
 
 
 def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
-    """Return the parameters of a command as TargetOptions."""
     options = TargetOptions(command=ctx.obj or (), **params)
     accepts_target_only = any(
         param.metavar == _TARGET_METAVAR for param in ctx.command.params if isinstance(param, click.Argument)
@@ -175,8 +175,10 @@ def read_target_options(ctx: click.Context, **params: Any) -> TargetOptions:
 def resolve_target(
     target_arg: str, *, as_absolute: bool = False, inputs: Sequence[str] = (), should_prompt: bool = True
 ) -> Any:
-    """Return the target for the client. If `as_absolute` is True, make paths absolute, because the server starts in
-    another directory. `inputs` and `should_prompt` are for configured servers.
+    """Return the target for the client.
+
+    If `as_absolute` is True, paths become absolute, because the server starts in another directory. `inputs` and
+    `should_prompt` are for configured servers.
     """
     target = _resolve_location(target_arg, as_absolute)
     if target is None:
@@ -207,8 +209,9 @@ def _resolve_location(target_arg: str, as_absolute: bool) -> Any:
 
 
 def can_connect_unasked(options: TargetOptions) -> bool:
-    """Return whether the target is a URL, or a server in the user's own configuration files. Any other target could
-    start a program that the user has not approved.
+    """Return whether the target is a URL, or a server in the user's own configuration files.
+
+    Any other target could start a program that the user has not approved.
     """
     if options.command or options.module is not None or not options.args:
         return False
@@ -226,7 +229,7 @@ def _names_config_file(target_arg: str) -> bool:
 
 
 def _find_entry(target_arg: str) -> ServerConfig:
-    """Return the server of a configuration file, or the configured server with this name."""
+    """Return the server in a configuration file, or the configured server with this name."""
     if not _names_config_file(target_arg):
         return find_config_entry(target_arg)
     prefix, _, name = target_arg.rpartition(":")
@@ -246,7 +249,9 @@ def _require_file(path: Path) -> Path:
 
 
 def print_problems(problems: Iterable[ConfigProblem]) -> None:
-    """Print the problems of configuration files, one line each. A name in a file cannot start another line."""
+    """Print each problem of the configuration files on one line. Names in a file are escaped, so they cannot add
+    lines.
+    """
     for problem in problems:
         output.print_note(output.escape_full_line(f"{problem.path}: {problem.message}"))
 
@@ -299,7 +304,7 @@ def _build_target(entry: ServerConfig, inputs: Mapping[str, str], should_prompt:
 
 
 class ProcessSpec(Struct, frozen=True, kw_only=True):
-    """A server that runs as a process."""
+    """A server that runs as a process, and how to start it."""
 
     command: list[str]
     env: dict[str, str]
@@ -314,8 +319,9 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
 
 
 def locate_target(options: TargetOptions, target: Any) -> ProcessSpec | EndpointSpec:
-    """Return how to start or reach a server without a client. Raise UsageError if that is impossible, or if an option
-    does not match the target.
+    """Return how to start or reach a server without a client.
+
+    Raise UsageError if this is impossible, or if an option does not match the target.
     """
     entry: Mapping[str, Any] = target if isinstance(target, Mapping) else {}
     if (url := get_target_url(target)) is not None:
@@ -383,7 +389,7 @@ def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
 def _build_auth(options: TargetOptions, target: Any) -> Any:
     url = get_target_url(target)
     has_auth_header = any(header.lower().startswith("authorization:") for header in options.headers)
-    # do not use a saved login if the user passed an Authorization header
+    # If the user passed an Authorization header, no saved login is used.
     if options.auth is None and (url is None or has_auth_header):
         return None
     from dovetail.cli.logins import create_auth
@@ -392,7 +398,7 @@ def _build_auth(options: TargetOptions, target: Any) -> Any:
 
 
 def parse_env(assignments: Iterable[str]) -> dict[str, str]:
-    """Return the environment variables from --env with their values."""
+    """Return the environment variables that --env sets."""
     env: dict[str, str] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
@@ -419,8 +425,9 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 def create_config_entry(
     options: TargetOptions, name: str | None, host: str, transport: Literal["http", "sse"] | None = None
 ) -> ServerConfig:
-    """Create a configuration entry for a host from the target of a command. If `transport` is None, the target
-    determines the transport.
+    """Create a configuration entry for a host from the target of a command.
+
+    If `transport` is None, the target determines the transport.
     """
     if options.command:
         entry = _create_entry(
@@ -472,7 +479,7 @@ def _create_entry_for_target(target_arg: str, name: str | None, options: TargetO
 
 
 def _suggest_url_name(parts: SplitResult) -> str:
-    """Return a name for a URL: the first label of its host, or an address with dashes."""
+    """Return a name for a URL: the first part of its host name, or its IP address with dashes."""
     host = parts.hostname or ""
     if host in LOOPBACK:
         return "localhost"
@@ -483,7 +490,7 @@ def _suggest_url_name(parts: SplitResult) -> str:
 
 
 def _get_overrides(options: TargetOptions, entry: ServerConfig) -> dict[str, Any]:
-    """Return the fields of the entry that the options replace."""
+    """Return the fields of the configuration entry that command-line options replace."""
     overrides: dict[str, Any] = {
         "env": entry.env | dict(_parse_variable(variable) for variable in options.env),
         "headers": entry.headers | parse_pairs(options.headers, ":", "--header"),
@@ -502,7 +509,9 @@ def _parse_variable(option: str) -> tuple[str, str]:
 
 
 def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
-    """Change an entry to the format of a host. Some hosts only start commands, or have another syntax for variables."""
+    """Convert an entry to the format of a host. Some hosts only start commands, or have another syntax for
+    variables.
+    """
     host_format = HOST_FORMATS[host]
     changes: dict[str, Any] = {}
     if entry.url is not None and (
@@ -518,7 +527,7 @@ def _adapt_to_host(entry: ServerConfig, host: str) -> ServerConfig:
         env = {name: value for name, value in env.items() if name not in passthrough}
     env = {name: _convert_references(value, host_format, "--env") for name, value in env.items()}
     headers = {
-        # `format_entry` has separate keys for the headers of Codex that refer to variables.
+        # `format_entry` writes headers with variables under separate keys in the configuration of Codex.
         name: value if host == "codex" else _convert_references(value, host_format, "--header")
         for name, value in entry.headers.items()
     }
@@ -531,7 +540,7 @@ def _get_reference_name(value: str) -> str | None:
 
 
 def _convert_references(value: str, host_format: HostFormat, option: str) -> str:
-    """Return a value with its references to variables in the syntax of a host."""
+    """Convert the references to variables in a value to the syntax of a host."""
     match = REFERENCE_PATTERN.search(value)
     if match is None:
         return value
@@ -557,7 +566,7 @@ def _suggest_name(command: Any) -> str:
 
 
 def read_recording(path: str) -> list[Any]:
-    """Read the frames of a recording. Raise UsageError if the recording is invalid."""
+    """Read the messages of a recording. Raise UsageError if the recording is invalid."""
     try:
         return [*read_frames(Path(path).read_bytes().splitlines(), path)]
     except UnsupportedFileVersion:

@@ -1,4 +1,4 @@
-"""Serve a target over HTTP while a command needs a URL."""
+"""Serve a target over HTTP for a command that needs a URL."""
 
 import contextlib
 import queue
@@ -12,14 +12,14 @@ import click
 
 from dovetail.cli.target_argument import DOVETAIL_COMMAND, TargetOptions, get_target_url
 
-_START_TIMEOUT_S = 60.0  # seconds to wait for the URL of the server
+_START_TIMEOUT_S = 60.0  # The server must print its URL within this many seconds.
 _STOP_TIMEOUT_S = 10.0
-_MAX_STDERR_LINES = 100  # number of stderr lines to print if the server fails
+_MAX_STDERR_LINES = 100  # If the server fails, this many lines of its stderr are printed.
 
 
 @contextlib.contextmanager
 def serve_at_url(options: TargetOptions) -> Generator[str]:
-    """Return the URL of the target. If it has no URL, serve the target over HTTP and return that URL."""
+    """Return the URL of the target. If the target has no URL, serve it over HTTP and return the new URL."""
     target, _ = options.split_target()
     url = get_target_url(target)
     if url is not None:
@@ -45,7 +45,7 @@ def serve_at_url(options: TargetOptions) -> Generator[str]:
 
 
 def _build_run_args(options: TargetOptions) -> list[str]:
-    """Return the arguments for `dovetail run` that serve the target."""
+    """Return the arguments of the `dovetail run` command that serves the target."""
     option_pairs = [("--env", value) for value in options.env] + [("--header", value) for value in options.headers]
     option_pairs += [("--input", value) for value in options.inputs]
     option_pairs += [

@@ -1,4 +1,4 @@
-"""Parse tool arguments: `name=value`, converted by the schema, `name:=json`, and `name=@file`."""
+"""Parse tool arguments of the form `name=value`, `name:=json` and `name=@file`. The schema determines the types."""
 
 import difflib
 import sys
@@ -15,7 +15,7 @@ from dovetail.wire.codec import encode
 
 
 def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: str | None = None) -> dict[str, Any]:
-    """Return the arguments for a tool call. Raise UsageError if one is invalid."""
+    """Return the arguments for a tool call. Raise UsageError if an argument is invalid."""
     arguments = _read_input_object(input_json)
     root, schema = schema, resolve_schema(schema, schema)
     properties = get_mapping(schema)
@@ -38,7 +38,7 @@ def read_arguments(args: Sequence[str], schema: Mapping[str, Any], input_json: s
 
 
 def suggest_names(name: str, candidates: Iterable[str]) -> str:
-    """Return a hint with the closest name, or with all available names if none is close."""
+    """Return a hint with the most similar name, or with all available names if none is similar."""
     names = [*candidates]
     matches = difflib.get_close_matches(name, names, n=1)
     if matches:
@@ -49,7 +49,7 @@ def suggest_names(name: str, candidates: Iterable[str]) -> str:
 def _split_argument(arg: str) -> tuple[str, str, bool]:
     name, separator, value = arg.partition("=")
     if not separator or not name:
-        raise click.UsageError(f"invalid argument {arg!r}: must be NAME=VALUE or NAME:=JSON")
+        raise click.UsageError(f"invalid argument {arg!r}: an argument must be NAME=VALUE or NAME:=JSON")
     if value.startswith("@"):
         value = _read_text(value[1:])
     return name.removesuffix(":"), value, name.endswith(":")

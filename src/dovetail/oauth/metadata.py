@@ -1,7 +1,7 @@
-"""Find and check metadata documents of protected resources and authorization servers.
+"""Fetch and check metadata documents of protected resources and authorization servers.
 
-This module compares identifiers as strings, exactly as received. It does not normalize URLs, because two different
-identifiers could then be equal.
+This module compares identifiers as strings, exactly as received. It does not normalize URLs, because otherwise two
+different identifiers could be equal.
 """
 
 import re
@@ -53,7 +53,7 @@ class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
     client_id_metadata_document_supported: bool = False
     dpop_signing_alg_values_supported: list[str] | None = None
-    # True if the server publishes no metadata and version 2025-03 defines these default values.
+    # It is True if the server publishes no metadata. The values are then the defaults of protocol version 2025-03.
     assumed: bool = False
 
 
@@ -68,10 +68,10 @@ def fetch_resource_metadata(server_url: str, metadata_url: str | None) -> Flow[P
 
 
 def _fetch_first(urls: Sequence[str], document_type: Any) -> Flow[Any]:
-    """Fetch the first document that exists. Return None if there is none.
+    """Fetch the first document that exists. Return None if no document exists.
 
-    A document that cannot be fetched or read may still exist. Continuing without that document would apply weaker
-    rules.
+    If a document exists but cannot be fetched or read, raise LoginFailed. Without this document, weaker rules would
+    apply.
     """
     failure: LoginFailed | None = None
     for url in urls:
@@ -110,7 +110,7 @@ def _resource_metadata_urls(server_url: str) -> list[str]:
 
 
 def check_resource(document: ProtectedResourceMetadata, server_url: str) -> ProtectedResourceMetadata:
-    """Check that the metadata is for this server or for a parent of its URL. RFC 9728, section 3.3"""
+    """Raise LoginFailed unless the metadata is for this server or for a parent of its URL. RFC 9728, section 3.3"""
     server_parts, resource_parts = urlsplit(server_url), parse_web_url(document.resource)
     if (
         resource_parts is None
@@ -129,7 +129,7 @@ def check_resource(document: ProtectedResourceMetadata, server_url: str) -> Prot
 
 
 def get_origin(parts: SplitResult) -> tuple[str, str | None, int]:
-    """Return the scheme, host and port of a URL. The port defaults to that of the scheme."""
+    """Return the scheme, host and port of a URL. The port defaults to the port of the scheme."""
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
@@ -164,8 +164,9 @@ def _server_metadata_urls(issuer: str) -> list[str]:
 
 
 def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadata]:
-    """Treat an MCP server without resource metadata as its own authorization server. If it publishes no metadata at
-    all, use default paths.
+    """Treat an MCP server without resource metadata as its own authorization server.
+
+    If the server publishes no metadata at all, default paths are used.
 
     spec: handshake/authorization#fallbacks-for-servers-without-metadata-discovery
     """
@@ -173,7 +174,7 @@ def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadat
     root = f"{parts.scheme}://{parts.netloc}"
     metadata = yield from _fetch_first([root + _OAUTH_METADATA_PATH], AuthorizationServerMetadata)
     if metadata is not None:
-        # The issuer may have a trailing slash or not.
+        # The issuer may end with a slash or not.
         return _check_issuer(metadata, root + "/" if metadata.issuer.endswith("/") else root)
     return AuthorizationServerMetadata(
         issuer=root,
@@ -185,7 +186,7 @@ def discover_fallback_server(server_url: str) -> Flow[AuthorizationServerMetadat
 
 
 def _decode_document(response: FetchResponse, document_type: Any) -> Any:
-    """Decode the metadata in a response, or return None. Ignore optional fields with invalid values."""
+    """Decode the metadata in a response, or return None. Optional fields with invalid values are ignored."""
     if response.status_code != 200:
         return None
     try:
@@ -219,7 +220,9 @@ def parse_web_url(url: str) -> SplitResult | None:
 
 
 def is_valid_netloc(netloc: str) -> bool:
-    """Return whether brackets, if any, enclose the whole host. URL parsers disagree about text after the brackets."""
+    """Return whether brackets, if any, enclose the whole host. URL parsers treat text after the brackets
+    differently.
+    """
     return not ("[" in netloc or "]" in netloc) or _BRACKETED_NETLOC.fullmatch(netloc) is not None
 
 

@@ -1,6 +1,6 @@
-"""Signed proofs: DPoP (RFC 9449), client assertions (RFC 7523), PKCE (RFC 7636).
+"""Proofs that a client creates: DPoP (RFC 9449), client assertions (RFC 7523) and PKCE (RFC 7636).
 
-On the client side, only this module imports joserfc, and only to sign.
+On the client side, only this module imports joserfc, and only for signatures.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def create_pkce_pair() -> tuple[str, str]:
 
 
 def generate_key() -> dict[str, Any]:
-    """Generate a private key for DPoP, as a JWK."""
+    """Generate a private key for DPoP in JWK format."""
     from joserfc.jwk import ECKey
 
     return dict(ECKey.generate_key("P-256").as_dict(private=True))
@@ -34,7 +34,7 @@ def generate_key() -> dict[str, Any]:
 def create_dpop_proof(
     key: dict[str, Any], method: str, url: str, now: float, *, nonce: str | None = None, token: str | None = None
 ) -> str:
-    """Create a DPoP proof for one request. It proves that the client has the private key. RFC 9449, section 4.2"""
+    """Create a DPoP proof for one request, which proves that the client has the private key. RFC 9449, section 4.2"""
     from joserfc import jwt
     from joserfc.jwk import ECKey
 
@@ -54,8 +54,9 @@ def create_dpop_proof(
 
 
 def create_client_assertion(signer: Signer, client_id: str, audience: str, now: float) -> str:
-    """Create an assertion that proves the client's identity with its private key. Raise LoginFailed if the key cannot
-    be used.
+    """Create an assertion that proves the client's identity with its private key.
+
+    Raise LoginFailed if the key cannot be used.
     """
     from joserfc import jwt
     from joserfc.errors import JoseError

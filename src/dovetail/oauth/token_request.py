@@ -1,4 +1,4 @@
-"""Requests to the token endpoint, and the meaning of its responses."""
+"""Send requests to the token endpoint, and parse its responses."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from dovetail.wire.base import replace
 # These errors mean that the server does not know the client.
 UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")
 _TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
-_MAX_TTL_S: Final = 10 * 365 * 86400.0  # tokens with a longer lifetime never expire
+_MAX_TTL_S: Final = 10 * 365 * 86400.0  # Tokens with a longer lifetime are treated as if they never expire.
 
 
 def request_token(
@@ -26,12 +26,14 @@ def request_token(
     key: dict[str, Any] | None = None,
     signer: Signer | None = None,
 ) -> Flow[Token]:
-    """Request a token. With a DPoP key, the token is bound to this key. With `signer`, the client authenticates with a
-    private key.
+    """Request a token.
+
+    If `key` is set, the token is bound to this DPoP key. If `signer` is set, the client authenticates with a private
+    key.
     """
     endpoint = server.token_endpoint
     if endpoint is None or not is_secure_url(endpoint):
-        raise LoginFailed("the authorization server has no https token endpoint")
+        raise LoginFailed("the authorization server has no token endpoint with an https URL")
     form, headers = yield from _authenticate_form(server, client, fields, signer)
     response, _ = yield from post_token_request(endpoint, form, headers, key)
     if response.status_code != 200:
@@ -47,8 +49,9 @@ def post_token_request(
     key: dict[str, Any] | None,
     nonce: str | None = None,
 ) -> Flow[tuple[FetchResponse, str | None]]:
-    """Send a token request. If the server asks for another nonce, send it once more. Return the response and the nonce
-    for the next proof.
+    """Send a token request. Return the response and the nonce for the next proof.
+
+    If the server asks for another nonce, the request is sent once more.
     """
     response = yield from _post_with_proof(endpoint, form, headers, key, nonce)
     new_nonce = response.headers.get("dpop-nonce")
@@ -58,9 +61,10 @@ def post_token_request(
 
 
 def parse_issued_token(response: FetchResponse, now: float, key: dict[str, Any] | None) -> Token:
-    """Return the token in a response. Raise LoginFailed if it is missing, or is not bound to the key."""
+    """Return the token in a response. Raise LoginFailed if the token is missing or is not bound to the key."""
     token = parse_token(response, now)
-    # A client with a key must get a bound token, any other client an ordinary one. RFC 9449, section 5
+    # A client with a key must get a token that is bound to the key. Any other client must get an ordinary token. RFC
+    # 9449, section 5
     if (token.token_type == "DPoP") != (key is not None):
         raise LoginFailed(f"the server issued a token of type {token.token_type}, which was not requested")
     return token
@@ -132,7 +136,7 @@ def parse_token(response: FetchResponse, now: float) -> Token:
 
 
 def parse_seconds(value: Any) -> float | None:
-    """Parse a lifetime in seconds. Some servers send it as a string."""
+    """Parse a lifetime in seconds. Some servers send the number as a string."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:12])
     if not isinstance(value, int | float) or value != value:
@@ -141,9 +145,9 @@ def parse_seconds(value: Any) -> float | None:
 
 
 def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[SavedLogin]:
-    """Renew the token of a login. Return the login without a token if the user must log in again.
+    """Renew the token of a login. If the user must log in again, return the login without a token.
 
-    A rotated refresh token replaces the old one. If the server no longer knows the client, mark the client as refused.
+    A new refresh token replaces the old one. If the server no longer knows the client, the client is marked as refused.
     """
     token = login.token
     if token is None or token.refresh_token is None:
@@ -162,11 +166,11 @@ def refresh_login(login: SavedLogin, signer: Signer | None = None) -> Flow[Saved
 
 
 def revoke_login(login: SavedLogin, signer: Signer | None = None) -> Flow[bool]:
-    """Revoke the token at the authorization server. Return whether that succeeded. RFC 7009"""
+    """Revoke the token at the authorization server. Return whether this succeeded. RFC 7009"""
     token, endpoint = login.token, login.server.revocation_endpoint
     if token is None or endpoint is None or not is_secure_url(endpoint):
         return False
-    # Revoking a refresh token also revokes its access tokens.
+    # If a refresh token is revoked, the server also revokes its access tokens.
     token_type_hint = "access_token" if token.refresh_token is None else "refresh_token"
     fields = {"token": token.refresh_token or token.access_token, "token_type_hint": token_type_hint}
     form, headers = yield from _authenticate_form(login.server, login.client, fields, signer)

@@ -1,1 +1,1 @@
-"""JSON Schema: reading, cost, provider rules and differences. This package does no I/O."""
+"""JSON Schema: parsing, validation cost, provider rules and differences. This package does no I/O."""

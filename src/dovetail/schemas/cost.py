@@ -1,8 +1,8 @@
-"""Estimate the worst cost of checking a value against a schema, without checking the value.
+"""Estimate the maximum cost of validating a value against a schema, without validating the value.
 
-The estimate visits each part of the value once. Each position has a state: which parts of the schema apply at this
-position, and how often. Equal states are shared. References that double, branching recursion and nested unions
-therefore become large numbers instead of long work.
+The estimate visits each part of the value once. At each position it computes a state: the subschemas that apply there,
+and how often. Equal states are shared. References that double, branching recursion and nested unions therefore only
+increase a number, but do not take long to estimate.
 """
 
 from heapq import heapify, heappop, heappush
@@ -10,23 +10,23 @@ from typing import Any, Final
 
 from dovetail.schemas.untrusted_schema import SchemaLimits, SchemaPlan, Subschema, UnusableSchema, is_extreme
 
-_NODE_COST: Final = 20  # cost of visiting one value
-_CONTAINER_COST: Final = 40  # cost of visiting one array or object
-_STATE_COST: Final = 500  # cost of creating one state
-_ENTRY_COST: Final = 100  # cost of each subschema in a new state
-_HASH_COST: Final = 10  # cost of hashing one value in an array of unique items
-# Cost of comparing two integers of more than 64 bits. An array of unique items compares all pairs.
+_NODE_COST: Final = 20  # Cost of one value.
+_CONTAINER_COST: Final = 40  # Cost of one array or object.
+_STATE_COST: Final = 500  # Cost of creating one state.
+_ENTRY_COST: Final = 100  # Cost of each subschema in a new state.
+_HASH_COST: Final = 10  # Cost of hashing one value in an array of unique items.
+# Cost of comparing two integers of more than 64 bits. In an array of unique items, all pairs are compared.
 _LARGE_INTEGER_COST: Final = 150
-_COPY_COST: Final = 80  # cost of copying one value into an error message
-_MAX_CACHED_ENTRIES: Final = 20_000  # maximum number of subschemas in the cache
-_CHARS_PER_COPY: Final = 1000  # copying a value costs as much as copying this many characters
-_EXTREME_FACTOR: Final = 15  # how much slower numbers with many zeros are
+_COPY_COST: Final = 80  # Cost of copying one value into an error message.
+_MAX_CACHED_ENTRIES: Final = 20_000  # The cache contains at most this many subschemas.
+_CHARS_PER_COPY: Final = 1000  # Copying this many characters costs as much as copying one value.
+_EXTREME_FACTOR: Final = 15  # Numbers with many zeros are slower by this factor.
 _TOO_COSTLY: Final = "too costly to check: the schema needs too much work for this value"
-_MAX_INTEGER: Final = 2**140  # has about forty digits
+_MAX_INTEGER: Final = 2**140  # This number has about forty digits.
 
 
 class State:
-    """The subschemas that apply to one value, how often they apply, and what they cost together."""
+    """Subschemas that apply to one value, how often they apply, and their total cost."""
 
     __slots__ = (
         "_parts",
@@ -50,7 +50,7 @@ class State:
             self.char_cost
         ) = 0
         self.name_cost = self.name_char_cost = 0
-        # states of members and items that have their own subschema
+        # These are the states of members and items that have a separate subschema.
         self.named_states: dict[str | int, State | None] = {}
         self.rest_states: dict[type, State] = {}
         for part, count in parts:
@@ -68,7 +68,7 @@ class State:
         self.value_cost += self.unique_count * _HASH_COST
 
     def count_entering(self, key: str | int | None, kind: type) -> dict[int, int]:
-        """Return how often each subschema is applied when a member or an item is checked."""
+        """Return how often each subschema is applied when a member or an item is validated."""
         counts: dict[int, int] = {}
         for part, count in self._parts:
             for part_index in _list_subschemas(part, key, kind):
@@ -76,7 +76,7 @@ class State:
         return counts
 
     def get_name_pattern_cost(self) -> int:
-        """Return the cost of matching member names with patterns, per character."""
+        """Return the cost per character of matching member names with patterns."""
         return sum(part.name_char_cost * count for part, count in self._parts)
 
 
@@ -91,7 +91,7 @@ def _list_subschemas(part: Subschema, key: str | int | None, kind: type) -> list
 
 
 class CostEstimator:
-    """Estimates how much work it is to check a value against a schema."""
+    """Estimates the cost of validating values against a schema."""
 
     def __init__(self, plan: SchemaPlan, limits: SchemaLimits) -> None:
         self._plan = plan
@@ -100,13 +100,14 @@ class CostEstimator:
         self._states: dict[tuple[Any, int], State] = {}
         self._start_state: State | None = None
         self._entry_count = 0
-        self._cost = 0  # cost of the current value so far
-        self._copied_count = 0  # number of values that an error message may contain
-        self._large_integer_count = 0  # number of integers of more than 64 bits
+        self._cost = 0  # It is the cost of the current value so far.
+        self._copied_count = 0  # An error message may contain this many values.
+        self._large_integer_count = 0  # It counts integers of more than 64 bits.
 
     def estimate(self, value: Any) -> tuple[int, int]:
-        """Return the cost of checking a value, and the additional cost of explaining a failure. Raise UnusableSchema if
-        the cost is too high.
+        """Return the cost of validating a value, and the additional cost of explaining a failure.
+
+        Raise UnusableSchema if the cost is too high.
         """
         self._cost = self._copied_count = self._large_integer_count = 0
         if self._entry_count > _MAX_CACHED_ENTRIES:
@@ -199,8 +200,9 @@ class CostEstimator:
         return state
 
     def _expand_parts(self, entering: dict[int, int]) -> list[tuple[Subschema, int]]:
-        """Return all subschemas that apply to a value, and how often. A subschema comes after those that
-        refer to it.
+        """Return all subschemas that apply to a value, and how often.
+
+        A subschema comes after the subschemas that refer to it.
         """
         parts = self._plan.parts
         counts = dict(entering)

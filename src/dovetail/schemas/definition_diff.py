@@ -1,7 +1,7 @@
 """Differences between two definitions of a tool, resource or prompt.
 
-Each difference has a path, both values, and its effect: whether the schema accepts fewer or more values than before.
-The command line checks which differences break clients. A host grades differences by risk.
+Each difference has a path, both values, and an effect: whether the new schema accepts fewer or more values.
+`dovetail diff` checks which differences break clients. A host rates differences by risk.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +11,8 @@ from dovetail.schemas.reader import get_list, get_mapping
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
-# "text" is a change in text for a model or a user. "same" is a change in order or whitespace.
-# "mixed" accepts some new values and rejects some old ones.
+# "text" is a change in text for a model or a user. "same" is a change in order or whitespace. "mixed" means that some
+# new values are accepted and some old values are rejected.
 Effect: TypeAlias = Literal["text", "same", "narrower", "wider", "mixed", "unknown"]
 Path: TypeAlias = tuple[str, ...]
 
@@ -35,13 +35,13 @@ _MAX_SCHEMA_DEPTH: Final = 32
 
 
 class Difference(Struct, frozen=True):
-    """A difference between two definitions. A value is None if a definition does not have it."""
+    """A difference between two definitions. A value is None if the definition does not have this field."""
 
     path: Path
     old: Any
     new: Any
     effect: Effect
-    # "added" and "removed" only occur for schemas with a name or in a list
+    # "added" and "removed" are used only for schemas that have a name or are in a list.
     kind: Literal["changed", "added", "removed"] = "changed"
 
 
@@ -63,9 +63,9 @@ def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator
 
 
 def is_breaking(difference: Difference) -> bool:
-    """Return whether the change may break clients that worked with the old definition.
+    """Return whether a difference may break clients that worked with the old definition.
 
-    Valid arguments must stay valid. Results must keep their fields and must not have new values.
+    Valid arguments must stay valid. Results must keep their fields and must not contain new kinds of values.
     """
     if difference.path == ("mimeType",):
         return True
@@ -109,7 +109,7 @@ def _compare_annotations(path: Path, old: Any, new: Any) -> Iterator[Difference]
 
 
 def _compare_arguments(path: Path, old: Any, new: Any) -> Iterator[Difference]:
-    """Compare the arguments of two prompts like the properties of an object."""
+    """Compare the arguments of two prompts, like the properties of an object."""
     old_schema, new_schema = _arguments_to_schema(old), _arguments_to_schema(new)
     if old_schema is None or new_schema is None:
         yield _compare_text(path, old, new)
@@ -159,14 +159,14 @@ def _compare_schemas(path: Path, old: Any, new: Any, depth: int) -> Iterator[Dif
 
 
 def _compare_boolean_schemas(old: Any, new: Any) -> Effect:
-    """Return the effect if one of the schemas is missing, a boolean or invalid."""
+    """Return the effect of a difference in which one of the schemas is missing, a boolean or invalid."""
     if new is False or (old in (None, True) and isinstance(new, Mapping)):
         return "narrower"
     return "wider" if old is False or (new in (None, True) and isinstance(old, Mapping)) else "unknown"
 
 
 def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference | None:
-    """Compare a schema `X` with alternatives such as `anyOf: [X, Y]`. Either one may be the older schema."""
+    """Compare a schema `X` with alternatives such as `anyOf: [X, Y]`. Either of them may be the old schema."""
     for name in ("anyOf", "oneOf"):
         if name not in old and (single := _find_alternative(old, new, name)):
             return Difference((*path, name), single, {name: new[name]}, "wider")
@@ -180,7 +180,8 @@ def _find_alternative(schema: Mapping[str, Any], other: Mapping[str, Any], name:
     own_rules = {keyword: value for keyword, value in _drop_text(schema).items() if keyword not in other}
     if not own_rules:
         return None
-    encoded_rules = encode_canonical(own_rules)  # encoded once, because a schema can have many alternatives
+    # The rules are encoded only once, because a schema can have many alternatives.
+    encoded_rules = encode_canonical(own_rules)
     is_alternative = any(
         isinstance(choice, Mapping) and encode_canonical(_drop_text(choice)) == encoded_rules
         for choice in get_list(other, name)
@@ -224,7 +225,8 @@ def _compare_named_schemas(
     for name in sorted({*old, *new}):
         if name in old and name in new:
             yield from _compare_schemas((*path, name), old[name], new[name], depth + 1)
-        elif member != "properties":  # whether a change breaks clients depends on how the schema is used
+        elif member != "properties":
+            # Whether a change of properties breaks clients depends on how the schema is used.
             kind = "removed" if name in old else "added"
             yield Difference((*path, name), old.get(name), new.get(name), "unknown", kind)
         elif name in old:
@@ -276,7 +278,8 @@ def _compare_value_sets(old: Any, new: Any, *, is_type: bool) -> Effect:
     )
     if old_values == new_values:
         return "same"
-    if is_type:  # an integer is also valid where a number is required
+    # An integer is valid where a number is required.
+    if is_type:
         for values in (old_values, new_values):
             values |= {b'"integer"'} if b'"number"' in values else set[bytes]()
     if new_values < old_values:

@@ -1,8 +1,8 @@
-"""Schema profiles: which JSON Schemas the model providers accept, and how to rewrite a schema for a provider.
+"""Rules of model providers for JSON Schemas, and conversion of schemas for a provider.
 
-A rule set lists what a provider rejects, and `find_violations` checks a tool against a rule set. `fit_schema` rewrites
-a schema for a profile. Unsupported keywords move into the description. Types that a provider cannot express become JSON
-text, which the server parses. docs/schemas.md lists the sources.
+`find_violations` checks a tool against the rules of a provider. `fit_schema` rewrites a schema so that a provider
+accepts it: unsupported keywords move into the description, and types that a provider cannot express become JSON text,
+which the server parses. docs/schemas.md lists the sources.
 """
 
 import re
@@ -16,32 +16,33 @@ Schema = dict[str, Any]
 _DEFS_PREFIX: Final = "#/$defs/"
 _COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
 _LIST_KEYWORDS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAX_UNROLLED_LEVELS: Final = 2  # how deep to expand a recursive type, for providers without references
+_MAX_UNROLLED_LEVELS: Final = 2  # For providers without references, a recursive type is expanded this many times.
 
 
 class SchemaRules(NamedTuple):
-    """What one provider's API requires of schemas. None means that there is no such rule."""
+    """Rules of one provider's API for schemas. None means that there is no such rule."""
 
     name_pattern: str = r"[A-Za-z0-9_-]{1,64}"
     parameter_pattern: str = r"[^\x00-\x1f]+"
     max_description_chars: int | None = None
     keywords: frozenset[str] | None = None
     formats: frozenset[str] | None = None
-    only_text_enums: bool = False  # True if all enum values must be strings
+    only_text_enums: bool = False  # All enum values must be strings.
     allows_references: bool = True
     allows_recursion: bool = True
     needs_items: bool = False
     needs_type: bool = False
-    requires_closed_objects: bool = False  # True if objects must not allow other properties
+    requires_closed_objects: bool = False  # Objects must not allow other properties.
     requires_all_properties: bool = False
-    limits_min_items: bool = False  # True if the provider only accepts 0 or 1 for minItems
+    limits_min_items: bool = False  # `minItems` must be 0 or 1.
 
 
 _BASIC_KEYWORDS: Final = frozenset(("type", "description", "title", "enum", "anyOf", "properties", "required", "items"))
 _REFERENCE_KEYWORDS: Final = frozenset(("$ref", "$defs", "additionalProperties", "const"))
 _TEXT_FORMATS: Final = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
 
-LONG_DESCRIPTION: Final = "the description is longer than"  # the start of the message for a long description
+# The message about a long description starts with this text.
+LONG_DESCRIPTION: Final = "the description is longer than"
 PROVIDER_RULES: Final[Mapping[str, SchemaRules]] = {
     "openai": SchemaRules(max_description_chars=1024, needs_items=True),
     "openai-strict": SchemaRules(
@@ -90,11 +91,12 @@ PROFILES: Final[Mapping[SchemaProfile, str]] = {
     "gemini": "gemini-openapi",
     "anthropic": "anthropic-strict",
 }
-UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")  # rules for schemas that a host sends without changes
+# Some hosts forward schemas unchanged to these providers, so these rules are checked by default.
+UNMODIFIED_RULE_SETS: Final = ("openai", "gemini", "anthropic")
 
 
 def find_violations(rule_set: str, name: str, description: str | None, schema: Schema) -> Iterator[str]:
-    """Yield one line of text for each rule that a schema breaks."""
+    """Yield a message for each rule of a provider that a schema breaks."""
     schema_rules = PROVIDER_RULES[rule_set]
     if not re.fullmatch(schema_rules.name_pattern, name):
         yield f"the name does not match {schema_rules.name_pattern}"
@@ -124,7 +126,7 @@ def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool
     if not schema_rules.allows_references and "$ref" in schema:
         yield "a reference"
     if schema_rules.only_text_enums and not all(isinstance(value, str) for value in get_list(schema, "enum")):
-        yield "enum values must be texts"
+        yield "enum values must be strings"
     json_type = schema.get("type")
     if schema_rules.needs_type and not isinstance(json_type, str) and not {"anyOf", "$ref"} & schema.keys():
         yield "the type is missing"
@@ -149,7 +151,7 @@ def _check_subschema(schema_rules: SchemaRules, schema: Schema, *, is_root: bool
 
 
 def fit_schema(profile: SchemaProfile, schema: Schema) -> Schema:
-    """Rewrite the input schema of a tool for a provider, in strict mode if possible."""
+    """Rewrite the input schema of a tool so that a provider accepts it, in strict mode if possible."""
     if profile not in PROFILES:
         raise ValueError(f"schema_profile must be one of {', '.join(PROFILES)}, not {profile!r}")
     return _SchemaFitter(profile, schema).fit_root()
@@ -176,7 +178,8 @@ class _SchemaFitter:
             return self._fit_reference(node, depth)
         if members := get_list(node, "anyOf") or get_list(node, "oneOf"):
             return self._fit_union(node, members, depth)
-        node = _drop_keys(node, "anyOf", "oneOf")  # remove a keyword without schemas
+        # A keyword without schemas is removed.
+        node = _drop_keys(node, "anyOf", "oneOf")
         match node.get("type"):
             case "object":
                 return self._fit_object(node, depth) if get_mapping(node) else self._build_text_schema(node, "object")
@@ -240,7 +243,7 @@ class _SchemaFitter:
         return array_schema | {"items": item_schema}
 
     def _fit_keywords(self, schema: Schema) -> Schema:
-        """Remove keywords that the provider does not support, and mention them in the description."""
+        """Remove keywords that the provider does not support, and add them to the description."""
         fit: Schema = {}
         notes: list[str] = []
         for key, value in self._close_bounds(schema).items():
@@ -269,7 +272,7 @@ class _SchemaFitter:
         return self._rules.keywords is None or key in self._rules.keywords
 
     def _close_bounds(self, schema: Schema) -> Schema:
-        """Replace exclusive bounds of integers with inclusive ones, for providers that require it."""
+        """Replace exclusive bounds of integers with inclusive bounds, for providers that require this."""
         fit = dict(schema)
         for bound, exclusive_bound, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
             if (
@@ -332,7 +335,6 @@ def _iter_subschemas(node: Any, path: str) -> Iterator[tuple[str, Schema]]:
 
 
 def _find_recursive(schema: Schema) -> set[str]:
-    """Return the definitions that refer to themselves."""
     definitions = get_mapping(schema, "$defs")
     references = {
         name: {

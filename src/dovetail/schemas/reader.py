@@ -1,4 +1,4 @@
-"""Read the JSON Schemas of other programs. Boolean schemas become objects, and local references are followed.
+"""Functions that read untrusted JSON Schemas. Boolean schemas become objects, and local references are followed.
 
 Members with an invalid type are ignored.
 """
@@ -11,11 +11,13 @@ Schema: TypeAlias = Mapping[str, Any]
 ANY_SCHEMA: Final[Schema] = {}
 NEVER_SCHEMA: Final[Schema] = {"not": {}}
 _JSON_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
-_MAX_REFERENCE_STEPS: Final = 32  # maximum number of references to follow in a row
+_MAX_REFERENCE_STEPS: Final = 32  # At most this many references are followed in a row.
 
 
 def as_object(schema: Any) -> Schema:
-    """Return a schema as an object. `false` accepts nothing. `true` and invalid schemas accept everything."""
+    """Return a schema as an object. The schema `false` accepts nothing. `true` and invalid schemas accept
+    everything.
+    """
     if isinstance(schema, Mapping):
         return cast("Schema", schema)
     return NEVER_SCHEMA if schema is False else ANY_SCHEMA
@@ -55,7 +57,7 @@ def get_number(schema: Schema, member: str, default: int = 0) -> float:
 
 
 def resolve_schema(schema: Any, root: Schema) -> Schema:
-    """Follow the reference of a schema, and merge its `allOf`."""
+    """Replace a reference with the schema that it points to, and merge the schemas in `allOf`."""
     return _resolve(as_object(schema), root, _MAX_REFERENCE_STEPS)
 
 
@@ -73,8 +75,9 @@ def _resolve(schema: Schema, root: Schema, steps: int) -> Schema:
 
 
 def _look_up_reference(reference: str, root: Schema) -> Schema:
-    """Return the schema that a local reference points to. If it does not exist, return a schema that accepts
-    everything.
+    """Return the schema that a local reference points to.
+
+    If this schema does not exist, return a schema that accepts everything.
     """
     prefix, *segments = reference.split("/")
     if prefix != "#":
@@ -88,8 +91,9 @@ def _look_up_reference(reference: str, root: Schema) -> Schema:
 
 
 def _merge(first: Schema, second: Schema) -> dict[str, Any]:
-    """Merge two schemas. The result has all properties and required names of both. For other keywords, the second
-    schema wins.
+    """Merge two schemas. The result has the properties and required names of both.
+
+    For other keywords, the second schema takes precedence.
     """
     merged: dict[str, Any] = {**first, **second}
     for name in ("properties", "$defs"):

@@ -1,14 +1,14 @@
-"""Estimate the worst cost of a regular expression per character, for a regex engine with linear run time.
+"""Estimate the maximum cost per character of a regular expression, for a regex engine with linear run time.
 
 The run time is proportional to the length of the text and to the number of states that the engine can be in at once.
-This module computes an upper bound of that number from the pattern. A pattern that it does not understand gets the
-worst value.
+This module computes an upper bound of that number from the pattern. A pattern with unknown syntax gets the
+highest value.
 """
 
 import re
 from typing import Final, NamedTuple
 
-MAX_STATES: Final = 10_000  # a pattern within the size limit cannot have more states
+MAX_STATES: Final = 10_000  # A pattern within the size limit cannot have more states.
 
 _TOKEN: Final = re.compile(
     r"""(?P<simple>\\(?:[pP]\{\w+\}|u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[^pPuxbB0-9kQE])
@@ -20,14 +20,14 @@ _TOKEN: Final = re.compile(
 
 
 class _PatternCost(NamedTuple):
-    states: int  # number of states in the regex engine
-    concurrent_states: int  # number of states at one time, if a match starts at one position only
-    width: int | None  # number of characters that are matched, or None if it varies
-    is_anchored: bool = False  # True if a match can only start at the beginning of the text
+    states: int  # The regex engine has this many states.
+    concurrent_states: int  # The engine can be in this many states at once, if a match starts at only one position.
+    width: int | None  # A match has this many characters. It is None if the number varies.
+    is_anchored: bool = False  # A match can start only at the beginning of the text.
 
 
 def count_concurrent_states(pattern: str) -> int:
-    """Return how many states the regex engine may have to follow at the same time."""
+    """Return the maximum number of states in which the regex engine may be at the same time."""
     tokens: list[re.Match[str]] = []
     position = 0
     while position < len(pattern):
@@ -38,7 +38,7 @@ def count_concurrent_states(pattern: str) -> int:
         position = token.end()
     tokens.reverse()
     branches = _parse_branches(tokens)
-    if tokens:  # the pattern has an unmatched parenthesis
+    if tokens:  # The pattern has a parenthesis without a counterpart.
         return MAX_STATES
     # Without an anchor, a match can start at every character.
     return min(
@@ -61,8 +61,8 @@ def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     while tokens and not tokens[-1]["either"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
-        # While all widths are fixed, only one atom is possible at each position.
-        # After a variable width, any atom is possible.
+        # If all widths so far are fixed, only one atom is possible at each position. After a variable width, any atom
+        # is possible.
         concurrent_states = (
             max(concurrent_states, atom.concurrent_states)
             if width is not None
@@ -85,7 +85,8 @@ def _parse_atom(tokens: list[re.Match[str]]) -> _PatternCost:
         cost = _PatternCost(states, concurrent_states, widths.pop() if len(widths) == 1 else None)
     elif token["simple"]:
         state_count = 2 if token.group().startswith((".", "[^", "\\p", "\\P", "\\W", "\\D", "\\S")) else 1
-        cost = _PatternCost(state_count, state_count, 1)  # a large character class is matched byte by byte
+        # A large character class is matched byte by byte.
+        cost = _PatternCost(state_count, state_count, 1)
     else:
         cost = _PatternCost(0, 0, 0)
     while tokens and tokens[-1]["repeat"]:

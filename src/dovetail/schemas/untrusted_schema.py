@@ -1,6 +1,6 @@
-"""Analyse an untrusted JSON Schema: its keywords, its references and the cost of its parts.
+"""Analyze an untrusted JSON Schema: its keywords, its references and the cost of its subschemas.
 
-`read_schema` keeps only the keywords that affect validation, and replaces every reference by a pointer within the new
+`read_schema` keeps only the keywords that affect validation, and replaces every reference with a pointer within the new
 schema. The validator therefore compiles exactly the analysed schema. This module never fetches a document.
 """
 
@@ -13,7 +13,7 @@ from dovetail.schemas.regex_cost import count_concurrent_states
 from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import encode
 
-# Keywords with subschemas, grouped by what they apply to: the value itself, or its members and items.
+# These keywords contain subschemas. They are grouped by their target: the value itself, or its members and items.
 _SAME_VALUE_KEYWORDS: Final = {
     "not",
     "if",
@@ -38,7 +38,7 @@ _ASSERTION_KEYWORDS: Final = {
     "maxProperties", "minProperties", "required", "dependentRequired",
 }  # fmt: skip
 _MAX_ID_CHARS: Final = 1024
-# What these references point to is only known during validation.
+# The targets of these references are known only during validation.
 _DYNAMIC_REFERENCES: Final = {"$dynamicRef", "$recursiveRef"}
 _BRANCHING_KEYWORDS: Final = {"anyOf", "oneOf", "not", "if", "contains", "propertyNames"}
 
@@ -48,58 +48,62 @@ DRAFT_2020: Final = "https://json-schema.org/draft/2020-12/schema"
 
 # Costs are in units of ten nanoseconds. docs/decisions/0021 has the measurements.
 _KEYWORD_COST: Final = 2
-_NAME_COST: Final = 2  # cost of one required name
-_ENUM_VALUE_COST: Final = 20  # cost of comparing a value with one enum value
-_NUMBER_COST: Final = 250  # cost of comparing or dividing numbers that are not small integers
-_FLOAT_COST: Final = 10  # cost of comparing a small integer with another number
+_NAME_COST: Final = 2  # Cost of one required name.
+_ENUM_VALUE_COST: Final = 20  # Cost of comparing a value with one enum value.
+_NUMBER_COST: Final = 250  # Cost of comparing or dividing numbers that are not small integers.
+_FLOAT_COST: Final = 10  # Cost of comparing a small integer with another number.
 _LARGE_DIVISION_COST: Final = 100
-_EXTREME_COST: Final = 3000  # cost of a number with many zeros
-_UNEVALUATED_FACTOR: Final = 3  # these keywords evaluate the keywords next to them again
+_EXTREME_COST: Final = 3000  # Cost of a number with many zeros.
+_UNEVALUATED_FACTOR: Final = 3  # These keywords evaluate the keywords next to them again.
 
 
 class UnusableSchema(ValueError):
-    """The schema is not safe to use, or not for this value. The message says why."""
+    """Raised if a schema is not safe to use, or is not safe to use with a certain value. The message contains the
+    reason.
+    """
 
 
 class SchemaLimits(Struct, frozen=True, kw_only=True):
     """Limits for schemas and values from untrusted servers."""
 
-    max_bytes: int = 256 * KiB  # maximum size of the schema as JSON
-    max_depth: int = 64  # maximum nesting of the schema and of the value
+    max_bytes: int = 256 * KiB  # Maximum size of the schema as JSON.
+    max_depth: int = 64  # Maximum nesting of the schema and of the value.
     max_schemas: int = 2000
-    max_values: int = 10_000  # maximum number of values in enum and const
+    max_values: int = 10_000  # Maximum number of values in `enum` and `const`.
     max_patterns: int = 32
-    max_pattern_chars: int = 1000  # length of one pattern
-    max_cost: int = 2_000_000  # maximum cost of one check, in units of ten nanoseconds
+    max_pattern_chars: int = 1000  # Maximum length of one pattern.
+    max_cost: int = 2_000_000  # Maximum cost of one validation, in units of ten nanoseconds.
 
 
 class Subschema(Struct):
-    """One subschema: its keywords, the subschemas in them, and the cost of applying it once."""
+    """A subschema: its keywords, its nested subschemas, and the cost of applying it once."""
 
-    rank: int = -1  # order in which a subschema comes after those that refer to it
+    rank: int = -1  # A subschema has a higher rank than the subschemas that refer to it.
     assertions: dict[str, Any] = field(default_factory=dict[str, Any])
-    # The subschemas of each keyword: a number, or a list or dict of numbers.
+    # For each keyword, the indexes of its subschemas: a number, or a list or dict of numbers.
     children: dict[str, Any] = field(default_factory=dict[str, Any])
-    same_value: list[int] = field(default_factory=list[int])  # subschemas for the same value
-    named_members: dict[str, int] = field(default_factory=dict[str, int])  # subschemas for a member with this name
-    positional_items: list[int] = field(default_factory=list[int])  # subschemas for the item at this position
-    every_member: list[int] = field(default_factory=list[int])  # subschemas for every member
+    same_value: list[int] = field(default_factory=list[int])  # These subschemas apply to the same value.
+    # These subschemas apply to the member with this name.
+    named_members: dict[str, int] = field(default_factory=dict[str, int])
+    # These subschemas apply to the item at this position.
+    positional_items: list[int] = field(default_factory=list[int])
+    every_member: list[int] = field(default_factory=list[int])  # These subschemas apply to every member.
     every_item: list[int] = field(default_factory=list[int])
-    # Subschemas for members that are not in `named_members`
+    # These subschemas apply to members that are not in `named_members`.
     other_members: list[int] = field(default_factory=list[int])
     other_items: list[int] = field(default_factory=list[int])
-    member_names: list[int] = field(default_factory=list[int])  # subschemas for the names of members
+    member_names: list[int] = field(default_factory=list[int])  # These subschemas apply to the names of members.
     value_cost: int = _KEYWORD_COST
-    integer_cost: int = 0  # cost for a small integer
-    number_cost: int = 0  # cost for any other number
+    integer_cost: int = 0  # Cost for a small integer.
+    number_cost: int = 0  # Cost for any other number.
     object_cost: int = 0
-    char_cost: int = 0  # cost per character of a string
+    char_cost: int = 0  # Cost per character of a string.
     name_char_cost: int = 0
     unique_count: int = 0
 
 
 class SchemaPlan(Struct, frozen=True):
-    """A schema that is safe to compile, and its subschemas. The first one is the schema itself."""
+    """A schema that is safe to compile, and its subschemas. The first subschema is the schema itself."""
 
     dialect: str
     schema: dict[str, Any]
@@ -109,7 +113,7 @@ class SchemaPlan(Struct, frozen=True):
 
 
 def read_schema(schema: Any, limits: SchemaLimits) -> SchemaPlan:
-    """Analyse a schema. Raise UnusableSchema if it is not safe to use."""
+    """Analyze a schema. Raise UnusableSchema if the schema is not safe to use."""
     if not isinstance(schema, dict):
         raise UnusableSchema("invalid schema: the schema must be an object")
     _check_size(schema, limits)
@@ -143,7 +147,8 @@ class _SchemaReader:
         self._root = schema
         self._limits = limits
         self._dialect = _read_dialect(schema)
-        self._allows_ref_siblings = self._dialect != DRAFT_7  # in draft 7, keywords next to a $ref are ignored
+        # In draft 7, keywords next to a `$ref` are ignored.
+        self._allows_ref_siblings = self._dialect != DRAFT_7
         self._documents: dict[str, dict[str, Any]] = {"": schema}
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
         self._parts: list[Subschema] = []
@@ -179,7 +184,7 @@ class _SchemaReader:
             has_branches=bool(self._seen_keywords & _BRANCHING_KEYWORDS),
         )
 
-    # The following methods resolve $id and $anchor.
+    # These methods resolve `$id` and `$anchor`.
 
     def _collect_names(self, schema: Any, base: str) -> None:
         if not isinstance(schema, dict):
@@ -364,8 +369,9 @@ class _SchemaReader:
         return 1 + count_concurrent_states(pattern)
 
     def _get_enum_cost(self, values: list[Any]) -> int:
-        """Return the cost of finding a value in an enum. Strings and small integers need one lookup, other values one
-        comparison each.
+        """Return the cost of finding a value in an enum.
+
+        Strings and small integers need one lookup. Other values need one comparison each.
         """
         level: list[Any] = values
         cost = count = 0
@@ -380,7 +386,7 @@ class _SchemaReader:
         return _KEYWORD_COST if is_uniform and len(values) > 1 else cost
 
     def _render(self, index: int, definitions_key: str) -> Any:
-        """Return a subschema as JSON. If it is referenced, it goes under `definitions_key`."""
+        """Return a subschema as JSON. A subschema with references to it is placed under `definitions_key`."""
 
         def render_child(child_index: int) -> Any:
             return (
@@ -450,7 +456,9 @@ def _list_subschemas(keyword: str, value: Any) -> list[Any]:
 
 
 def _count_texts(keyword: str, value: Any) -> int:
-    """Count the strings in a list. Other values are rejected, because checking them for duplicates is slow."""
+    """Count the strings in a list. Raise UnusableSchema for other values, because a check for duplicates would be
+    slow.
+    """
     if not isinstance(value, list) or not all(type(text) is str for text in value):
         raise UnusableSchema(f"invalid schema: {keyword} must be a list of strings")
     return len(value)
@@ -472,8 +480,9 @@ def is_extreme(value: float) -> bool:
 
 
 def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> None:
-    """Order the subschemas so that each one comes after those that refer to it. Reject cycles, because
-    they never end.
+    """Order the subschemas so that each comes after the subschemas that refer to it.
+
+    Raise UnusableSchema for cycles, because their validation never ends.
     """
     parent_counts = [0] * len(parts)
     for part in parts:
@@ -490,12 +499,12 @@ def _rank_parts(parts: list[Subschema], repeat_factor: int, max_cost: int) -> No
             if not parent_counts[index]:
                 ready.append(index)
     if len(order) < len(parts):
-        raise UnusableSchema("the schema refers to itself without end")
+        raise UnusableSchema("the schema contains a reference cycle that never ends")
     _check_expanded_cost(parts, order, repeat_factor, max_cost)
 
 
 def _check_expanded_cost(parts: list[Subschema], order: list[Subschema], repeat_factor: int, max_cost: int) -> None:
-    """Reject subschemas that apply too many others to one value."""
+    """Raise UnusableSchema if too many subschemas apply to one value."""
     costs = [0] * len(parts)
     indexes = {id(part): index for index, part in enumerate(parts)}
     for part in reversed(order):

@@ -133,7 +133,8 @@ def logout(ctx: click.Context, **params: Any) -> int:
     options = read_target_options(ctx, **params)
     url = _get_url(options)
     if logins.load_login(url) is None:
-        FileTokenStore().delete(url)  # remove a login that exists but cannot be read
+        # The saved login exists but cannot be read, so it is deleted.
+        FileTokenStore().delete(url)
         output.print_error(f"not logged in to {strip_url(url)}")
         return error_report.EXIT_AUTH
 
@@ -169,7 +170,7 @@ def _print_login(options: TargetOptions, saved_login: SavedLogin | None, url: st
 
 
 def _describe_login(saved_login: SavedLogin) -> dict[str, Any]:
-    """Return the details of a login that are safe to print."""
+    """Return the details of a login that can be printed safely."""
     token = saved_login.token
     return {
         "server": saved_login.resource,

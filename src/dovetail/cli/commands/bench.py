@@ -57,7 +57,8 @@ def command(
                 return True
 
         load_test = LoadTest(send_request, concurrency, requests, None if requests else duration, rate)
-        await send_request()  # The first request is a warm-up and is not measured.
+        # The first request is a warm-up and is not measured.
+        await send_request()
         await load_test.run(command_run.progress_bar.draw)
         figures = load_test.summarize()
         command_run.print_result(figures, lambda: _format_figures(figures))

@@ -22,7 +22,7 @@ from dovetail.wire.base import UNSET
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
 from dovetail.wire.tools import CallToolResult, Tool
 
-_UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # error codes for an unknown tool
+_UNKNOWN_TOOL_CODES: Final = (-32601, -32602, -32003)  # Servers send one of these error codes for an unknown tool.
 _MASKED_ERROR_TEXT: Final = " has the details under "
 _ELICITATION_ERROR_TEXT: Final = "did not declare a required capability: elicitation"
 
@@ -69,7 +69,8 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
             click.echo(text.escape_text(format_result(result)), err=True)
         else:
             _print_result(format_result(result))
-        if result.is_error and name not in tools:  # some servers report an unknown tool as a tool error
+        # Some servers report an unknown tool as a tool error.
+        if result.is_error and name not in tools:
             click.echo(f"unknown tool {name!r}.{suggest_names(name, tools)}", err=True)
         if result.is_error and command_run.is_stderr_hidden and _MASKED_ERROR_TEXT in format_result(result):
             text.print_note("run with -v to see the log of the server")
@@ -84,7 +85,7 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
 
 
 def _print_result(content: str) -> None:
-    """Print text with a newline at the end."""
+    """Print text, and add a newline at the end if it is missing."""
     text.write_content(content if content.endswith("\n") or sys.stdout.isatty() else content + "\n")
 
 
@@ -133,7 +134,6 @@ def format_result(result: CallToolResult) -> str:
 
 
 def format_block(block: Any) -> str:
-    """Return a content block as text."""
     match block:
         case TextContent():
             return block.text

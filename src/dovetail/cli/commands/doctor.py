@@ -35,8 +35,6 @@ _MAX_RECOMMENDED_START_S = 5.0
 
 
 class CheckResult(Struct, frozen=True, omit_defaults=True):
-    """The result of one check."""
-
     name: str
     status: Literal["ok", "warn", "fail"]
     message: str
@@ -116,7 +114,8 @@ async def _run_checks(options: TargetOptions, add_result: Callable[[CheckResult]
 
 def _create_failure(name: str, exc: MCPError) -> CheckResult:
     translate_error(exc)
-    hint, exc.hint = exc.hint, None  # The hint is printed on a separate line, so remove it from the error.
+    # The hint is printed on a separate line, so it is removed from the error.
+    hint, exc.hint = exc.hint, None
     return CheckResult(name, "fail", str(exc), hint or _HINTS.get(type(exc).__name__))
 
 

@@ -75,8 +75,9 @@ def _add_protocol_issues(report: LintReport, tool: Tool, names: list[str]) -> Li
 
 
 def _find_schema_error(schema: Any) -> str | None:
-    """Return why a schema is invalid, or None if it is valid. Skip schemas that are very large or refer to other
-    documents.
+    """Return why a schema is invalid, or None if it is valid.
+
+    Very large schemas and schemas that refer to other documents are skipped.
     """
     try:
         compile_schema(schema)

@@ -20,8 +20,8 @@ ITEM_KINDS = ("tools", "resources", "templates", "prompts")
 def command(ctx: click.Context, **params: Any) -> int:
     """List tools, resources and prompts of a server.
 
-    Pass one or more kinds to list only items of these kinds. Without a target, lists the servers configured in the
-    known hosts.
+    Pass one or more kinds to list only items of these kinds. Without a target, lists the servers that are configured in
+    the configuration files of hosts such as Claude Desktop.
 
     \b
     dovetail list
@@ -40,7 +40,8 @@ def command(ctx: click.Context, **params: Any) -> int:
         remember_items(command_run.options, items_by_kind)
         command_run.print_result(items_by_kind, lambda: _format_items(items_by_kind))
         if command_run.is_stderr_hidden and not any(items_by_kind.values()):
-            await command_run.client.close()  # closing the client waits for the rest of stderr
+            # Closing the client waits for the rest of stderr.
+            await command_run.client.close()
             for stderr_line in command_run.last_stderr_lines:
                 output.print_quoted(stderr_line)
 

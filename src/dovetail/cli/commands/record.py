@@ -53,7 +53,8 @@ def command(
             for verb, args in parsed_steps:
                 await _STEP_FUNCTIONS[verb](command_run, *args)
         finally:
-            traffic.save(output)  # save the recording even if a request failed
+            # The recording is saved even if a request failed.
+            traffic.save(output)
         command_run.print_result(
             {"path": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
         )
@@ -89,7 +90,7 @@ def _parse_step(step_text: str) -> tuple[str, list[str]]:
     verb, args = "".join(parts[:1]), parts[1:]
     if verb not in _STEP_FUNCTIONS or not args:
         raise click.UsageError(
-            f"invalid request {step_text.strip()!r}: must be 'call TOOL', 'read URI' or 'prompt NAME'"
+            f"invalid request {step_text.strip()!r}: a request must be 'call TOOL', 'read URI' or 'prompt NAME'"
         )
     if verb == "read" and len(args) > 1:
         raise click.UsageError(f"invalid request {step_text.strip()!r}: 'read' takes exactly one URI")

@@ -26,7 +26,7 @@ from dovetail.terminal import output
 from dovetail.wire.base import replace
 from dovetail.wire.elicitation import ElicitRequestParams
 
-# Do not compare these fields, because they differ between runs or protocol versions.
+# These fields are not compared, because they differ between runs or protocol versions.
 _VOLATILE_MEMBERS = frozenset({"_meta", "resultType", "ttlMs", "cacheScope", "requestState", "nextCursor"})
 
 
@@ -71,7 +71,7 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
         summary = {"requests": len(exchanges), "differences": differences, "masked_requests": masked_requests}
         command_run.print_result(summary, lambda: _format_differences(len(exchanges), differences))
         for masked_request in () if command_run.json else masked_requests:
-            output.print_note(f"sent with a masked secret, so the response may differ: {masked_request}")
+            output.print_note(f"the recording contains a masked secret, so the response may differ: {masked_request}")
         return error_report.EXIT_VALIDATION if differences else error_report.EXIT_OK
 
     protocol_version = options.protocol_version or find_revision(read_exchanges(frames))

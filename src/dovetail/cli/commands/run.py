@@ -74,7 +74,8 @@ def command(
         options = _apply_process_options(options, reload)
     app = None
     if not is_plain and not options.command:
-        with contextlib.redirect_stdout(sys.stderr):  # Only MCP messages may be written to stdout.
+        # Only MCP messages may be written to stdout.
+        with contextlib.redirect_stdout(sys.stderr):
             app = _load_own_server(options.args, options.module)
     if app is None and is_file and not http:
         app = _run_as_program(options.args[0], is_plain)
@@ -141,7 +142,7 @@ def _load_own_server(args: Any, module: str | None) -> Any:
 
 
 def _run_as_program(file: str, is_plain: bool) -> Any:
-    """Run a file as a program. If it did not start serving, return the Server that it defines."""
+    """Run a file as a program. If the program ends without serving, return the Server that it defines."""
     sys.argv = [file]
     if is_plain:
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
@@ -175,10 +176,10 @@ def create_proxy_server(options: Any) -> Any:
 
 
 async def _copy_description(client: "Client", app: "Server") -> None:
-    """Present the server with the name, title, version and instructions of the target."""
+    """Give the proxy server the name, title, version and instructions of the target."""
     from dovetail.server.server import describe_as
 
-    # If the target cannot be reached yet, the first request connects and reports the error.
+    # If the target cannot be reached yet, the first request connects to it and reports the error.
     with contextlib.suppress(MCPError):
         await client.connect()
         describe_as(app, client.server_info, client.instructions)

@@ -1,4 +1,4 @@
-"""`dovetail servers`: the state of all configured servers, and how many tools and tokens each has."""
+"""`dovetail servers`: show the state of all configured servers, with the number of tools and tokens."""
 
 import asyncio
 from collections import Counter
@@ -54,7 +54,8 @@ def command(
         async with host:
             if not no_start:
                 await host.catalog()
-                await asyncio.sleep(0)  # Let the server that failed last update its state.
+                # This lets the server that failed last update its state.
+                await asyncio.sleep(0)
             rows = [row for row in _build_rows(host) if not servers or row["name"] in servers]
             policy_error = next(
                 (

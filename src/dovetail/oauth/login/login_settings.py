@@ -1,4 +1,4 @@
-"""Settings for logging in, one class for each kind of login. Pass the settings as `auth=`.
+"""Settings for logins, with one class for each kind of login. Pass the settings as `auth=`.
 
 Invalid settings raise an error when you create them, not at the first login.
 """
@@ -19,10 +19,10 @@ _AUTH_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
 
 
 class TokenStore(Protocol):
-    """Saves logins between runs. Keys are server URLs, and values are bytes.
+    """A store that saves logins between runs. Keys are server URLs, and values are bytes.
 
-    A store that several processes share also has `lock(key)`, an async context manager. The client holds this lock
-    while it renews a token.
+    A store that several processes share must also have `lock(key)`, an async context manager. The client holds this
+    lock while it renews a token.
     """
 
     def get(self, key: str) -> bytes | None:
@@ -48,55 +48,53 @@ class RedactedStruct(Struct, frozen=True):
 class BearerAuth(RedactedStruct, frozen=True):
     """A bearer token that you already have."""
 
-    token: str  # the access token
+    token: str  # The access token.
 
     def __post_init__(self) -> None:
         if not isinstance(self.token, str) or not _TOKEN_PATTERN.fullmatch(self.token):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError("BearerAuth takes only the token: one word, without 'Bearer' before it")
+            raise ValueError("BearerAuth requires only the token, without 'Bearer' before it and without spaces")
 
 
 class Signer(RedactedStruct, frozen=True):
-    """A client's private key and its signing algorithm. None means the default algorithm for the key."""
+    """A client's private key and its signing algorithm. If the algorithm is None, the default for the key is used."""
 
     private_key: str
     algorithm: str | None = None
 
 
 class OAuth(RedactedStruct, frozen=True, kw_only=True):
-    """Log in with a browser. All options have defaults, because the client discovers what it needs.
+    """Log in with a browser. All options have defaults, because the client discovers most settings.
 
-    client_id, client_secret, issuer: a client that you registered by hand, and its authorization server.
-    client_metadata_url: URL of this client's metadata document.
-    private_key: PEM text, used instead of a secret. Set `signing_algorithm` if the key allows several.
-    scopes: scopes to request in addition to those of the server. With `exact_scopes`, the client requests only these
-    scopes.
-    redirect_uri: the redirect URI that you registered. Defaults to a free port on 127.0.0.1.
-    open_browser: a function that receives the URL. It is called instead of opening a browser.
-    paste_redirect: a function that receives the URL and returns the URL of the redirect. For machines without a
-    browser.
-    token_store: where the login is saved: "memory", "file", "keyring", a directory, or a `TokenStore`.
-    allow_private_network: whether the authorization server may be on this machine or in a private network. Defaults to
-    True if the MCP server is also on this machine or in a private network.
+    client_id, client_secret, issuer: the ID and secret of a client that you registered by hand, and its authorization
+    server. client_metadata_url: URL of this client's metadata document. private_key: a private key in PEM format, used
+    instead of a secret. Set `signing_algorithm` if the key allows several algorithms. scopes: scopes to request in
+    addition to those of the server. If `exact_scopes` is True, the client requests only these scopes. redirect_uri: the
+    redirect URI that you registered. Defaults to a free port on 127.0.0.1. open_browser: a function that takes the
+    login URL. It is called instead of opening a browser. paste_redirect: a function that takes the login URL and
+    returns the URL of the redirect. Use it on machines without a browser. token_store: where the login is saved:
+    "memory", "file", "keyring", a directory, or a `TokenStore`. allow_private_network: whether the authorization server
+    may be on this machine or in a private network. Defaults to True if the MCP server is also on this machine or in a
+    private network.
     """
 
     client_id: str | None = None
     client_secret: str | None = None
     issuer: str | None = None
     client_metadata_url: str | None = None
-    client_name: str = "dovetail"  # the name that users see
-    # How the client authenticates, such as "client_secret_post". None uses the server's metadata.
+    client_name: str = "dovetail"  # The name of the client that users see.
+    # How the client authenticates, such as "client_secret_post". If None, the server's metadata decides.
     token_endpoint_auth_method: str | None = None
     private_key: str | None = None
-    signing_algorithm: str | None = None  # signing algorithm. None means the default for the key
+    signing_algorithm: str | None = None  # The signing algorithm. If None, the default for the key is used.
     scopes: str | Sequence[str] = ()
-    exact_scopes: bool = False  # True requests only `scopes`, not those that the server asks for
+    exact_scopes: bool = False  # If True, only `scopes` are requested, and not those that the server asks for.
     redirect_uri: str | None = None
-    offline_access: bool = True  # True requests a refresh token, so that the user logs in less often
-    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
+    offline_access: bool = True  # If True, a refresh token is requested, so that the user logs in less often.
+    dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
     open_browser: Callable[[str], object] | None = None
     paste_redirect: Callable[[str], str | Awaitable[str]] | None = None
     token_store: str | Path | TokenStore = "file"
-    timeout: float = 300.0  # seconds to wait for the user
+    timeout: float = 300.0  # Seconds to wait for the user.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -122,20 +120,20 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
 class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
     """Log in with a code that the user enters on another device."""
 
-    client_id: str | None = None  # ID of a registered client. None registers a new client
-    client_secret: str | None = None  # the secret of the client
-    issuer: str | None = None  # the authorization server. None means that the client discovers it
-    client_metadata_url: str | None = None  # URL of this client's metadata document
-    client_name: str = "dovetail"  # the name that users see
-    scopes: str | Sequence[str] = ()  # scopes to request in addition to those of the server
-    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
-    # A function that gets the URL and the code. None logs both as a warning.
+    client_id: str | None = None  # The ID of a registered client. If None, a new client is registered.
+    client_secret: str | None = None  # The secret of the client.
+    issuer: str | None = None  # The authorization server. If None, the client discovers it.
+    client_metadata_url: str | None = None  # The URL of this client's metadata document.
+    client_name: str = "dovetail"  # The name of the client that users see.
+    scopes: str | Sequence[str] = ()  # Scopes to request in addition to those of the server.
+    dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
+    # A function that takes the URL and the code. If None, both are logged as a warning.
     show_code: Callable[[str, str], object] | None = None
-    # Where to save the login: "memory", "file", "keyring", a directory, or a `TokenStore`.
+    # The place where the login is saved: "memory", "file", "keyring", a directory, or a `TokenStore`.
     token_store: str | Path | TokenStore = "file"
-    timeout: float = 900.0  # seconds to wait for the user
-    # True allows an authorization server on this machine or in a private network.
-    # By default, this is allowed if the MCP server is there, too.
+    timeout: float = 900.0  # Seconds to wait for the user.
+    # If True, the authorization server may be on this machine or in a private network. If None, this is allowed only if
+    # the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -146,17 +144,17 @@ class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
 class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
     """Log in as a program, with a secret or with a private key."""
 
-    client_id: str  # the ID of the registered client
-    client_secret: str | None = None  # the secret of the client
-    private_key: str | None = None  # a private key as PEM text, instead of a secret
-    signing_algorithm: str | None = None  # signing algorithm. None means the default for the key
-    scopes: str | Sequence[str] = ()  # the scopes to request
-    # How the client authenticates, such as "client_secret_post". None uses the server's metadata.
+    client_id: str  # The ID of the registered client.
+    client_secret: str | None = None  # The secret of the client.
+    private_key: str | None = None  # A private key in PEM format, instead of a secret.
+    signing_algorithm: str | None = None  # The signing algorithm. If None, the default for the key is used.
+    scopes: str | Sequence[str] = ()  # The scopes to request.
+    # How the client authenticates, such as "client_secret_post". If None, the server's metadata decides.
     token_endpoint_auth_method: str | None = None
-    issuer: str | None = None  # only this authorization server gets the secret or a signature
-    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
-    # True allows an authorization server on this machine or in a private network.
-    # By default, this is allowed if the MCP server is there, too.
+    issuer: str | None = None  # The authorization server. The secret or a signature is sent only to this server.
+    dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
+    # If True, the authorization server may be on this machine or in a private network. If None, this is allowed only if
+    # the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -168,42 +166,43 @@ class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
 
 
 class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
-    """Log in with the identity provider of a company. The client exchanges an ID token from this provider for a grant
-    that the server accepts.
+    """Log in with the identity provider of a company.
+
+    The client exchanges an ID token from this provider for a grant that the authorization server accepts.
     """
 
-    client_id: str  # the ID of this client at the authorization server
-    client_secret: str | None = None  # the secret of this client at the authorization server
-    idp_client_id: str  # the ID of this client at the identity provider
-    idp_token_endpoint: str  # the token endpoint of the identity provider
-    # The ID token, or a sync or async function that returns a new one.
+    client_id: str  # The ID of this client at the authorization server.
+    client_secret: str | None = None  # The secret of this client at the authorization server.
+    idp_client_id: str  # The ID of this client at the identity provider.
+    idp_token_endpoint: str  # The token endpoint of the identity provider.
+    # The ID token, or a function that returns a new ID token. The function may be async.
     id_token: str | Callable[[], str | Awaitable[str]]
-    idp_client_secret: str | None = None  # the secret of this client at the identity provider
-    issuer: str | None = None  # only this authorization server gets the secret or a grant
-    scopes: str | Sequence[str] = ()  # the scopes to request
-    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
-    # True allows an authorization server on this machine or in a private network.
-    # By default, this is allowed if the MCP server is there, too.
+    idp_client_secret: str | None = None  # The secret of this client at the identity provider.
+    issuer: str | None = None  # The authorization server. The secret and the grant are sent only to this server.
+    scopes: str | Sequence[str] = ()  # The scopes to request.
+    dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
+    # If True, the authorization server may be on this machine or in a private network. If None, this is allowed only if
+    # the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
         _check_token("id_token", self.id_token)
         _check_scopes_and_issuer(self)
         if not is_secure_url(self.idp_token_endpoint):
-            raise ValueError("idp_token_endpoint must be https because tokens are sent to it")
+            raise ValueError("idp_token_endpoint must be an https URL, because tokens are sent to it")
 
 
 class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
     """Log in with a token from the platform that runs this program."""
 
-    client_id: str | None = None  # ID of the client, if the authorization server requires one
-    # The token, or a sync or async function that returns a new one.
+    client_id: str | None = None  # The ID of the client, if the authorization server requires one.
+    # The token, or a function that returns a new token. The function may be async.
     assertion: str | Callable[[], str | Awaitable[str]]
-    issuer: str | None = None  # only this authorization server gets the token
-    scopes: str | Sequence[str] = ()  # the scopes to request
-    dpop: bool | None = None  # True binds tokens to a key of this client. None lets the server decide
-    # True allows an authorization server on this machine or in a private network.
-    # By default, this is allowed if the MCP server is there, too.
+    issuer: str | None = None  # The authorization server. The token is sent only to this server.
+    scopes: str | Sequence[str] = ()  # The scopes to request.
+    dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
+    # If True, the authorization server may be on this machine or in a private network. If None, this is allowed only if
+    # the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -211,23 +210,21 @@ class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
         _check_scopes_and_issuer(self)
 
 
-# The values that `auth=` accepts: "oauth", a bearer token, or one of the login settings.
+# `auth=` accepts "oauth", a bearer token, or one of the login settings.
 ClientAuth: TypeAlias = str | BearerAuth | OAuth | ClientCredentials | DeviceLogin | EnterpriseLogin | WorkloadIdentity
 
 
 def get_signer(settings: Any) -> Signer | None:
-    """Return the private key in the settings, or None."""
     key = getattr(settings, "private_key", None)
     return None if key is None else Signer(key, settings.signing_algorithm)
 
 
 def split_scopes(scopes: str | Sequence[str]) -> list[str]:
-    """Return scopes as a list. A string may contain several scopes with spaces between them."""
+    """Return scopes as a list. If `scopes` is a string, spaces separate the scopes."""
     return scopes.split() if isinstance(scopes, str) else list(scopes)
 
 
 def _check_scopes_and_issuer(settings: Any) -> None:
-    """Check the `issuer` and `scopes` options."""
     scopes, issuer = settings.scopes, settings.issuer
     if not isinstance(scopes, str | list | tuple | set | frozenset) or not all(
         isinstance(scope, str) for scope in scopes
@@ -235,7 +232,8 @@ def _check_scopes_and_issuer(settings: Any) -> None:
         raise TypeError(f"scopes must be a string or a list of strings, not {scopes!r}")
     if issuer is not None and not (isinstance(issuer, str) and is_secure_url(issuer)):
         raise ValueError(
-            f"invalid issuer {issuer!r}: use the `issuer` of its metadata, an https URL or an http URL on this machine"
+            f"invalid issuer {issuer!r}: use the `issuer` in the metadata of the authorization server. "
+            "It must be an https URL, or an http URL on this machine"
         )
 
 
@@ -272,7 +270,7 @@ def _check_auth_method(method: str | None) -> None:
 
 def _check_token(name: str, value: Any) -> None:
     if not callable(value) and not (isinstance(value, str) and value):
-        raise TypeError(f"{name} must be a token, or a function that returns one")
+        raise TypeError(f"{name} must be a token, or a function that returns a token")
 
 
 def _is_loopback_uri(uri: str) -> bool:

@@ -1,5 +1,6 @@
-"""Logins without a browser on this machine: with client credentials, an enterprise identity provider, a workload
-identity or another device.
+"""Logins without a browser on this machine.
+
+They use client credentials, an enterprise identity provider, a workload identity or another device.
 """
 
 from typing import Any, Final
@@ -84,7 +85,7 @@ def log_in_with_enterprise_idp(
     if response.status_code != 200 or not isinstance(grant, str):
         raise login_error("identity provider", response)
     if data.get("issued_token_type") != _ID_JAG_TYPE:
-        raise LoginFailed("the identity provider issued a different type of token than requested")
+        raise LoginFailed("the identity provider issued a token of a type that was not requested")
     method = choose_auth_method(server, settings.client_secret is not None)
     client = _build_client(server, settings.client_id, settings.client_secret, method)
     fields = {"grant_type": JWT_BEARER_GRANT, "assertion": grant, "resource": resource} | _scope_field(scopes)
@@ -96,8 +97,9 @@ def log_in_with_enterprise_idp(
 def log_in_with_workload_identity(
     server_url: str, challenge: Challenge, settings: WorkloadIdentity, saved_login: SavedLogin | None, assertion: str
 ) -> Flow[SavedLogin]:
-    """Log in with the platform's token. If the server refuses it, the login fails, because other credentials would be
-    another identity.
+    """Log in with the platform's token.
+
+    If the server refuses the token, the login fails, because other credentials would be another identity.
     """
     document, server = yield from discover(server_url, challenge, saved_login, settings.issuer)
     check_issuer(server, settings.issuer, _get_saved_client(saved_login))
@@ -166,13 +168,14 @@ def _poll_for_token(
         if error.oauth_error == "slow_down":
             interval += 5.0
         elif response.status_code == 0:
-            interval = min(interval * 2, 60.0)  # If the server does not respond, poll less often. RFC 8628, section 3.5
+            # If the server does not respond, the client polls less often. RFC 8628, section 3.5
+            interval = min(interval * 2, 60.0)
         elif error.oauth_error != "authorization_pending":
             raise error
 
 
 def _check_issuer_named(server: AuthorizationServerMetadata, server_url: str, issuer: str | None, option: str) -> None:
-    """Require the `issuer=` option, because any server that gets this credential could use it."""
+    """Raise LoginFailed unless `issuer=` is set, because any server that receives this credential could use it."""
     server_parts, issuer_parts = urlsplit(server_url), urlsplit(server.issuer)
     is_local = server_parts.hostname in LOOPBACK and issuer_parts.hostname in LOOPBACK
     if issuer is None and not is_local and get_origin(server_parts) != get_origin(issuer_parts):

@@ -1,4 +1,4 @@
-"""The saved state of a login: client, token and expiry. With a saved login, the next start needs no browser.
+"""Saved logins, which contain the client registration and the token. The next start then needs no browser.
 
 A saved login contains its issuer, because credentials of one authorization server must never be sent to another.
 """
@@ -14,22 +14,22 @@ from dovetail.wire.base import Struct, field
 
 FORMAT_VERSION: Final = 2
 
-# Renew a token this long before it expires, so that it does not expire during a request.
+# A token is renewed this many seconds before it expires, so that it does not expire during a request.
 RENEW_MARGIN_S: Final = 30.0
 
 
 class ClientRegistration(RedactedStruct, frozen=True, kw_only=True):
-    """The registration of this client at one authorization server."""
+    """Registration of this client at one authorization server."""
 
     issuer: str
     client_id: str
     client_secret: str | None = None
-    method: str = "none"  # how the client authenticates at the token endpoint
+    method: str = "none"  # The client authenticates at the token endpoint with this method.
     redirect_uris: list[str] = field(default_factory=list)
-    # scopes that the client may request. Empty if the server does not limit them
+    # The client may request these scopes. The list is empty if the server does not limit them.
     scopes: list[str] = field(default_factory=list)
-    given: bool = False  # True if the user passed the client ID
-    refused: bool = False  # True if the server rejects the client, for example because it was deleted
+    given: bool = False  # It is True if the user passed the client ID.
+    refused: bool = False  # It is True if the server rejects the client, for example because the client was deleted.
 
 
 class Token(RedactedStruct, frozen=True, kw_only=True):
@@ -52,26 +52,27 @@ class Token(RedactedStruct, frozen=True, kw_only=True):
 
 
 class SavedLogin(RedactedStruct, frozen=True, kw_only=True):
-    """Everything a client saves to stay logged in at one server after a restart."""
+    """Everything that a client saves to stay logged in to one server after a restart."""
 
     resource: str
     server: AuthorizationServerMetadata
     client: ClientRegistration
     token: Token | None = None
-    scopes: list[str] = field(default_factory=list)  # all scopes requested so far
-    key: dict[str, Any] | None = None  # the DPoP key, as a JWK
+    scopes: list[str] = field(default_factory=list)  # All scopes that were requested so far.
+    key: dict[str, Any] | None = None  # The DPoP key as a JWK.
 
     def dump(self) -> bytes:
-        """Return the login as JSON. Store it where only the user can read it."""
+        """Return the login as JSON. It contains secrets, so store it where only the user can read it."""
         return msgspec.json.encode({"version": FORMAT_VERSION} | msgspec.to_builtins(self))
 
     @classmethod
     def load(cls, data: bytes, source: object = "the saved login") -> "SavedLogin | None":
-        """Return a login saved with `dump`, or None if the data is something else. Errors mention the file name
-        `source`.
+        """Return a login that `dump` saved, or None if the data is not a login.
+
+        `source` is the file name for error messages.
 
         Raises:
-            UnsupportedFileVersion: A newer version of dovetail wrote the login.
+            UnsupportedFileVersion: a newer version of dovetail wrote the login.
         """
         try:
             version = msgspec.json.decode(data, type=_StoredVersion).version
@@ -83,4 +84,4 @@ class SavedLogin(RedactedStruct, frozen=True, kw_only=True):
 
 
 class _StoredVersion(Struct, frozen=True):
-    version: int = 1  # version 1 of the file has no version field
+    version: int = 1  # Files of version 1 have no version field.
