@@ -1,4 +1,4 @@
-"""dovetail: a toolkit for the Model Context Protocol. Each public name is loaded when you first use it."""
+"""dovetail: a toolkit for the Model Context Protocol. Each public name is imported when it is first used."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Call a user's function. A synchronous function runs in a thread, so it does not block the event loop."""
+"""Call a user's function. A function that is not async runs in a thread, so it does not block the event loop."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from dovetail.errors import (
 
 
 async def run_callback(handler: Callable[..., Any], *args: Any) -> Any:
-    """Call a handler. A plain function runs in a new thread, because it may wait for the user."""
+    """Call a handler. A function that is not async runs in a new thread, because it may wait for the user."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await handler(*args)
     result = await _run_in_thread(handler, *args)
@@ -37,11 +37,12 @@ async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
             value = context.run(handler, *args)
         except BaseException as exc:
             error = exc if isinstance(exc, Exception) else InputRequestError(f"the handler ended with {type_name(exc)}")
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, so nothing waits for the result
+        # If the event loop is closed, no task waits for the result.
+        with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(resolve, value, error)
 
     context = contextvars.copy_context()
-    # Keep a reference to stdin, because Python would abort if it closes stdin while input() reads from it.
+    # The thread keeps a reference to stdin, because Python would abort if stdin is closed while input() reads from it.
     threading.Thread(target=call_handler, args=(sys.stdin,), name="dovetail-handler", daemon=True).start()
     return await future
 

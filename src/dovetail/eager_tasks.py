@@ -1,12 +1,12 @@
-"""Run a coroutine at once, and create a task only if the coroutine has to wait.
+"""Run a coroutine immediately, and use a separate task only if the coroutine has to wait.
 
 Most requests are answered without waiting. A task and a loop iteration for each request would cost more than the rest
 of the call. The first step of a coroutine therefore runs immediately, inside a standby task, so
 `asyncio.current_task()`, timeouts, task groups and cancellation work as usual. If the coroutine waits, the standby task
-continues it and ends when the coroutine ends. Otherwise the standby task is used again. Each coroutine runs in its own
-context.
+continues it and ends when the coroutine ends. Otherwise the standby task is used for the next coroutine. Each coroutine
+runs in a separate context.
 
-asyncio supports entering a task by hand for such extensions:
+asyncio documents how such extensions can enter a task:
 https://docs.python.org/3/library/asyncio-extending.html#task-lifetime-support
 """
 
@@ -20,7 +20,7 @@ Work = Coroutine[Any, Any, None]
 
 
 class EagerTaskStarter:
-    """Starts coroutines without waiting for the event loop."""
+    """Starts coroutines immediately, without waiting for the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -45,7 +45,7 @@ class EagerTaskStarter:
         self._prepare()
 
     def release(self) -> None:
-        """Undo one `acquire`. The prepared task ends when no user is left."""
+        """Undo one call of `acquire`. The prepared task ends when no user is left."""
         self._user_count -= 1
         if self._user_count == 0:
             self.close()
@@ -67,7 +67,7 @@ class _StandbyTask:
         self._assigned: asyncio.Future[None] = loop.create_future()
         self._work: Work | None = None
         self._is_lent = False
-        # True if the task itself has started. Before that, a cancellation would not reach the coroutine.
+        # It is True after the task itself has started. Before that, a cancellation would not reach the coroutine.
         self._is_ready = False
         self.task = loop.create_task(self._run_work())
 
@@ -77,8 +77,9 @@ class _StandbyTask:
         return self._assigned.done()
 
     def run_first_step(self, work: Work) -> bool:
-        """Run a coroutine up to its first wait. If it waits, continue it in this task. Return False if the task is not
-        free.
+        """Run a coroutine up to its first wait. If it waits, continue it in this task.
+
+        Return False if the task is not free.
         """
         if not self._is_ready or self._is_lent or self._assigned.done():
             return False
@@ -115,7 +116,8 @@ class _StandbyTask:
         except asyncio.CancelledError as exc:
             if self._work is None:
                 raise
-            step, value = self._work.throw, exc  # the task was cancelled during the coroutine's first step
+            # The task was cancelled during the coroutine's first step.
+            step, value = self._work.throw, exc
         work = self._work
         assert work is not None
         while True:
@@ -133,9 +135,9 @@ class _StandbyTask:
 
 
 class EagerWorker:
-    """Runs a function each time it is woken. The function runs immediately, and uses a task only if it waits.
+    """Runs a function each time `wake` is called. The function runs immediately, and needs a task only if it waits.
 
-    The function must handle all pending work, because waking the worker while it runs has no effect.
+    The function must handle all pending work, because `wake` has no effect while the function runs.
     """
 
     __slots__ = ("_closed", "_error", "_is_working", "_starter", "_task", "_work")
@@ -143,7 +145,8 @@ class EagerWorker:
     def __init__(self, work: Callable[[], Work], starter: EagerTaskStarter) -> None:
         self._work = work
         self._starter = starter
-        self._is_working = True  # True from the start, so that `wake` does nothing before `run`
+        # It is True from the start, so that `wake` does nothing before `run`.
+        self._is_working = True
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._error: Exception | None = None
@@ -165,8 +168,9 @@ class EagerWorker:
             self._closed.set_result(None)
 
     async def run(self) -> None:
-        """Run the function once, and again each time `wake` is called, until `close`. If it raises an exception, raise
-        that.
+        """Run the function once, and again each time `wake` is called, until `close` is called.
+
+        If the function raises an exception, raise it here.
         """
         self._starter.acquire()
         try:

@@ -1,4 +1,4 @@
-"""Internal helpers for errors. They add where an error happened, and quote text of other programs safely."""
+"""Internal helpers for errors. They add the place of an error, and make text from other programs safe to print."""
 
 from typing import Any, TypeVar
 
@@ -6,8 +6,9 @@ E = TypeVar("E", bound=Exception)
 
 
 def add_context(error: E, **context: Any) -> E:
-    """Set details of an `MCPError` such as `server`, `step` and `hint`, and return it. Details that are already set
-    stay.
+    """Set details of an `MCPError` such as `server`, `step` and `hint`, and return the error.
+
+    Details that are already set are not changed.
     """
     for name, value in context.items():
         if value is not None and getattr(error, name) is None:

@@ -1,4 +1,4 @@
-"""Every exception of dovetail. An error with a code travels as a JSON-RPC error. One without a code never travels.
+"""All exceptions of dovetail. Only errors with a code are sent to the other side, as JSON-RPC errors.
 
 MCPError
 ├── ProtocolError                  sent by this side: code, message, data
@@ -6,7 +6,7 @@ MCPError
 │   ├── InvalidRequest             -32600
 │   ├── MethodNotFound             -32601
 │   ├── InvalidParams              -32602
-│   │   ├── ResourceNotFound       -32002 in the handshake revisions
+│   │   ├── ResourceNotFound       -32002 up to version 2025-11
 │   │   ├── ToolNotFound           -32003 in the draft
 │   │   └── PromptNotFound         -32004 in the draft
 │   ├── InternalError              -32603
@@ -17,25 +17,25 @@ MCPError
 │   ├── InsufficientScope          403, with the scopes it needs
 │   └── ServerBusy                 429 or 503, with retry_after
 ├── RemoteError                    reported by the other side: code, message, data
-│   ├── NotFound                   unknown tool, resource or prompt, also of a Host
+│   ├── NotFound                   unknown tool, resource or prompt, also raised by a Host
 │   └── RateLimited                with retry_after
 ├── TransportError                 no code
 │   ├── ProcessStartError          the server's process did not start
 │   │   └── ScriptNotFound         also a FileNotFoundError
-│   ├── ConnectError               nothing was reached, nothing was sent
+│   ├── ConnectError               the server was not reached, so nothing was sent
 │   ├── HTTPStatusError            unexpected HTTP status
-│   ├── NotMCPServer               something else answers there
+│   ├── NotMCPServer               another kind of server responds
 │   ├── VersionNegotiationError    no common protocol version
 │   ├── RequestTimeout             also a TimeoutError
 │   └── ConnectionLost             the connection broke
-│       └── OutcomeUnknown         it broke while the request may have run
+│       └── OutcomeUnknown         the connection broke, but the request may have run
 ├── AuthError
-│   ├── Unauthorized               401, received or raised, or the server's own error
-│   ├── Forbidden                  403, received or raised
+│   ├── Unauthorized               401, received from a server or raised by a server
+│   ├── Forbidden                  403, received from a server or raised by a server
 │   └── LoginFailed                the login ended without a token
 ├── ToolError                      raised by tools, and by client.call
 │   ├── ElicitationDeclined        the user declined
-│   └── ElicitationCancelled       the user closed the question
+│   └── ElicitationCancelled       the user closed the form
 ├── PolicyError                    refused by the policy or the user
 ├── ModelError                     the language model failed
 ├── NotSupported                   the server lacks a capability
@@ -103,8 +103,8 @@ _MAX_STDERR_CHARS: Final = 1200
 class MCPError(Exception):
     """Base class of all errors of dovetail.
 
-    Errors of a client have the attributes `server`, `step` and `protocol_version`. If known, they also have the HTTP
-    `status_code`, the `exit_code` and the last `stderr` of the process, and a `hint` about what to try next.
+    Errors that a client raises have the attributes `server`, `step` and `protocol_version`. If known, they also have
+    the HTTP `status_code`, the `exit_code` and the last `stderr` of the process, and a `hint` about a solution.
     """
 
     server: str | None = None
@@ -141,19 +141,19 @@ class ProtocolError(MCPError):
 
 
 class ParseError(ProtocolError):
-    """The data is not valid JSON, or its meaning is unclear."""
+    """Raised if data is not valid JSON, or if it is ambiguous, for example because of repeated keys."""
 
     code = -32700
 
 
 class InvalidRequest(ProtocolError):
-    """The JSON is not a valid MCP message."""
+    """Raised if JSON data is not a valid MCP message."""
 
     code = -32600
 
 
 class MethodNotFound(ProtocolError):
-    """The protocol version does not have this method."""
+    """Raised if the protocol version does not have a method."""
 
     code = -32601
 
@@ -162,46 +162,48 @@ class MethodNotFound(ProtocolError):
 
 
 class InvalidParams(ProtocolError):
-    """The parameters of a method are invalid. `data` has the path of the first invalid one as `field`."""
+    """Raised if the parameters of a method are invalid. The `field` in `data` is the path of the first invalid
+    parameter.
+    """
 
     code = -32602
 
 
 class ResourceNotFound(InvalidParams):
-    """The server has no resource with this URI."""
+    """Raised if the server has no resource with this URI."""
 
     def __init__(self, uri: str) -> None:
         super().__init__("Resource not found", {"uri": uri})
 
 
 class ToolNotFound(InvalidParams):
-    """The server has no tool with this name for this caller."""
+    """Raised if the server has no tool with this name, or hides the tool from this caller."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown tool: {_clip(name)}", {"field": "name"})
 
 
 class PromptNotFound(InvalidParams):
-    """The server has no prompt with this name for this caller."""
+    """Raised if the server has no prompt with this name, or hides the prompt from this caller."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown prompt: {_clip(name)}", {"field": "name"})
 
 
 class InternalError(ProtocolError):
-    """An internal error. The message has no details. They are in the server's log."""
+    """An internal error. The message contains no details. The server's log contains them."""
 
     code = -32603
 
 
 class HeaderMismatch(ProtocolError):
-    """An HTTP header is missing, malformed, or differs from the body."""
+    """Raised if an HTTP header is missing, malformed, or differs from the body."""
 
     code = -32020
 
 
 class MissingClientCapability(ProtocolError):
-    """The request needs a capability that the client did not declare."""
+    """Raised if a request needs a capability that the client did not declare."""
 
     code = -32021
 
@@ -214,7 +216,7 @@ class MissingClientCapability(ProtocolError):
 
 
 class UnsupportedProtocolVersion(ProtocolError):
-    """The server does not support the requested protocol version."""
+    """Raised if the server does not support the requested protocol version."""
 
     code = -32022
 
@@ -226,10 +228,10 @@ class UnsupportedProtocolVersion(ProtocolError):
 
 
 class URLElicitationRequired(ProtocolError):
-    """The user must open a page before the request can succeed.
+    """Raise this exception if the user must open a web page before the request can succeed.
 
-    Protocol version 2025-11 has the code -32042 for this error. Other versions get -32602. To ask in every version,
-    use `ctx.elicit_url`.
+    Protocol version 2025-11 has the error code -32042 for this. Other versions get -32602. To ask the user in every
+    version, use `ctx.elicit_url`.
     """
 
     code = -32042
@@ -240,7 +242,7 @@ class URLElicitationRequired(ProtocolError):
 
 
 class ServerBusy(ProtocolError):
-    """The server has reached a limit. The same request may succeed later."""
+    """Raised if the server has reached a limit. The same request may succeed later."""
 
     # JSON-RPC does not reserve this code. spec: basic#error-codes
     code = 429
@@ -251,7 +253,9 @@ class ServerBusy(ProtocolError):
 
 
 class InsufficientScope(ProtocolError):
-    """The caller's token lacks scopes. Over HTTP, the response has status 403 and lists the missing scopes."""
+    """Raised if the caller's token lacks scopes. Over HTTP, the response has status 403 and lists the missing
+    scopes.
+    """
 
     # JSON-RPC does not reserve this code. spec: basic#error-codes
     code = 403
@@ -272,63 +276,64 @@ class RemoteError(MCPError):
 
 
 class NotFound(RemoteError):
-    """The tool, resource or prompt does not exist."""
+    """Raised if a tool, resource or prompt does not exist."""
 
 
 class RateLimited(RemoteError):
-    """The server has received too many requests. Try again after `retry_after` seconds."""
+    """Raised if the server has received too many requests. Try again after `retry_after` seconds."""
 
     @property
     def retry_after(self) -> float | None:
-        """Return the number of seconds to wait, or None if the server did not send it."""
+        """Return the number of seconds to wait, or None if the server did not send this number."""
         delay_ms = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
         return min(delay_ms, 1e12) / 1000 if isinstance(delay_ms, int | float) else None
 
 
 class TransportError(MCPError):
-    """The connection failed."""
+    """Base class of errors about the connection to a server."""
 
 
 class ProcessStartError(TransportError):
-    """The server's process could not be started, or exited too early."""
+    """Raised if the server's process could not be started, or exited too early."""
 
 
 class ScriptNotFound(ProcessStartError, FileNotFoundError):
-    """The script does not exist."""
+    """Raised if the script of a server does not exist."""
 
 
 class ConnectError(TransportError):
-    """The client could not connect to the server. Nothing was sent."""
+    """Raised if the client could not connect to the server. Nothing was sent."""
 
 
 class HTTPStatusError(TransportError):
-    """The server sent an unexpected HTTP status. `body` is the start of the response."""
+    """Raised if the server sent an unexpected HTTP status. `body` is the start of the response."""
 
     body: str = ""
     retry_after: float | None = None
 
 
 class NotMCPServer(TransportError):
-    """A program responds at this address, but it is not an MCP server."""
+    """Raised if a program responds at the address, but is not an MCP server."""
 
 
 class VersionNegotiationError(TransportError):
-    """Client and server have no protocol version in common."""
+    """Raised if the client and the server have no protocol version in common."""
 
 
 class RequestTimeout(TransportError, TimeoutError):
-    """A request took too long. The client has cancelled it."""
+    """Raised if a request took too long. The client has cancelled the request."""
 
 
 class ConnectionLost(TransportError):
-    """The connection was lost. `maybe_sent` is True if the request may have reached the server."""
+    """Raised if the connection was lost. `maybe_sent` is True if the request may have reached the server."""
 
     maybe_sent: bool = True
 
 
 class OutcomeUnknown(ConnectionLost):
-    """The connection was lost while a request was running, so it is unknown whether the request succeeded. The client
-    did not repeat it.
+    """Raised if the connection was lost while a request was running, so the request may have succeeded.
+
+    The client did not repeat the request.
     """
 
 
@@ -337,11 +342,11 @@ class AuthError(MCPError):
 
 
 class Unauthorized(AuthError):
-    """Credentials are missing or invalid (HTTP 401).
+    """Raised if credentials are missing or invalid (HTTP 401).
 
     Raise this exception from the function passed as `auth=` to ask a caller for credentials. `challenge` is the value
-    of the WWW-Authenticate header, received or to be sent. `dpop_nonce` is a nonce that the next DPoP proof must
-    contain.
+    of the WWW-Authenticate header that was received or will be sent. `dpop_nonce` is a nonce that the next DPoP proof
+    must contain.
     """
 
     status_code: int | None = 401
@@ -355,10 +360,10 @@ class Unauthorized(AuthError):
 
 
 class Forbidden(AuthError):
-    """The credentials do not allow this request (HTTP 403).
+    """Raised if the credentials do not allow a request (HTTP 403).
 
     Raise this exception from the function passed as `auth=` to reject a caller. `challenge` is the value of the
-    WWW-Authenticate header, received or to be sent.
+    WWW-Authenticate header that was received or will be sent.
     """
 
     status_code: int | None = 403
@@ -369,13 +374,13 @@ class Forbidden(AuthError):
 
 
 class LoginFailed(AuthError):
-    """A login failed. `oauth_error` is the error code of the authorization server, or None."""
+    """Raised if a login failed. `oauth_error` is the error code of the authorization server, or None."""
 
     oauth_error: str | None = None
 
 
 class PolicyError(MCPError):
-    """The policy or the user denied a call. `action` is the decision, and `rule` is the rule that decided, or None."""
+    """Raised if the policy or the user denied a call. `action` is the decision, and `rule` is the rule that decided."""
 
     def __init__(self, message: str, *, action: str = "deny", rule: Any = None) -> None:
         super().__init__(message)
@@ -384,23 +389,23 @@ class PolicyError(MCPError):
 
 
 class ModelError(MCPError):
-    """The language model failed or returned an invalid reply."""
+    """Raised if the language model failed or returned an invalid reply."""
 
 
 class NotSupported(MCPError):
-    """The server lacks a capability that the client needs."""
+    """Raised if the server lacks a capability that the client needs."""
 
 
 class InputRequestError(MCPError):
-    """The client could not answer the server's question. It has no handler, or the handler's answer is invalid."""
+    """Raised if the client has no handler for an input request of the server, or the handler's answer is invalid."""
 
 
 class InvalidResult(MCPError):
-    """A result does not match the protocol or the output schema of its tool."""
+    """Raised if a result does not match the protocol or the output schema of its tool."""
 
 
 class UnsupportedFileVersion(MCPError, ValueError):
-    """A stored file was written by a newer version of dovetail. The file is left unchanged.
+    """Raised if a newer version of dovetail wrote a stored file. The file is not changed.
 
     `path` is the file, `version` its format version, and `supported_version` the newest supported format version.
     """
@@ -421,7 +426,7 @@ class UnsupportedFileVersion(MCPError, ValueError):
 
 
 class DamagedFile(MCPError, ValueError):
-    """A stored file cannot be read, because its content is not valid. The file is left unchanged.
+    """Raised if the content of a stored file is not valid. The file is not changed.
 
     `path` is the file.
     """
@@ -434,7 +439,7 @@ class DamagedFile(MCPError, ValueError):
 
 
 class ToolError(MCPError):
-    """A tool failed. Raise this in a tool to report the failure to the model.
+    """Raise this exception in a tool to report a failure to the model.
 
     When a tool fails, `client.call` raises this exception with the whole result as `result`.
     """
@@ -442,26 +447,26 @@ class ToolError(MCPError):
     result: Any = None
 
     def _location_parts(self) -> list[str]:
-        # The protocol version is not shown, because tool errors do not depend on it.
+        # Tool errors do not depend on the protocol version, so it is not shown.
         return [part for part in (self.server, self.step) if part]
 
 
 class ElicitationDeclined(ToolError):
-    """The user declined to answer."""
+    """Raised if the user declined to answer an elicitation."""
 
     def __init__(self, message: str = "The user declined to answer.") -> None:
         super().__init__(message)
 
 
 class ElicitationCancelled(ToolError):
-    """The user closed the question without an answer."""
+    """Raised if the user closed an elicitation without an answer."""
 
     def __init__(self, message: str = "The user dismissed the question.") -> None:
         super().__init__(message)
 
 
 def _last_lines(text: str, max_chars: int) -> list[str]:
-    """Return the last lines of a text that fit. If the last line is too long, return its end."""
+    """Return the last lines of a text that fit into `max_chars`. If the last line is too long, return its end."""
     lines = text.splitlines()
     first_line = len(lines) - 1
     remaining = max_chars - len(lines[-1])
@@ -472,6 +477,7 @@ def _last_lines(text: str, max_chars: int) -> list[str]:
 
 
 class DovetailDeprecationWarning(DeprecationWarning):
-    """A public name, parameter or default is deprecated. The message says what replaces it, and when it will be
-    removed.
+    """Warning about a deprecated public name, parameter or default.
+
+    The message says what replaces it, and when it will be removed.
     """

@@ -1,4 +1,4 @@
-"""Load public names when they are first used, and support deprecated names and parameters."""
+"""Import public names when they are first used, and support deprecated names and parameters."""
 
 import sys
 import warnings
@@ -12,22 +12,22 @@ R = TypeVar("R")
 
 
 class Deprecation(NamedTuple):
-    """An old name or parameter. `replacement` is the new name, and `removed_in` is a version such as "0.4"."""
+    """A deprecated name or parameter. `replacement` is the new name, and `removed_in` is a version such as "0.4"."""
 
     replacement: str
     removed_in: str
 
 
-# By module and old name, such as "dovetail.host.Terms". The replacement is in the same module.
+# A key is a module and an old name, such as "dovetail.host.Terms". The replacement is in the same module.
 DEPRECATED_NAMES: Final[dict[str, Deprecation]] = {}
-# By function and old name, such as "Client.timeouts". `deprecated_parameter` adds entries.
+# A key is a function and an old name, such as "Client.timeouts". `deprecated_parameter` adds entries.
 DEPRECATED_PARAMETERS: Final[dict[str, Deprecation]] = {}
 
 
 def create_lazy_loader(
     package: str, module_names: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package. `module_names` says which module defines each public name."""
+    """Return `__getattr__` and `__dir__` for a package. `module_names` maps each public name to its module."""
 
     def load(name: str) -> Any:
         module_name = module_names.get(name)
@@ -52,7 +52,7 @@ def _load_deprecated(package: str, name: str) -> Any:
 
 
 def deprecated_parameter(old: str, new: str, *, removed_in: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let callers use the old name of a renamed parameter, with a warning."""
+    """Decorate a function so that callers can use the old name of a renamed parameter, with a warning."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         name = function.__qualname__.removesuffix(".__init__")

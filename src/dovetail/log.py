@@ -1,7 +1,7 @@
-"""The logger of dovetail. Its filter makes every record safe to write.
+"""The logger of dovetail. A filter makes every log record safe to write.
 
-Values in a record may come from a peer, so the filter shortens them and escapes their control characters. A record of a
-failure has the exception as `exc_info`, and its traceback starts with the first frame of the author.
+Values in a record may come from another program, so the filter shortens them and escapes their control characters. If
+a record has an exception, its traceback starts with the first frame of the user's code.
 """
 
 import logging
@@ -14,8 +14,8 @@ from dovetail.error_context import clip
 
 _MAX_VALUE_CHARS: Final = 1000
 _MAX_TRACEBACK_CHARS: Final = 8192
-_MAX_PART_CHARS: Final = 512  # maximum length of one frame or one exception message
-# Frames of dovetail, and of the modules that it calls the author's functions with.
+_MAX_PART_CHARS: Final = 512  # This is the maximum length of one frame or one exception message.
+# Frames from these paths belong to dovetail, or to modules through which it calls the user's functions.
 _INTERNAL_PATHS: Final = (
     os.path.join(os.path.dirname(__file__), ""),
     *(
@@ -28,14 +28,15 @@ log: Final = logging.getLogger("dovetail")
 
 
 class OwnText(str):
-    """A text of several lines that dovetail wrote. The filter leaves it unchanged."""
+    """A text of several lines that dovetail wrote. The filter does not change it."""
 
     __slots__ = ()
 
 
 def trim_traceback(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames before the author's first frame. Return all frames if the author has
-    none.
+    """Return a traceback without the frames before the first frame of the user's code.
+
+    If no frame belongs to the user's code, return all frames.
     """
     frame = trace
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_INTERNAL_PATHS):
@@ -44,8 +45,9 @@ def trim_traceback(trace: TracebackType | None) -> TracebackType | None:
 
 
 def format_traceback(exc: BaseException, trace: TracebackType | None) -> str:
-    """Format a traceback for the log: limited in length, without control characters, and indented so that no line looks
-    like a separate log record.
+    """Format a traceback for the log, with limited length and without control characters.
+
+    The text is indented, so that no line looks like a separate log record.
     """
     # Each part is a frame or the message of an exception. A message may contain text from the caller.
     parts = [
@@ -66,7 +68,7 @@ def _make_safe(record: logging.LogRecord) -> bool:
         exc = record.exc_info[1]
         trace = trim_traceback(record.exc_info[2])
         record.exc_info = (type(exc), exc, trace)
-        # Formatters write this text instead of formatting the exception themselves.
+        # Log formatters write this text instead of formatting the exception.
         record.exc_text = format_traceback(exc, trace)
     return True
 

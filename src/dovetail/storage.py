@@ -1,8 +1,8 @@
-"""Stored files: their directories, and how several processes share them.
+"""Store files in the user's directories, and share them between processes.
 
 A file is replaced in one step, so a reader never sees an incomplete file. A lock file ensures that only one process at
-a time changes a file. Only its user can read and write a file. Each file has a format version, and files with a newer
-version are rejected.
+a time changes a file. Only the user who owns a file can read and write it. Each file has a format version, and a file
+with a newer version is rejected.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from dovetail.wire.codec import encode
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_LOCK_TIMEOUT_S: Final = 30.0  # usually milliseconds are enough, but eight processes on a busy machine needed 4 s
+# Milliseconds are usually enough, but eight processes on a busy machine needed 4 seconds.
+_LOCK_TIMEOUT_S: Final = 30.0
 _LOCK_POLL_INTERVAL_S: Final = 0.005
 _ROOT_USER_ID: Final = 0
 _OTHERS_READ_MODE: Final = 0o044
@@ -44,27 +45,27 @@ def get_data_dir() -> Path:
 
 
 def get_cache_dir() -> Path:
-    """Return the directory for cached files. They can be deleted at any time."""
+    """Return the directory for cached files, which can be deleted at any time."""
     return _get_user_dir("XDG_CACHE_HOME", ".cache")
 
 
 def _get_user_dir(xdg_variable: str, default: str) -> Path:
-    """Return `DOVETAIL_HOME` if it is set, otherwise the usual directory on this platform."""
+    """Return `DOVETAIL_HOME` if it is set. Otherwise return the usual directory on this platform."""
     if home := os.environ.get("DOVETAIL_HOME"):
         return Path(home).expanduser()
     directory = Path(os.environ.get("LOCALAPPDATA" if os.name == "nt" else xdg_variable, ""))
-    # Ignore a relative path, because it would depend on the working directory.
+    # A relative path is ignored, because it would depend on the working directory.
     return (directory if directory.is_absolute() else Path.home() / default) / "dovetail"
 
 
 def make_private_dir(path: Path) -> None:
-    """Create a directory that only the user can enter, unless it exists."""
+    """Create a directory that only the user can enter, unless the directory exists."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a file in one step. After a crash, it has either the old or the new content."""
-    # `mkstemp` creates a file that only the user can read
+    """Replace a file in one step. After a crash, the file has either the old or the new content."""
+    # `mkstemp` creates a file that only the user can read.
     handle, temporary_path = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -80,7 +81,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def write_private_file(path: Path, data: bytes) -> None:
-    """Write a file that only its user can read. The path can also be a device or a pipe."""
+    """Write a file that only the user can read. The path can also be a device or a pipe."""
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         if os.name != "nt" and stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -89,10 +90,10 @@ def write_private_file(path: Path, data: bytes) -> None:
 
 
 def open_for_append(path: str | Path) -> int:
-    """Open a file to which several processes append. Create a missing file so that only its user can read it.
+    """Open a file to which several processes append. A new file can be read only by the user.
 
     Raises:
-        PermissionError: Other users can write the file.
+        PermissionError: other users can write the file.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -112,7 +113,7 @@ def append(descriptor: int, data: bytes) -> None:
 
 
 def read_first_line(path: str | Path) -> bytes:
-    """Return the first line of a file, or empty bytes if it has none. Devices and pipes are not read."""
+    """Return the first line of a file, or empty bytes if the file is empty. Devices and pipes are not read."""
     try:
         if stat.S_ISREG(os.stat(path).st_mode):
             with open(path, "rb") as file:
@@ -123,10 +124,10 @@ def read_first_line(path: str | Path) -> bytes:
 
 
 def read_private_file(path: Path) -> bytes | None:
-    """Return the content of a file with secrets, or None if it does not exist. Make the file readable only by the user.
+    """Return the content of a file with secrets, or None if the file does not exist. Make it readable only by the user.
 
     Raises:
-        PermissionError: Other users can write the file, so they may have forged it.
+        PermissionError: other users can write the file, so they may have forged it.
     """
     try:
         with path.open("rb") as file:
@@ -139,7 +140,7 @@ def read_private_file(path: Path) -> bytes | None:
 
 
 def _check_writers(file_stat: os.stat_result, path: str | Path) -> None:
-    """Raise PermissionError if other users own the file or can write it, because they may have forged it."""
+    """Raise PermissionError if another user owns the file or can write it, because the file may be forged."""
     if os.name == "nt":
         return
     if file_stat.st_uid not in (os.geteuid(), _ROOT_USER_ID):
@@ -149,7 +150,7 @@ def _check_writers(file_stat: os.stat_result, path: str | Path) -> None:
 
 
 def _remove_readers(file_stat: os.stat_result, path: str | Path) -> None:
-    """Change the mode of a file with secrets so that only its user can read the file."""
+    """Change the mode of a file with secrets so that only the user can read it."""
     if os.name != "nt" and file_stat.st_mode & _OTHERS_READ_MODE:
         os.chmod(path, 0o600)
         mode = file_stat.st_mode & 0o777
@@ -158,10 +159,10 @@ def _remove_readers(file_stat: os.stat_result, path: str | Path) -> None:
 
 @contextlib.contextmanager
 def lock_path(path: Path) -> Generator[None]:
-    """Hold the lock for a file. Only one process can hold it at a time. It is released when the process ends.
+    """Hold the lock for a file, which only one process can hold at a time. The lock is released when the process ends.
 
     Raises:
-        TimeoutError: Another process did not release the lock in time.
+        TimeoutError: another process did not release the lock in time.
     """
     with _open_lock_file(path) as descriptor:
         for _ in _attempt_lock(descriptor, path, _LOCK_TIMEOUT_S):
@@ -171,7 +172,7 @@ def lock_path(path: Path) -> Generator[None]:
 
 @contextlib.asynccontextmanager
 async def lock_path_async(path: Path, timeout: float) -> AsyncGenerator[None]:
-    """Hold the lock for a file, like `lock_path`. Waiting does not block a thread and can be cancelled."""
+    """Hold the lock for a file, like `lock_path`. The wait does not block a thread and can be cancelled."""
     with _open_lock_file(path) as descriptor:
         for _ in _attempt_lock(descriptor, path, timeout):
             await asyncio.sleep(_LOCK_POLL_INTERVAL_S)
@@ -184,7 +185,8 @@ def _open_lock_file(path: Path) -> Generator[int]:
     try:
         yield descriptor
     finally:
-        os.close(descriptor)  # closing the descriptor also releases the lock
+        # Closing the descriptor also releases the lock.
+        os.close(descriptor)
 
 
 def _attempt_lock(descriptor: int, path: Path, timeout: float) -> Iterator[None]:
@@ -218,8 +220,8 @@ else:
         return True
 
 
-# Each migration converts the content from one version to the next, starting with version 1.
-# So the current version is the number of migrations plus one. Version 1 has no version number in the file.
+# Each migration converts the content from one version to the next, starting with version 1. So the current version is
+# the number of migrations plus one. Files of version 1 do not contain a version number.
 Migrations = Sequence[Callable[[T], None]]
 
 
@@ -228,7 +230,7 @@ def _get_version(migrations: Migrations[Any]) -> int:
 
 
 def _migrate(path: object, content: T, version: Any, migrations: Migrations[T]) -> None:
-    """Convert content to the current version. Raise UnsupportedFileVersion if its version is unknown."""
+    """Convert content to the current version. Raise UnsupportedFileVersion if the version of the content is unknown."""
     if not isinstance(version, int) or not 1 <= version <= _get_version(migrations):
         raise UnsupportedFileVersion(path, version, _get_version(migrations))
     for migration in migrations[version - 1 :]:
@@ -243,7 +245,7 @@ def rename_fields(records: Any, names: Mapping[str, str]) -> None:
 
 
 class SharedDocument:
-    """A JSON object in a file that several processes read and change. Without a path, it is in memory.
+    """A JSON object in a file that several processes read and change. Without a path, the object is only in memory.
 
     A file of an older version is migrated when it is read. The next change writes the file in the current version.
     """
@@ -251,7 +253,7 @@ class SharedDocument:
     def __init__(self, path: str | Path | None = None, migrations: Migrations[Document] = ()) -> None:
         self.path = Path(path) if path is not None else None
         self._migrations = migrations
-        self._lock = threading.Lock()  # protects the cached document. Held only briefly
+        self._lock = threading.Lock()  # This lock protects the cached document, and is held only briefly.
         # This lock is held while a change waits for other processes. Other threads can still read.
         self._change_lock = threading.Lock()
         self._cached_stat: tuple[int, ...] | None = None
@@ -261,9 +263,9 @@ class SharedDocument:
         """Return the current document. Callers must not change it.
 
         Raises:
-            PermissionError: Other users can write the file, so they may have forged it.
-            DamagedFile: The file does not contain a JSON object.
-            UnsupportedFileVersion: A newer version of dovetail wrote the file.
+            PermissionError: other users can write the file, so they may have forged it.
+            DamagedFile: the file does not contain a JSON object.
+            UnsupportedFileVersion: a newer version of dovetail wrote the file.
         """
         if self.path is None:
             return self._cached_document
@@ -271,15 +273,16 @@ class SharedDocument:
             return self._load(self.path)
 
     def change(self, edit: Callable[[Document], T]) -> T:
-        """Change the document with a function, and return the function's result. Raise TimeoutError if another process
-        keeps the file locked.
+        """Change the document with a function, and return the result of the function.
+
+        Raise TimeoutError if another process keeps the file locked.
         """
         with self._change_lock:
             if self.path is None:
                 return edit(self._cached_document)
             make_private_dir(self.path.parent)
             with lock_path(self.path):
-                # A copy, because the function may fail after some of its changes.
+                # The function gets a copy, because it may fail after some of its changes.
                 document: Document = copy.deepcopy(self.read())
                 result = edit(document)
                 replace_file(self.path, encode({_VERSION_KEY: _get_version(self._migrations), **document}))
@@ -289,7 +292,7 @@ class SharedDocument:
 
     def _load(self, path: Path) -> Document:
         try:
-            # An unchanged file is not opened, because a host reads its documents for every call.
+            # An unchanged file is not read again, because a host reads its documents for every call.
             if self._cached_stat is not None and _get_stat_key(os.stat(path)) == self._cached_stat:
                 return self._cached_document
             with path.open("rb") as file:
@@ -310,7 +313,8 @@ def _get_stat_key(file_stat: os.stat_result) -> tuple[int, ...]:
 
 def _parse_document(data: bytes, path: Path) -> Document:
     try:
-        document = json.loads(data)  # use `json`, because the limits of our codec are for messages
+        # The `json` module is used, because the limits of dovetail's JSON decoder are for messages.
+        document = json.loads(data)
     except (ValueError, RecursionError):
         raise DamagedFile(path) from None
     if not isinstance(document, dict):
@@ -322,8 +326,8 @@ def open_database(path: str | Path, schema: str, migrations: "Migrations[Connect
     """Open a SQLite database that several processes share. Create or migrate its tables if needed.
 
     Raises:
-        PermissionError: Other users can write the file, so they may have forged it.
-        UnsupportedFileVersion: A newer version of dovetail wrote the file.
+        PermissionError: other users can write the file, so they may have forged it.
+        UnsupportedFileVersion: a newer version of dovetail wrote the file.
     """
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -333,7 +337,8 @@ def open_database(path: str | Path, schema: str, migrations: "Migrations[Connect
     database = connect_database(path)
     try:
         version = _read_database_version(database)
-        if version > _get_version(migrations):  # check the version before writing anything
+        # The version is checked before anything is written.
+        if version > _get_version(migrations):
             raise UnsupportedFileVersion(path, version, _get_version(migrations))
         database.execute("PRAGMA journal_mode = WAL")
         if version != _get_version(migrations):
@@ -359,7 +364,7 @@ def _prepare_database(
 
 
 def connect_database(path: str | Path) -> "Connection":
-    """Open another connection to a database that `open_database` has prepared. Any thread may use it."""
+    """Open another connection to a database that `open_database` has prepared. Any thread may use the connection."""
     import sqlite3
 
     return sqlite3.connect(path, timeout=_DATABASE_TIMEOUT_S, isolation_level=None, check_same_thread=False)

@@ -1,5 +1,6 @@
-"""Types of the protocol, and other types that public functions take or return. Each type is loaded when you first
-use it.
+"""Types of the protocol, and other types that public functions take or return.
+
+Each type is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

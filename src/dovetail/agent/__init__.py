@@ -1,5 +1,6 @@
-"""An agent loop over the tools of a host, and adapters for model providers. Each name is loaded when you first use
-it.
+"""An agent loop that uses the tools of a host, and adapters for model providers.
+
+Each name is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

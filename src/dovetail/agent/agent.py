@@ -1,6 +1,6 @@
-"""Agent: a loop in which a model uses the tools of a host until it has an answer. The agent reports events.
+"""An agent, which lets a model use the tools of a host until the model has an answer, and yields events.
 
-Policy and consent apply to every call, as to all calls of the host. The model sees which calls were denied or failed.
+The host's policy and consent apply to every call. The model is informed which calls were denied or failed.
 """
 
 import time
@@ -33,13 +33,13 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 
 class Turn(Struct, kw_only=True):
-    """The tool calls of one model reply. A call is finished, waits for the user, or has not started."""
+    """Tool calls of one model reply. Each call has a result, waits for the user, or has not started."""
 
     content: list[SamplingContent]
-    invalid_calls: dict[str, str]  # by call ID, the reason why a call cannot run
+    invalid_calls: dict[str, str]  # The keys are call IDs, and the values are the reasons why the calls cannot run.
     started_ids: set[str] = field(default_factory=set[str])
     results: dict[str, ToolResultContent] = field(default_factory=dict[str, ToolResultContent])
-    # by ticket, the calls that wait for an answer from the user
+    # These calls wait for an answer from the user. The keys are tickets.
     waiting_by_ticket: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])
 
     @property
@@ -57,8 +57,9 @@ class Turn(Struct, kw_only=True):
         )
 
     def interrupt(self) -> None:
-        """End every call that has no result, except those that wait for the user. The error result says whether the
-        call may have run.
+        """End every call that has no result, except calls that wait for the user.
+
+        The error result says whether the call may have run.
         """
         waiting_ids = {call.id for call in self.waiting_by_ticket.values()}
         for call in self.calls:
@@ -68,7 +69,8 @@ class Turn(Struct, kw_only=True):
     def to_messages(self) -> list[SamplingMessage]:
         """Return the messages to add to the conversation. All calls must have results."""
         if not self.content:
-            return []  # providers reject an empty message
+            # Model providers reject an empty message.
+            return []
         assistant_message = SamplingMessage(role="assistant", content=[*self.content])
         results = [self.results[call.id] for call in self.calls]
         return [assistant_message, SamplingMessage(role="user", content=[*results])] if results else [assistant_message]
@@ -81,7 +83,7 @@ _NOT_MADE = "This call did not run, because the conversation was interrupted bef
 def create_turn(reply: ModelReply, used_ids: set[str]) -> Turn:
     """Create the turn for a model reply. A call with an empty or repeated ID gets a new ID.
 
-    `used_ids` contains the ids of the conversation. The ids of the new calls are added to it.
+    `used_ids` contains the IDs of all calls in the conversation. The IDs of the new calls are added to it.
     """
     turn = Turn(content=[], invalid_calls={})
     for block in reply.content:
@@ -110,7 +112,7 @@ def _explain_invalid_call(call_id: str, reply: ModelReply) -> str | None:
 
 # If the tool definitions need more tokens, the model gets search tools instead.
 _DEFAULT_MAX_CATALOG_TOKENS: Final = 8_000
-_DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # maximum tokens in one model reply
+_DEFAULT_MAX_REPLY_TOKENS: Final = 4_096  # One model reply has at most this many tokens.
 
 FinishReason: TypeAlias = Literal["completed", "max_turns", "token_budget", "cost_budget", "max_tokens", "paused"]
 
@@ -119,45 +121,45 @@ class TextEvent(Struct, frozen=True, kw_only=True):
     """Text that the model has written."""
 
     type: ClassVar[Literal["text"]] = "text"
-    text: str  # the text
+    text: str  # The text of the model.
 
 
 class ToolCallEvent(Struct, frozen=True, kw_only=True):
-    """The model calls a tool."""
+    """A tool call that the model made."""
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
-    id: str  # the id of the call
-    tool: str  # the full name of the tool
-    arguments: Mapping[str, Any]  # the arguments
+    id: str  # The ID of the call.
+    tool: str  # The full name of the tool.
+    arguments: Mapping[str, Any]  # The arguments of the call.
 
 
 class ToolResultEvent(Struct, frozen=True, kw_only=True):
-    """The result of a call."""
+    """The result of a tool call."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
-    id: str  # the id of the call
-    tool: str  # the full name of the tool
-    result: CallToolResult  # the result of the tool, which may be an error
-    duration: float = 0.0  # seconds that the call took
-    denied_reason: str | None = None  # why the call was denied, or None if the call ran
+    id: str  # The ID of the call.
+    tool: str  # The full name of the tool.
+    result: CallToolResult  # The result of the tool, which may be an error.
+    duration: float = 0.0  # The duration of the call in seconds.
+    denied_reason: str | None = None  # The reason why the call was denied, or None if the call ran.
 
 
 class PausedEvent(Struct, frozen=True, kw_only=True):
-    """A tool call needs an answer from the user. Continue with `agent.resume(ticket, answer)`."""
+    """A tool call that needs an answer from the user. Continue with `agent.resume(ticket, answer)`."""
 
     type: ClassVar[Literal["paused"]] = "paused"
-    id: str  # the id of the call
-    tool: str  # the full name of the tool
-    ticket: str  # pass this ticket to `Agent.resume`
+    id: str  # The ID of the call.
+    tool: str  # The full name of the tool.
+    ticket: str  # The ticket to pass to `Agent.resume`.
 
 
 class FinishedEvent(Struct, frozen=True, kw_only=True):
-    """The agent has finished the current prompt."""
+    """The end of the agent's work on the current prompt."""
 
     type: ClassVar[Literal["finished"]] = "finished"
-    reason: FinishReason  # why the agent finished, such as "completed" or "max_turns"
-    text: str  # the last text of the model
-    usage: AgentUsage  # tokens, cost and tool calls since the agent was created
+    reason: FinishReason  # The reason why the agent finished, such as "completed" or "max_turns".
+    text: str  # The last text of the model.
+    usage: AgentUsage  # Tokens, cost and tool calls since the agent was created.
 
 
 AgentEvent: TypeAlias = TextEvent | ToolCallEvent | ToolResultEvent | PausedEvent | FinishedEvent
@@ -167,17 +169,17 @@ class Agent:
     """A model that uses the tools of a host.
 
     Args:
-        host: The host.
-        model: The model.
-        servers: The names of the servers that the agent may use. None allows all servers.
-        system_prompt: The system prompt.
-        max_turns: The largest number of replies of the model to one prompt.
-        max_tokens: The largest number of tokens in one reply.
-        budget_tokens: The largest number of tokens over the life of the agent. Sampling requests of servers do not
+        host: The host whose tools the model uses.
+        model: The model that answers prompts.
+        servers: The names of the servers that the agent may use. If None, the agent may use all servers.
+        system_prompt: The system prompt for the model.
+        max_turns: The maximum number of model replies to one prompt.
+        max_tokens: The maximum number of tokens in one reply.
+        budget_tokens: The maximum number of tokens for all prompts together. Sampling requests of servers do not
             count.
-        budget_usd: The largest cost in dollars over the life of the agent. The model must have a price.
-        max_catalog_tokens: The largest number of tokens for all tool definitions. If they take more, the model gets
-            three search tools instead.
+        budget_usd: The maximum cost in dollars for all prompts together. The model must have a price.
+        max_catalog_tokens: The maximum number of tokens for all tool definitions. If the definitions need more, the
+            model gets three search tools instead.
     """
 
     def __init__(
@@ -197,7 +199,8 @@ class Agent:
             raise TypeError(f"servers= must be a list of names. Write servers=[{servers!r}]")
         self.host = host
         self.model = model
-        self.messages: list[SamplingMessage] = []  # the conversation so far. Every tool call in it has a result
+        # These are the messages of the conversation so far. Every tool call in them has a result.
+        self.messages: list[SamplingMessage] = []
         self.usage = AgentUsage()
         self._servers = servers
         self._system_prompt = system_prompt
@@ -205,18 +208,19 @@ class Agent:
         self._turns_left = max_turns
         self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
         self._max_catalog_tokens = max_catalog_tokens
-        self._turn: Turn | None = None  # the current turn, while some of its tool calls are running
-        self._call_ids: set[str] = set()  # IDs of all calls in the conversation
+        self._turn: Turn | None = None  # This is the turn whose tool calls are running.
+        self._call_ids: set[str] = set()
         self._last_text = ""
 
     async def run(self, prompt: str) -> AsyncGenerator[AgentEvent]:
-        """Send a prompt to the model and yield events until the model has answered. Each prompt continues the
-        conversation.
+        """Send a prompt to the model and yield events until the model has answered.
+
+        Each prompt continues the conversation.
         """
         self._close_turn()
         if self._turn is not None:
             raise RuntimeError(
-                f"a call is waiting for an answer. Call resume({next(iter(self._turn.waiting_by_ticket))!r}, ...) first"
+                f"a tool call waits for an answer. Call resume({next(iter(self._turn.waiting_by_ticket))!r}, ...) first"
             )
         self._turns_left = self._max_turns
         self.messages.append(SamplingMessage(role="user", content=TextContent(text=prompt)))
@@ -232,7 +236,8 @@ class Agent:
         call = turn.waiting_by_ticket.pop(ticket)
         try:
             event = await self._await_result(turn, call, self.host.answer(ticket, answer))
-        except (TypeError, ValueError):  # the answer was invalid, so the call keeps waiting
+        except (TypeError, ValueError):
+            # The answer was invalid, so the call keeps waiting.
             turn.waiting_by_ticket[ticket] = call
             raise
         finally:
@@ -282,7 +287,7 @@ class Agent:
                 yield event
 
     def _close_turn(self) -> None:
-        """Add a finished or interrupted turn to the conversation. Keep the turn open if calls wait for the user."""
+        """Add a finished or interrupted turn to the conversation. If calls wait for the user, keep the turn open."""
         turn = self._turn
         if turn is None:
             return
@@ -341,8 +346,9 @@ class Agent:
     def _resolve_call(
         self, call: ToolUseContent, catalog: Catalog
     ) -> tuple[str, dict[str, Any], CallToolResult | None]:
-        """Return the tool name and arguments of a call. If the call searches the catalog, also return the search
-        result.
+        """Return the tool name and the arguments of a call.
+
+        If the call searches the catalog, also return the search result.
         """
         search_tool = SEARCH_TOOL_BY_NAME.get(call.name)
         if search_tool is not None and search_tool != CALL_TOOL:
@@ -371,7 +377,7 @@ class Agent:
             return None
         if result is None:
             result = build_error_result(
-                "The question of this call was answered outside this conversation. The result of the call is unknown."
+                "The user answered this call outside this conversation, so its result is unknown."
             )
         return self._finish_call(turn, call, result, time.monotonic() - started, denied_reason)
 

@@ -1,4 +1,4 @@
-"""The usage of an agent, and the remaining budget. This module does no I/O. It estimates missing token counts."""
+"""Token usage of an agent, and its remaining budget. Token counts that a provider does not report are estimated."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
@@ -13,21 +13,22 @@ from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 
-_TOKENS_PER_IMAGE: Final = 1_600  # an estimate, because providers count the pixels of an image, not its bytes
-_MIN_REPLY_TOKENS: Final = 16  # some providers reject a smaller token limit
+# This is an estimate, because providers count the pixels of an image instead of its bytes.
+_TOKENS_PER_IMAGE: Final = 1_600
+_MIN_REPLY_TOKENS: Final = 16  # Some model providers reject a smaller token limit.
 _TOKENS_PER_PRICE: Final = 1_000_000
 
-Price: TypeAlias = tuple[float, float]  # dollars per million input tokens and per million output tokens
+Price: TypeAlias = tuple[float, float]  # A price is in dollars per million input tokens and per million output tokens.
 
 
 class AgentUsage(Struct, frozen=True, kw_only=True):
-    """The tokens, cost and calls of an agent since it was created."""
+    """Tokens, cost and calls of an agent since it was created."""
 
-    input_tokens: int = 0  # tokens sent to the model
-    output_tokens: int = 0  # tokens in the replies of the model
-    cost_usd: float | None = 0.0  # cost in dollars, or None if the price of the model is unknown
-    turns: int = 0  # number of model replies
-    tool_calls: Mapping[str, int] = {}  # number of calls by full tool name
+    input_tokens: int = 0  # The tokens sent to the model.
+    output_tokens: int = 0  # The tokens in the replies of the model.
+    cost_usd: float | None = 0.0  # The cost in dollars, or None if the price of the model is unknown.
+    turns: int = 0  # The number of model replies.
+    tool_calls: Mapping[str, int] = {}  # The number of calls by full tool name.
 
     @property
     def total_tokens(self) -> int:
@@ -36,7 +37,6 @@ class AgentUsage(Struct, frozen=True, kw_only=True):
 
 
 def add_reply(total: AgentUsage, usage: Usage) -> AgentUsage:
-    """Return the usage with one more reply added."""
     cost_usd = None if total.cost_usd is None or usage.cost_usd is None else total.cost_usd + usage.cost_usd
     return replace(
         total,
@@ -48,7 +48,7 @@ def add_reply(total: AgentUsage, usage: Usage) -> AgentUsage:
 
 
 class Budget:
-    """The token and dollar limits of an agent, and the maximum length of a reply."""
+    """Token and dollar limits of an agent, and the maximum length of a reply."""
 
     def __init__(self, model: Model, max_reply_tokens: int, max_tokens: int | None, max_cost_usd: float | None) -> None:
         self._price: Price | None = getattr(model, "price", None)
@@ -82,7 +82,7 @@ class Budget:
         return max_tokens if self._price[1] == 0 else int(remaining_usd * _TOKENS_PER_PRICE / self._price[1])
 
     def measure_usage(self, reply: ModelReply, input_tokens: int) -> Usage:
-        """Return the tokens of a reply. If the provider does not report them, estimate them."""
+        """Return the token usage of a reply. If the provider does not report it, estimate it."""
         usage = reply.usage
         output_tokens = usage.output_tokens or estimate_message_tokens(
             (SamplingMessage(role="assistant", content=[*reply.content]),)
@@ -97,7 +97,7 @@ class Budget:
 
 
 def estimate_message_tokens(messages: Iterable[SamplingMessage], system_prompt: str | None = None) -> int:
-    """Estimate how many tokens a conversation has."""
+    """Estimate the number of tokens in a conversation."""
     return _to_token_count((system_prompt or "").encode()) + sum(
         _estimate_block(block) for message in messages for block in get_blocks(message)
     )

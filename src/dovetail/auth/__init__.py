@@ -1,4 +1,4 @@
-"""Logins for clients, guards for servers, and an authorization server. Each name is loaded when you first use it."""
+"""Logins for clients, guards for servers, and an authorization server. Each name is imported when it is first used."""
 
 from typing import TYPE_CHECKING
 

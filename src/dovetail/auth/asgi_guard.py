@@ -1,4 +1,4 @@
-"""ASGIGuard: runs the flows of a guard for one endpoint, and serves the metadata of the protected resource."""
+"""Check the tokens of requests to one endpoint, and serve the metadata of the protected resource."""
 
 import copy
 import time
@@ -28,7 +28,7 @@ from dovetail.transports.http_server.http_request import EndpointRequest, Scope
 from dovetail.wire.codec import encode
 
 _WELL_KNOWN_PATH: Final = "/.well-known/"
-_WARNING_INTERVAL_S: Final = 60.0  # minimum time between two warnings
+_WARNING_INTERVAL_S: Final = 60.0  # Two warnings are at least this many seconds apart.
 
 
 class ASGIGuard:
@@ -42,7 +42,7 @@ class ASGIGuard:
         get_used_scopes: Callable[[], Sequence[str]],
     ) -> None:
         self._checker = checker
-        # Returns the scopes that the server's tools, resources and prompts require.
+        # This function returns the scopes that the server's tools, resources and prompts require.
         self._get_used_scopes = get_used_scopes
         self._path = "/" + path.strip("/")
         self._public_url = public_url
@@ -56,12 +56,12 @@ class ASGIGuard:
         root_path = scope.get("root_path") or ""
         if _WELL_KNOWN_PATH not in scope["path"] and _WELL_KNOWN_PATH not in root_path:
             return False
-        # Any host works here, because only the path is compared.
+        # The host does not matter here, because only the path is compared.
         location = self._location or location_from_request("http", "here", None, root_path, self._path)
         return location.serves_metadata_at(path) or location.serves_metadata_at("/" + scope["path"].strip("/"))
 
     def get_document(self, path: str, request: EndpointRequest) -> bytes | None:
-        """Return the protected resource metadata if clients expect it at this path, otherwise None."""
+        """Return the protected resource metadata if clients expect it at this path. Otherwise return None."""
         if not self.has_document(path, request.scope):
             return None
         if request.method not in ("GET", "HEAD"):
@@ -69,14 +69,14 @@ class ASGIGuard:
         return encode(self._checker.build_metadata(self._get_location(request).resource, self._get_used_scopes()))
 
     def at_path(self, path: str) -> "ASGIGuard":
-        """Return the guard of another MCP path of the same server."""
+        """Return the guard for another MCP path of the same server."""
         guard = copy.copy(self)
         guard._path = path
         guard._location = None if self._public_url is None else location_from_public_url(self._public_url, path)
         return guard
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
-        """Return the caller. Raise AuthError if the credentials are missing or invalid."""
+        """Return the caller of a request. Raise AuthError if the credentials are missing or invalid."""
         location = self._get_location(request)
         request.metadata_url = location.metadata_url if self._checker.has_authorization_servers else None
         request.guard_scopes = self._checker.scopes_for
@@ -95,7 +95,9 @@ class ASGIGuard:
             raise
 
     def _log_denial(self, denied: AuthError) -> None:
-        """Log why a request was denied, so that the operator can fix the settings. The response does not say why."""
+        """Log why a request was denied, so that the operator can fix the settings. The response does not contain the
+        reason.
+        """
         cause, now = denied.__cause__, time.monotonic()
         reason = (
             f"{cause}: {cause.detail}"
@@ -119,7 +121,6 @@ class ASGIGuard:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._fetcher.close()
 
 
@@ -130,7 +131,6 @@ def create_asgi_guard(
     allowed_hosts: Collection[str],
     get_used_scopes: Callable[[], Sequence[str]] = tuple,
 ) -> ASGIGuard:
-    """Return the guard for the value of `auth=`."""
     if public_url is None and allowed_hosts:
         raise ValueError(
             "auth= needs the URL of this server to check the audience of tokens. Pass public_url= instead of "

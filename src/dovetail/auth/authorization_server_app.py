@@ -1,7 +1,6 @@
-"""AuthorizationServer: an authorization server as an ASGI application. It reads a request, runs a flow and sends the
-response.
+"""An authorization server as an ASGI application.
 
-The authorization server is for development and small installations. It can run next to the server it protects, or
+The authorization server is for development and small installations. It can run next to the server that it protects, or
 alone.
 """
 
@@ -42,9 +41,10 @@ Users = Mapping[str, str] | Callable[[str, str], str | Awaitable[str | None] | N
 
 _MAX_BODY_BYTES: Final = 64 * 1024
 _BODY_TIMEOUT_S: Final = 10.0
-_MAX_CLIENT_DOCUMENT_BYTES: Final = 32 * 1024  # larger than other limits, because keys with certificates are long
+# This limit is larger than others, because keys with certificates are long.
+_MAX_CLIENT_DOCUMENT_BYTES: Final = 32 * 1024
 _DEVELOPMENT_USER: Final = "developer"
-_PUBLIC_REGISTRATIONS_PER_HOUR: Final = 10  # limit for each address
+_PUBLIC_REGISTRATIONS_PER_HOUR: Final = 10  # This limit applies to each address.
 _LOCAL_REGISTRATIONS_PER_HOUR: Final = 100
 
 
@@ -52,27 +52,30 @@ class AuthorizationServer:
     """An OAuth authorization server, as an ASGI application.
 
     Args:
-        issuer: The URL of the authorization server, exactly as clients see it: https, or http on this machine.
-        users: Names and passwords, or a function of both (sync or async) that returns the user's subject or None.
-            Without `users` and `upstream`, everyone on this machine is one development user.
-        is_active_user: A function of a subject (sync or async), called whenever a token is renewed. Return False to end
-            the login. If `users` is a dict, the dict decides.
-        upstream: A provider where users log in instead.
-        resources: URLs of the servers that tokens may be for. Defaults to all servers in the origin of the issuer.
+        issuer: The URL of the authorization server, exactly as clients use it. It must be https, or http on this
+            machine.
+        users: A dict of names and passwords, or a function that takes both and returns the user's subject or None. The
+            function may be async. Without `users` and `upstream`, everyone on this machine is the same development
+            user.
+        is_active_user: A function that takes a subject and is called whenever a token is renewed. It may be async.
+            Return False to end the login. If `users` is a dict, the dict decides instead.
+        upstream: A provider at which users log in instead.
+        resources: URLs of the servers that accept the tokens. Defaults to all servers on the origin of the issuer.
         scopes_supported: Scopes that clients can request. Defaults to any scope.
         clients: Clients that you registered by hand. Other clients use their metadata document or register themselves.
         allow_registration: Whether clients can register themselves.
-        max_registrations_per_hour: Limit for one address. Defaults to 10, or 100 if the issuer is on this machine.
-            Behind a proxy that hides addresses, the limit applies to all clients together.
-        is_trusted_client: A function of a host name. Return False to refuse clients with a metadata document on that
-            host.
+        max_registrations_per_hour: The maximum number of registrations from one address. Defaults to 10, or 100 if the
+            issuer is on this machine. Behind a proxy that hides addresses, the limit applies to all clients together.
+        is_trusted_client: A function that takes a host name. Return False to refuse clients with a metadata document on
+            that host.
         store: Path of a SQLite file, or an `AuthorizationStore`. Defaults to memory.
-        secret_key: Encrypts the signing key and the tokens of `upstream`, at least 16 bytes. Required with a file.
-        introspection_clients: Resource servers that may introspect tokens, with their secrets.
+        secret_key: The key that encrypts the signing key and the tokens of `upstream`, at least 16 bytes. Required if
+            `store` is a file.
+        introspection_clients: A dict of client IDs and secrets of the resource servers that may introspect tokens.
         name: The name that users see on the pages. Defaults to the host of the issuer.
         access_token_ttl: Seconds for which an access token is valid.
         refresh_token_ttl: Seconds for which an unused refresh token is valid.
-        login_ttl: Seconds after which a user must log in again, even if the token was renewed.
+        login_ttl: Seconds after which a user must log in again, even if the token was renewed in the meantime.
         allowed_hosts: Host names that clients may use in addition to the host of the issuer.
     """
 
@@ -116,7 +119,7 @@ class AuthorizationServer:
             if not is_local:
                 raise ValueError("pass users= or upstream=. Only an issuer on this machine may skip the login")
             log.warning(
-                "authorization server %s: development mode, every user who allows access is %r",
+                "authorization server %s: development mode, so every user who allows access is logged in as %r",
                 issuer,
                 _DEVELOPMENT_USER,
             )
@@ -180,25 +183,25 @@ class AuthorizationServer:
         return LocalTokenVerifier(self._token_issuer, as_tuple(audience))
 
     async def upstream_token(self, principal: Principal | None) -> str | None:
-        """Return the caller's token for the upstream provider, renewed if needed. Use it to call the provider's API for
-        the caller.
+        """Return the caller's token for the upstream provider, renewed if needed.
 
-        Use the token only in the server. It must never reach a client.
+        Use the token in the server to call the provider's API for the caller. It must never be sent to a client.
         """
         if principal is None or principal.issuer != self._token_issuer.issuer:
-            return None  # a different authorization server authenticated the caller
+            return None  # A different authorization server authenticated the caller.
         family = principal.claims.get("sid")
         if not isinstance(family, str):
             return None
         return await self._run_flow(self._endpoints.upstream_token(family, principal.subject))
 
     async def revoke_user(self, subject: str) -> int:
-        """End all logins of a user immediately. Return how many logins ended."""
+        """End all logins of a user immediately. Return the number of logins that ended."""
         return await self._run_flow(self._token_issuer.revoke_user(subject))
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
-        """Return an ASGI application that adds the endpoints of the authorization server to `app`, for example to
-        `app.asgi()`.
+        """Return an ASGI application that adds the endpoints of the authorization server to `app`.
+
+        For example, `app` can be the result of `Server.asgi()`.
         """
 
         async def combined_app(scope: ASGIMessage, receive: Any, send: Any) -> None:
@@ -255,8 +258,9 @@ class AuthorizationServer:
         return await self._run_flow(self._endpoints.handle(request))
 
     def _relative_path(self, scope: ASGIMessage) -> str:
-        """Return the path relative to the issuer. The metadata is also available at the root of the origin. RFC 8414,
-        section 3.1
+        """Return the path relative to the issuer. RFC 8414, section 3.1
+
+        The metadata is also available at the root of the origin.
         """
         path, root_path = "/" + scope["path"].strip("/"), (scope.get("root_path") or "").rstrip("/")
         if path == METADATA_PATH + self._issuer_path:
@@ -320,11 +324,11 @@ def _check_issuer(issuer: str, *, is_local: bool) -> None:
     if parts.scheme != "https" and not (parts.scheme == "http" and is_local):
         raise ValueError("issuer must be an https URL. http is only allowed on this machine")
     if not parts.hostname or parts.query or parts.fragment or "#" in issuer or parts.username is not None:
-        raise ValueError("issuer must be a plain URL: no query, fragment or credentials")
+        raise ValueError("issuer must be a URL without a query, a fragment or credentials")
 
 
 async def _call_function(function: Callable[..., Any], *arguments: str) -> Any:
-    """Call a user's function. A synchronous function runs in a thread."""
+    """Call a user's function. A function that is not async runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments)
     return await asyncio.to_thread(function, *arguments)
@@ -340,7 +344,7 @@ def _check_users(users: Any, is_active_user: Any) -> None:
 
 
 def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None:
-    """Check that no name or secret is blank, because anyone could log in with it."""
+    """Raise ValueError if a name or secret is blank, because anyone could log in with it."""
     if not isinstance(secrets_by_name, Mapping):
         raise TypeError(f"{option} must be a dict that maps each name to its {secret_label}")
     for name, secret in secrets_by_name.items():
@@ -349,7 +353,7 @@ def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None
 
 
 def _check_resources(resources: str | Sequence[str]) -> tuple[str, ...]:
-    """Check the URLs of the servers that accept the tokens."""
+    """Raise ValueError unless the resources are valid URLs of servers."""
     urls = as_tuple(resources)
     for url in urls:
         if parse_web_url(url) is None or "#" in url:

@@ -1,4 +1,4 @@
-"""Authorizer: adds credentials to the HTTP requests of a client. It logs in, renews tokens and stores them.
+"""Add credentials to the HTTP requests of a client. The authorizer logs in, renews tokens and stores them.
 
 All waiting requests share one login. Only one renewal runs at a time, even across processes.
 """
@@ -42,14 +42,14 @@ from dovetail.protocol.rate_limiter import RateLimiter
 from dovetail.transports.http_client.http_client import HTTPClient
 from dovetail.wire.base import replace
 
-_MAX_TRIES = 3  # how often a request is sent again with new credentials
-# Limit the number of logins for additional scopes, because a server could ask for more scopes forever.
+_MAX_TRIES = 3  # A request is sent at most this many times with new credentials.
+# The number of logins for additional scopes is limited, because a server could ask for more scopes forever.
 _MAX_STEP_UPS, _STEP_UP_WINDOW_S = (
     5,
     600.0,
 )
-# After these errors the client registers again.
-# invalid_scope is one of them, because some servers limit the scopes of a client without reporting it.
+# After one of these errors, the client registers again. `invalid_scope` is one of them, because some servers limit the
+# scopes of a client without reporting it.
 _STALE_CLIENT_ERRORS = (
     *token_request.UNKNOWN_CLIENT_ERRORS,
     "invalid_scope",
@@ -57,7 +57,7 @@ _STALE_CLIENT_ERRORS = (
 
 
 class OAuthAuthorizer:
-    """Logs one client in at one server, and keeps its token valid."""
+    """Logs one client in to one server, and keeps its token valid."""
 
     def __init__(
         self,
@@ -81,14 +81,15 @@ class OAuthAuthorizer:
         self._renewal_task: asyncio.Task[bool] | None = None
         self._renewed_token: str | None = None
         self._login_token: str | None = None
-        self._requested_scope_sets: set[frozenset[str]] = set()  # scopes that the user was already asked for
+        self._requested_scope_sets: set[frozenset[str]] = set()  # The user was already asked for these sets of scopes.
         self._step_up_limiter = RateLimiter(_MAX_STEP_UPS, _STEP_UP_WINDOW_S)
 
-    # The HTTP transport calls the following methods.
+    # The HTTP transport calls these methods.
 
     async def get_headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
-        """Return the headers with the credentials. Before the first login, there are none. Renew the token before it
-        expires.
+        """Return the headers with the credentials, and renew the token before it expires.
+
+        Before the first login, there are no credentials, so the list is empty.
         """
         login = await self._get_login()
         if login is not None and login.token is not None and not login.token.is_fresh(time.time()):
@@ -105,8 +106,9 @@ class OAuthAuthorizer:
     async def handle_challenge(
         self, status: int, header: str, nonce: str | None, sent_token: str | None, attempt: int
     ) -> bool:
-        """Handle a response with status 401 or 403. Return True if the client should repeat the request with new
-        credentials.
+        """Handle a response with status 401 or 403.
+
+        Return True if the client should repeat the request with new credentials.
         """
         challenge = parse_challenge(header, nonce)
         if nonce is not None:
@@ -117,7 +119,8 @@ class OAuthAuthorizer:
             return True
         login = await self._get_login()
         if login is not None and login.token is not None and login.token.access_token != sent_token:
-            return True  # another request has logged in in the meantime
+            # Another request has logged in in the meantime.
+            return True
         if self._is_login_pointless(status, challenge, sent_token, attempt):
             return False
         if (
@@ -133,7 +136,7 @@ class OAuthAuthorizer:
         return True
 
     def _is_login_pointless(self, status: int, challenge: Challenge, sent_token: str | None, attempt: int) -> bool:
-        """Return whether another login would not help, because one with the same scopes was already refused.
+        """Return whether another login would not help, because a login with the same scopes was already refused.
 
         spec: authorization#step-up-authorization-flow
         """
@@ -157,9 +160,9 @@ class OAuthAuthorizer:
             await asyncio.wait([self._renewal_task])
 
     async def log_out(self) -> bool:
-        """Delete the login and revoke its token. Return False if the server does not support revocation.
+        """Delete the saved login and revoke its token. Return False if the server does not support revocation.
 
-        Wait for a renewal by another process first. Otherwise the renewed token would stay valid.
+        This method first waits for a renewal by another process. Otherwise the renewed token would stay valid.
         """
         lock = getattr(self._store, "lock", None)
         async with lock(self._url) if lock is not None else contextlib.nullcontext():
@@ -194,7 +197,8 @@ class OAuthAuthorizer:
     async def _save_login(self, login: SavedLogin) -> None:
         self._login = login
         try:
-            await asyncio.to_thread(self._store.set, self._url, login.dump())  # save the login before its first use
+            # The login is saved before its first use.
+            await asyncio.to_thread(self._store.set, self._url, login.dump())
             self._is_stored = True
         except Exception as exc:
             self._is_stored = False
@@ -222,8 +226,8 @@ class OAuthAuthorizer:
     async def _renew(self, sent_token: str | None) -> bool:
         """Renew the token with the refresh token. Return False if the server rejects the refresh token.
 
-        A renewal always runs to its end, even if its callers are cancelled, because a lost refresh token means a lost
-        login.
+        A renewal always runs to its end, even if its callers are cancelled, because without the new refresh token the
+        user must log in again.
         """
         if self._renewal_task is None or self._renewal_task.done():
             self._renewal_task = asyncio.get_running_loop().create_task(self._renew_locked(sent_token))
@@ -238,7 +242,8 @@ class OAuthAuthorizer:
             if login is None or login.token is None:
                 return False
             if login.token.access_token != sent_token and login.token.is_fresh(time.time()):
-                return True  # another process has already renewed the token
+                # Another process has already renewed the token.
+                return True
             if login.token.refresh_token is None:
                 return False
             new_login = await self._run_flow(token_request.refresh_login(login, get_signer(self._settings)))
@@ -267,8 +272,9 @@ class OAuthAuthorizer:
         self._requested_scope_sets.add(frozenset(challenge.scopes))
 
     async def _mark_client_refused(self, exc: LoginFailed) -> None:
-        """Mark the client registration as refused, so that the client registers again. The authorization server reports
-        a deleted client only to the user.
+        """Mark the client registration as refused, so that the client registers again.
+
+        The authorization server reports a deleted client only to the user.
         """
         login = self._login
         if login is not None and (isinstance(exc, LoginTimeout) or exc.oauth_error in _STALE_CLIENT_ERRORS):
@@ -339,8 +345,9 @@ def create_authorizer(
     make_fetcher: Callable[..., HTTPClient],
     make_server_fetcher: Callable[..., HTTPClient] | None = None,
 ) -> OAuthAuthorizer:
-    """Return the authorizer for the value of `auth=`. `make_server_fetcher` creates the HTTP client for requests to the
-    server's origin.
+    """Return the authorizer for the value of `auth=`.
+
+    `make_server_fetcher` creates the HTTP client for requests to the server's origin.
     """
     if auth == "oauth":
         auth = OAuth()
@@ -353,7 +360,7 @@ def create_authorizer(
 
 
 def _describe_type(auth: Any) -> str:
-    """Describe an invalid value without showing it, because it may be a secret."""
+    """Describe an invalid value by its type. The value itself may be a secret."""
     if isinstance(auth, str):
         return "another string. Pass a token as BearerAuth(...)"
     return f"the class {auth.__name__} itself" if isinstance(auth, type) else type(auth).__name__

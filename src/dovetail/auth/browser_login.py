@@ -1,6 +1,4 @@
-"""The parts of a login flow that involve the user: a browser, a code to enter, and the redirect back to this
-machine.
-"""
+"""Interaction with the user during a login: a browser, a code to enter, and the redirect back to this machine."""
 
 import asyncio
 import webbrowser
@@ -23,7 +21,7 @@ _PASTE_REDIRECT_URI: Final = "http://127.0.0.1:8765/callback"
 
 
 class LoginTimeout(LoginFailed):
-    """The user did not finish the login in the browser in time."""
+    """Raised if the user did not finish the login in the browser in time."""
 
 
 class UserInteraction:
@@ -59,7 +57,8 @@ class UserInteraction:
         if settings.paste_redirect is not None:
             try:
                 final_url = await resolve_value(settings.paste_redirect, action.url)
-            except EOFError:  # the user pressed Ctrl-D
+            except EOFError:
+                # The user pressed Ctrl-D.
                 final_url = ""
             return _parse_pasted_url(str(final_url or ""))
         assert self._listener is not None
@@ -114,5 +113,5 @@ def _log_code(url: str, code: str) -> None:
 
 
 async def resolve_value(value: Any, *args: Any) -> Any:
-    """Return the value, or the result of calling it if it is a function."""
+    """Return the value. If the value is a function, call it and return the result."""
     return await run_callback(value, *args) if callable(value) else value

@@ -1,4 +1,4 @@
-"""Run a flow: perform the actions it yields and send back their results."""
+"""Run OAuth flows: perform the actions that they yield, and send them the results."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ ActionHandlers: TypeAlias = Mapping[type[Any], Callable[[Any], Awaitable[Any]]]
 class FlowRunner:
     """Runs OAuth flows for a client, a guard or an authorization server.
 
-    `handlers` maps each type of action to the function that performs it. The runner itself provides the clock, pauses,
+    `handlers` maps each type of action to the function that performs it. The runner itself handles the clock, pauses,
     awaitables and the lock.
     """
 
@@ -26,8 +26,9 @@ class FlowRunner:
         self._thread_lock = asyncio.Lock()
 
     async def run(self, flow: Flow[T], *, in_thread: bool = False) -> T:
-        """Run a flow and return its result. With `in_thread`, each step runs in a thread, because a token store may
-        block.
+        """Run a flow and return its result.
+
+        If `in_thread` is True, each step runs in a thread, because a token store may block.
         """
         result: Any = None
         held_lock: asyncio.Lock | None = None
@@ -65,14 +66,14 @@ class FlowRunner:
             return await asyncio.to_thread(_advance, flow, value)
 
     def _renew_locks(self) -> None:
-        """Create new locks if the event loop has changed. A lock only works in one event loop."""
+        """Create new locks if the event loop has changed, because a lock works in only one event loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._flow_lock, self._thread_lock = loop, asyncio.Lock(), asyncio.Lock()
 
 
 def _advance(flow: Flow[Any], value: Any) -> tuple[bool, Any]:
-    """Run one step of a flow. Return whether the flow is done, and either its result or its next action."""
+    """Run one step of a flow. Return whether the flow is done, and its result or its next action."""
     try:
         return False, flow.send(value)
     except StopIteration as done:

@@ -71,7 +71,8 @@ class LoopbackListener:
             if query is not None and self._is_expected(query) and not self._redirect.done():
                 self._redirect.set_result(query)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ValueError, OSError):
-            pass  # not a valid HTTP request, so not the browser
+            # The request is not valid HTTP, so it is not from the browser.
+            pass
         finally:
             self._writers.discard(writer)
             writer.close()
@@ -100,8 +101,9 @@ class LoopbackListener:
 
 
 async def open_listener(registered_uris: Sequence[str], redirect_uri: str | None) -> tuple[LoopbackListener, str]:
-    """Open a listener and return it with its redirect URI. Use `redirect_uri` if it is set, else a free registered URI,
-    else any free port.
+    """Open a listener and return it with its redirect URI.
+
+    The URI is `redirect_uri` if it is set, or else a free registered URI, or else a URI with any free port.
     """
     if redirect_uri is None:
         for uri in registered_uris:

@@ -1,5 +1,6 @@
-"""HTTP requests of a login with SSRF checks. Requests are small and short, follow no redirects, and go only to allowed
-addresses.
+"""HTTP requests of a login, with protection against server-side request forgery (SSRF).
+
+Requests are small and short, follow no redirects, and go only to allowed addresses.
 
 A public server must not direct the client to this machine, its network, or a plain http URL. URLs that the user passes
 are not restricted.
@@ -25,15 +26,15 @@ from dovetail.transports.http_client.http_client import HTTPClient
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
 DOCUMENT_TIMEOUT_S: Final = 5.0
-# Longer than other timeouts, because a code or refresh token is lost if the response is lost.
+# This timeout is longer than others, because a code or refresh token is lost if the response is lost.
 TOKEN_TIMEOUT_S: Final = 30.0
 
-_PRIVATE_NETWORK_ERROR: Final = "it is in the local network, which a remote server may not use"
+_PRIVATE_NETWORK_ERROR: Final = "the address is in the local network, which a remote server may not use"
 _PRIVATE_NETWORK_HINT: Final = (
     "if you trust it, pass allow_private_network=True, for example OAuth(allow_private_network=True)"
 )
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
-# Names that local networks use. A public server cannot have such a name.
+# Local networks use these names. A public server cannot have such a name.
 _LOCAL_SUFFIXES: Final = (
     ".localhost", ".local", ".internal", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet",
     ".private",
@@ -51,9 +52,10 @@ class SafeFetcher:
         url: str,
         allow_private_network: bool | None,
         make_fetcher: Callable[..., HTTPClient],
-        # Creates the HTTP client for requests to the server's origin.
+        # This function creates the HTTP client for requests to the server's origin.
         make_server_fetcher: Callable[..., HTTPClient] | None = None,
-        trusted_url: str | None = None,  # URL from the user. Any address is allowed
+        # The user passed this URL, so any address is allowed for it.
+        trusted_url: str | None = None,
     ) -> None:
         parts = urlsplit(url)
         self._origin = get_origin(parts)
@@ -82,11 +84,11 @@ class SafeFetcher:
         """Send a request and return the response. The status is 0 if the URL is forbidden or there was no response."""
         parts = parse_web_url(request.url)
         if parts is None:
-            return FetchResponse(0, error="it is not a valid web URL")
+            return FetchResponse(0, error="the URL is not a valid web URL")
         if not (self._allows_http or is_secure_url(request.url)):
-            return FetchResponse(0, error="it must be an https URL")
-        # A proxy resolves the host name itself, so check the name here.
-        # The client checks IP addresses when it connects.
+            return FetchResponse(0, error="the URL must be an https URL")
+        # A proxy resolves the host name itself, so the name is checked here. IP addresses are checked when the client
+        # connects.
         if (
             not self._allows_private_network
             and request.url != self._trusted_url
@@ -105,7 +107,7 @@ class SafeFetcher:
 
 
 class ServerFetcher:
-    """Sends the HTTP requests of a guard or an authorization server. Each event loop has its own connections."""
+    """Sends the HTTP requests of a guard or an authorization server. Each event loop has separate connections."""
 
     def __init__(self, *, max_untrusted_bytes: int = _MAX_DOCUMENT_BYTES) -> None:
         self._max_untrusted_bytes = max_untrusted_bytes
@@ -124,7 +126,7 @@ class ServerFetcher:
         """Fetch a document from a URL that a caller sent. Only public addresses are allowed."""
         self._forget_other_loop()
         if self._filtered_fetcher is None:
-            # Ignore the proxy of the environment, because a proxy would connect to any address.
+            # A proxy would connect to any address, so proxies from environment variables are ignored.
             self._filtered_fetcher = HTTPClient(
                 limits=FetchLimits(max_body_bytes=self._max_untrusted_bytes),
                 address_filter=is_public_address,
@@ -148,7 +150,7 @@ class ServerFetcher:
 
 
 async def send_request(fetcher: HTTPClient, request: HTTPRequest) -> FetchResponse:
-    """Send a request and return the response. If there is none, return status 0 and the error."""
+    """Send a request and return the response. If there was no response, the status is 0 and `error` has the reason."""
     try:
         async with asyncio.timeout(DOCUMENT_TIMEOUT_S if request.method == "GET" else TOKEN_TIMEOUT_S):
             response = await fetcher.send(request)
@@ -162,8 +164,9 @@ async def send_request(fetcher: HTTPClient, request: HTTPRequest) -> FetchRespon
 
 
 def is_public_address(address: str) -> bool:
-    """Return whether an IP address is public. Addresses of this machine, of private networks, and tunnels to them are
-    not.
+    """Return whether an IP address is public.
+
+    Addresses of this machine, of private networks, and of tunnels to them are not public.
     """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])

@@ -1,4 +1,4 @@
-"""SQLiteStore: the data of an authorization server in a file that several processes can share."""
+"""Storage of an authorization server in a SQLite file that several processes can share."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ from typing import Final
 from dovetail.oauth.authorization_server.store import REFETCHABLE_KINDS, StoreFull, StoreUnavailable
 from dovetail.storage import Migrations, connect_database, open_database
 
-MAX_ENTRIES: Final = 100_000  # maximum number of entries of each kind
+MAX_ENTRIES: Final = 100_000  # The store contains at most this many entries of each kind.
 _OPEN_LOCK: Final = threading.Lock()
-PURGE_EVERY_WRITES: Final = 200  # delete expired entries after this many writes
+PURGE_EVERY_WRITES: Final = 200  # Expired entries are deleted after this many writes.
 
 _SCHEMA: Final = """
 CREATE TABLE kept (
@@ -35,19 +35,20 @@ class SQLiteStore:
 
     def __init__(self, path: str | Path) -> None:
         self._path = path
-        open_database(path, _SCHEMA, _MIGRATIONS).close()  # raise an error now if the file cannot be used
+        # This call raises an error now if the file cannot be used.
+        open_database(path, _SCHEMA, _MIGRATIONS).close()
         self._process_id: int | None = None
         self._inherited_connections: list[sqlite3.Connection] = []
 
     def _open_in_process(self) -> None:
-        """Open the database for this process once. A forked process cannot use the connections of its parent."""
+        """Open the database once for this process. A forked process cannot use the connections of its parent."""
         if self._process_id == os.getpid():
             return
         with _OPEN_LOCK:
             if self._process_id == os.getpid():
                 return
             if self._process_id is not None:
-                # Keep the connections of the parent process open, because closing them would release its locks.
+                # The connections of the parent process stay open, because closing them would release its locks.
                 self._inherited_connections += [
                     self._writer,
                     self._reader,
@@ -55,10 +56,11 @@ class SQLiteStore:
             self._writer_lock, self._reader_lock = threading.Lock(), threading.Lock()
             self._writer = connect_database(self._path)
             self._writer.execute("PRAGMA synchronous = FULL")
-            # Every request to a protected server reads, so reads use their own connection and do not wait for writes.
+            # Every request to a protected server reads from the store, so reads use a separate connection and do not
+            # wait for writes.
             self._reader = connect_database(self._path)
             self._reader.execute("PRAGMA query_only = ON")
-            # Close the connections even if close() is never called.
+            # The connections are closed even if `close` is never called.
             weakref.finalize(self, _close_connections, self._writer, self._reader, os.getpid())
             self._write_count = 0
             self._process_id = os.getpid()
@@ -90,8 +92,9 @@ class SQLiteStore:
             writer.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
-        """Store a value if the key is new, and return None. Otherwise return the existing value. Only one of several
-        concurrent calls succeeds.
+        """Store a value if the key is new, and return None. Otherwise return the existing value.
+
+        Only one of several concurrent calls succeeds.
         """
         statement = (
             "INSERT INTO kept VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE "
@@ -103,7 +106,7 @@ class SQLiteStore:
         return None if row is not None else self.get(kind, key, now)
 
     def _make_room(self, kind: str, key: str, now: float) -> None:
-        """Delete expired entries from time to time. Raise StoreFull if a new key does not fit."""
+        """Delete expired entries after a number of writes. Raise StoreFull if the store is full and the key is new."""
         self._write_count += 1
         if self._write_count % PURGE_EVERY_WRITES == 1:
             self._writer.execute("DELETE FROM kept WHERE until <= ?", (now,))
@@ -123,8 +126,9 @@ class SQLiteStore:
         return None if row is None or row[1] <= now else row[0]
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
-        """Replace a value if it still equals `old`. Return whether it was replaced. Only one of several concurrent
-        calls succeeds.
+        """Replace a value if it equals `old`. Return True if the value was replaced.
+
+        Only one of several concurrent calls succeeds.
         """
         statement = (
             "UPDATE kept SET value = ?, until = ? WHERE kind = ? AND key = ? AND value = ? AND until > ? RETURNING key"
@@ -155,7 +159,7 @@ def _report_unavailable() -> Generator[None]:
 
 
 def _close_connections(writer: sqlite3.Connection, reader: sqlite3.Connection, process_id: int) -> None:
-    """Close the connections of a store that was garbage-collected. Skip connections of a parent process."""
+    """Close the connections of a store that was garbage-collected, but not those of a parent process."""
     if process_id == os.getpid():
         reader.close()
         writer.close()

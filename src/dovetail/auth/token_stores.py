@@ -1,4 +1,4 @@
-"""Token stores: in memory, in files that only the user can read, or in the system's keyring.
+"""Token stores, which save logins in memory, in files that only the user can read, or in the system's keyring.
 
 A lock file ensures that only one process at a time renews a token.
 """
@@ -15,11 +15,11 @@ from dovetail.errors import LoginFailed
 from dovetail.oauth.login.login_settings import TokenStore
 from dovetail.storage import get_data_dir, lock_path_async, make_private_dir, read_private_file, replace_file
 
-LOCK_TIMEOUT_S: Final = 60.0  # long enough for another process to renew the token
+LOCK_TIMEOUT_S: Final = 60.0  # This is long enough for another process to renew the token.
 
 
 class MemoryTokenStore:
-    """Keeps tokens in memory until the process ends."""
+    """A token store in memory. The tokens are lost when the process ends."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -35,7 +35,7 @@ class MemoryTokenStore:
 
 
 class FileTokenStore:
-    """Keeps one file per server in a directory. Only the user can read the files."""
+    """A token store with one file per server in a directory. Only the user can read the files."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self._folder = Path(folder) if folder is not None else get_data_dir() / "tokens"
@@ -55,16 +55,14 @@ class FileTokenStore:
         self.get_path(key).unlink(missing_ok=True)
 
     def get_path(self, key: str) -> Path:
-        """Return the file for a key."""
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
     def list_files(self) -> list[Path]:
-        """Return all token files."""
         return sorted(self._folder.glob("*.json"))
 
     @contextlib.asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
-        """Hold the lock for a key. Only one caller in all processes can hold it at a time."""
+        """Hold the lock for a key. Only one caller in all processes can hold the lock at a time."""
         async with contextlib.AsyncExitStack() as stack:
             try:
                 make_private_dir(self._folder)
@@ -84,7 +82,7 @@ def _unusable_error(path: Path, exc: OSError) -> LoginFailed:
 
 
 class KeyringTokenStore:
-    """Keeps tokens in the keyring of the operating system, and locks in files."""
+    """A token store in the keyring of the operating system. Its locks are files."""
 
     def __init__(self, service: str = "dovetail-tokens") -> None:
         import keyring
@@ -115,7 +113,6 @@ class KeyringTokenStore:
 
 
 def create_token_store(setting: Any) -> TokenStore:
-    """Create the token store for the value of `token_store=`."""
     match setting:
         case "memory":
             return MemoryTokenStore()

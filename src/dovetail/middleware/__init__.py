@@ -1,5 +1,6 @@
-"""Ready-made middleware for servers and clients, and the types to write your own. Each name is imported on first
-use.
+"""Built-in middleware for servers and clients, and the types for custom middleware.
+
+Each name is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

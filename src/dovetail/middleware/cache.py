@@ -1,4 +1,4 @@
-"""ResponseCache: store results for a limited time, so that the same request does not run twice."""
+"""Middleware that stores results for a limited time, so that the same request does not run twice."""
 
 import contextlib
 from collections import OrderedDict
@@ -29,24 +29,24 @@ class _CachedResult(Struct):
 
 _NAME_FIELD_BY_METHOD: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
 _CACHEABLE_TYPES: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
-# These claims describe the token, not the caller.
+# These claims describe the token instead of the caller.
 _TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 
 
 class ResponseCache:
-    """Caches results of tools, prompts and resources.
+    """Middleware that caches the results of tools, prompts and resources.
 
     Results are stored separately for each caller, and for each set of scopes and claims. Results of anonymous HTTP
     callers are only cached if `shared` is True.
 
-    A server checks access before it returns a cached result. An update notification of a resource removes its result
+    A server checks access before it returns a cached result. An update notification for a resource removes its result
     from the cache. A list change removes all results. Failures and input requests are not cached.
 
     Args:
-        names: The names of tools and prompts, and the URIs of resources.
-        ttl: Seconds that a result is reused.
-        shared: True shares results between all callers.
-        max_entries: The maximum number of results. The least recently used result is removed first.
+        names: The names of the tools and prompts to cache, and the URIs of the resources to cache.
+        ttl: Seconds for which a result is reused.
+        shared: Whether all callers share the cached results.
+        max_entries: The maximum number of cached results. The least recently used result is removed first.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ResponseCache:
         self._shared = shared
         self._max_entries = max_entries
         self._cached: OrderedDict[CacheKey, _CachedResult] = OrderedDict()
-        self._change_count = 0  # how many changes the server has reported
+        self._change_count = 0  # It counts the changes that the server has reported.
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         name = exchange.params.get(_NAME_FIELD_BY_METHOD.get(exchange.method, ""))
@@ -81,7 +81,8 @@ class ResponseCache:
                 exchange.wraps = cached.wraps
                 if exchange.check is not None:
                     await exchange.check(exchange)
-            with contextlib.suppress(KeyError):  # another task may have removed the entry
+            # Another task may have removed the entry.
+            with contextlib.suppress(KeyError):
                 self._cached.move_to_end(key)
             return cached.result
         change_count = self._change_count
@@ -120,8 +121,9 @@ class ResponseCache:
 
 
 def _get_cache_owner(exchange: Exchange) -> str | None:
-    """Return the user that cached results belong to. Return None for anonymous callers, because a server may tell them
-    apart by headers.
+    """Return the user to whom cached results belong.
+
+    Return None for anonymous callers, because a server may distinguish them by their headers.
     """
     principal = exchange.caller.principal
     if principal is None:

@@ -1,4 +1,4 @@
-"""MaskErrors: hide the text of errors from callers, including errors that authors raise on purpose."""
+"""Middleware that hides the text of errors from callers, including errors that tools raise on purpose."""
 
 import secrets
 
@@ -22,10 +22,11 @@ _ARGUMENT_ERROR_PREFIX = "Invalid arguments"
 
 
 class MaskErrors:
-    """Replaces error messages with a fixed sentence and a reference number. The log has the original message with the
-    same number.
+    """Middleware that replaces error messages with a fixed sentence and a reference number.
 
-    Callers still see protocol errors: invalid arguments, unknown names, missing scopes, a busy server.
+    The log contains the original message with the same number.
+
+    Protocol errors are not replaced: invalid arguments, unknown names, missing scopes, and a busy server.
 
     Args:
         message: The sentence that callers see.
@@ -66,9 +67,9 @@ class MaskErrors:
 
 
 def _is_protocol_refusal(exc: ProtocolError) -> bool:
-    """Return whether an error only contains details that the caller needs, such as missing scopes or an unknown name.
+    """Return whether an error contains only details that the caller needs, such as missing scopes or an unknown name.
 
-    For an error of another server, only the code is known.
+    For an error from another server, only the code is known.
     """
     if type(exc) is ProtocolError:
         return exc.code in (InvalidParams.code, MethodNotFound.code)

@@ -1,4 +1,4 @@
-"""RateLimit: limit the requests of each caller per second with a token bucket."""
+"""Middleware that limits the requests of each caller per second with a token bucket."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -12,17 +12,18 @@ from dovetail.protocol.rate_limiter import RateLimiter
 
 
 class RateLimit:
-    """Limits how many requests each caller may send.
+    """Middleware that limits the number of requests from each caller.
 
-    On a server, further requests are rejected with `ServerBusy`, which says when to try again. On a client, they wait.
+    On a server, requests above the limit are rejected with `ServerBusy`, which says when to try again. On a client,
+    they wait.
 
     Args:
-        requests: The number of requests in one period.
+        requests: The maximum number of requests in one period.
         per: The length of the period in seconds.
-        burst: The number of requests at once. Defaults to `requests`.
-        key: A function that returns the key of a limit. Callers with the same key share a limit. Defaults to the
+        burst: The maximum number of requests at once. Defaults to `requests`.
+        key: A function that returns a key for a request. Requests with the same key share a limit. Defaults to the
             principal, then to the address or connection.
-        methods: The methods that count.
+        methods: The methods to which the limit applies.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""LogRequests: log one line for each request, as text or as JSON."""
+"""Middleware that logs one line for each request, as text or as JSON."""
 
 import asyncio
 import logging
@@ -13,18 +13,19 @@ from dovetail.protocol.redaction import mask_secrets
 from dovetail.protocol.safe_text import escape_json
 from dovetail.wire.codec import encode
 
-_MAX_ARGUMENTS_CHARS: Final = 4000  # longer arguments are shortened to a text
+_MAX_ARGUMENTS_CHARS: Final = 4000  # Longer arguments are replaced by the beginning of their JSON text.
 
 
 class LogRequests:
-    """Logs the method, name, caller, outcome and duration of each request. The log record has the same values as
-    attributes.
+    """Middleware that logs the method, name, caller, outcome and duration of each request.
+
+    The log record has the same values as attributes.
 
     Args:
         logger: The name of the logger.
         level: The level of the log records.
-        json: True writes each line as JSON.
-        include_arguments: True adds the arguments of tools, with secrets masked.
+        json: Whether to write each line as JSON.
+        include_arguments: Whether to log the arguments of tools, with secrets masked.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""ResponseLimit: truncate text results above a size, and reject other results above that size."""
+"""Middleware that shortens text results above a size limit, and rejects other results above the limit."""
 
 from dovetail.errors import InternalError
 from dovetail.protocol.exchange import Exchange
@@ -10,9 +10,10 @@ from dovetail.wire.tools import CallToolResult
 
 
 class ResponseLimit:
-    """Limits the size of results.
+    """Middleware that limits the size of results.
 
-    Text is shortened, with a note at the end. Other results that are too large, such as media, become an error.
+    Text that is too long is shortened, with a note at the end. Other results that are too large, such as media, become
+    an error.
 
     Args:
         max_bytes: The maximum size of a result in bytes.
@@ -28,7 +29,8 @@ class ResponseLimit:
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         result = await call_next(exchange)
         if not isinstance(result, Result):
-            return result  # lists are already encoded and limited by their page size
+            # Lists are already encoded, and their size is limited by the page size.
+            return result
         size = len(encode(result))
         if size <= self._max_bytes:
             return result
@@ -44,7 +46,7 @@ class ResponseLimit:
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         full_text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
         max_chars = self._max_bytes - 200
-        # One character can take several bytes in JSON.
+        # One character can need several bytes in JSON.
         while len(encode(full_text[:max_chars])) > self._max_bytes - 200:
             max_chars = max_chars * 3 // 4
         note = f"\n… truncated: {len(full_text) - max_chars} of {len(full_text)} characters are left out."

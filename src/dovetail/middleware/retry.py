@@ -1,4 +1,4 @@
-"""Retry: repeat a failed request if the failure may be temporary and the request may run twice."""
+"""Middleware that repeats a failed request if the failure may be temporary and the request may run twice."""
 
 import asyncio
 import random
@@ -9,19 +9,21 @@ from dovetail.errors import TransportError
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext, has_failed
 
-# Timeouts and lost connections are subclasses of these errors.
+# Errors for timeouts and lost connections are subclasses of these errors.
 TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (OSError, TransportError)
 
 
 class Retry:
-    """Repeats failed reads, failed lists, and failed calls of the tools you name. The delay doubles after each attempt,
-    with a random part.
+    """Middleware that repeats failed reads, failed lists, and failed calls of the tools that you name.
 
-    On a server, middleware sees the original exception of a tool, although the caller gets only an error message.
+    The delay doubles after each attempt, with a random part.
+
+    On a server, `retry_on` is compared with the original exception of a tool, although the caller gets only an error
+    message.
 
     Args:
         tools: The names of tools that may run twice.
-        max_retries: The number of attempts after the first.
+        max_retries: The maximum number of retries after the first attempt.
         retry_on: The types of exceptions that cause a retry.
         delay: Seconds before the first retry.
     """
@@ -49,16 +51,16 @@ class Retry:
             exchange.exception = None
             try:
                 result = await call_next(exchange)
-                # `call_next` sets `exchange.exception`, which the type checker cannot know.
+                # A type checker cannot know that `call_next` sets `exchange.exception`.
                 exception: Any = exchange.exception
                 if not has_failed(result) or not isinstance(exception, self._retry_on):
                     return result
             except self._retry_on:
                 pass
-            # The server has stopped the call and would stop a retry, too.
+            # The server has stopped this call and would stop a retry, too.
             if isinstance(exchange, IncomingExchange) and exchange.verdict is not None:
                 break
-            # Use a random delay, because many callers see the same failure at the same time.
+            # The delay is random, because many callers may see the same failure at the same time.
             await asyncio.sleep(self._delay * 2**attempt * random.uniform(0.5, 1.0))
         exchange.exception = None
         return await call_next(exchange)

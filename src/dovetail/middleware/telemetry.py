@@ -1,7 +1,7 @@
-"""Telemetry: OpenTelemetry spans and metrics by the semantic conventions for MCP, on servers and clients.
+"""Middleware for OpenTelemetry spans and metrics, according to the semantic conventions for MCP.
 
-The trace context is sent in `_meta` in the W3C format. `Telemetry` requires the package opentelemetry-api and imports
-it on creation. Without an OpenTelemetry SDK, nothing is recorded.
+The trace context is sent in `_meta`, in the W3C format. `Telemetry` requires the package opentelemetry-api and imports
+it when it is created. Without an OpenTelemetry SDK, nothing is recorded.
 """
 
 import asyncio
@@ -23,13 +23,14 @@ _RESOURCE_METHODS: Final = frozenset({"resources/read", "resources/subscribe", "
 
 
 class Telemetry:
-    """Creates an OpenTelemetry span for each request and measures its duration. Requests from a server to its client
-    are included.
+    """Middleware that creates an OpenTelemetry span for each request and measures its duration.
+
+    Requests from a server to its client are included.
 
     Args:
         tracer_provider: The OpenTelemetry tracer provider. Defaults to the global provider.
         meter_provider: The OpenTelemetry meter provider. Defaults to the global provider.
-        include_arguments: True adds the arguments of tools to the spans. They may contain private data.
+        include_arguments: Whether to add the arguments of tools to the spans. Arguments may contain private data.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Telemetry:
         carrier = {name: value for name, value in exchange.meta.items() if isinstance(value, str)}
         parent = self._propagate.extract(carrier)
         remote = self._trace.get_current_span(parent).get_span_context()
-        # The client's span is the parent. The HTTP server's span is only a link.
+        # The parent is the client's span. The HTTP server's span is only a link.
         links = [self._trace.Link(ambient)] if ambient.is_valid and remote.span_id != ambient.span_id else []
         if isinstance(exchange, IncomingExchange) and exchange.ask is not None:
             exchange.ask = self._wrap_ask(exchange.ask, exchange.caller.protocol_version)
@@ -86,7 +87,7 @@ class Telemetry:
             return await self._run_traced(span, "server", metric_attributes, exchange, call_next)
 
     def _wrap_ask(self, ask: Ask, revision: str) -> Ask:
-        """Wrap `ask` to trace the requests that the server sends to its client."""
+        """Wrap `ask` so that requests from the server to its client are traced."""
 
         async def traced_ask(method: str, params: dict[str, Any]) -> Any:
             span_attributes, metric_attributes = self._build_attributes(method, params, revision)
@@ -116,8 +117,9 @@ class Telemetry:
     def _build_attributes(
         self, method: str, params: dict[str, Any], revision: str
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the attributes of a request for spans and metrics. For metrics, each attribute must have few different
-        values.
+        """Return the attributes of a request for spans and for metrics.
+
+        In metrics, each attribute must have few different values.
         """
         metric_attributes = {"mcp.method.name": method, "mcp.protocol.version": revision}
         span_attributes: dict[str, Any] = {}
@@ -159,7 +161,7 @@ class Telemetry:
             if code is not None:
                 span.set_attribute("rpc.response.status_code", str(code))
                 metric_attributes["rpc.response.status_code"] = str(code)
-            # Do not use names from callers, because each new value in a metric costs memory.
+            # Names from callers are not used, because each new value in a metric needs memory.
             if side == "server":
                 for attribute, _ in _TARGET_ATTRIBUTE_BY_METHOD.values():
                     metric_attributes.pop(attribute, None)

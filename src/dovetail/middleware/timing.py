@@ -1,4 +1,4 @@
-"""Timing: measure how long requests take, by method and name."""
+"""Middleware that measures the duration of requests, by method and name."""
 
 import bisect
 import time
@@ -8,21 +8,21 @@ from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name, has_failed, is_subscription
 from dovetail.wire.base import Struct
 
-# When the table is full, all further names share one entry, because callers choose the names.
+# Callers choose the names, so when the table is full, all further names share one entry.
 _MAX_ENTRIES: Final = 1000
 _OTHER_NAMES: Final = "(others)"
-# Upper bounds in seconds. Each bound doubles, so a percentile is at most twice the true value.
+# Each upper bound is twice the previous one, so a percentile is at most twice the true value.
 _BUCKET_BOUNDS_S: Final = tuple(0.0001 * 2**n for n in range(22))
 
 
 class TimingStats(Struct):
-    """The number of requests with one method and name, and their durations in seconds."""
+    """Number of requests with one method and name, and their durations in seconds."""
 
-    count: int = 0  # number of requests
-    failures: int = 0  # number of requests that failed
-    total: float = 0.0  # sum of the durations
-    slowest: float = 0.0  # the longest duration
-    bucket_counts: list[int] | None = None  # histogram of the durations, for `percentile`
+    count: int = 0  # The number of requests.
+    failures: int = 0  # The number of requests that failed.
+    total: float = 0.0  # The sum of the durations.
+    slowest: float = 0.0  # The longest duration.
+    bucket_counts: list[int] | None = None  # The histogram of the durations, which `percentile` uses.
 
     @property
     def mean(self) -> float:
@@ -30,8 +30,9 @@ class TimingStats(Struct):
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return an upper bound for the duration of this percentage of requests, in seconds. It is at most twice the
-        true value.
+        """Return an upper bound for the duration of this percentage of requests, in seconds.
+
+        The result is at most twice the true value.
         """
         target_count, counted = percent / 100 * self.count, 0
         for bound, count in zip(_BUCKET_BOUNDS_S, self.bucket_counts or (), strict=False):
@@ -42,8 +43,9 @@ class TimingStats(Struct):
 
 
 class Timing:
-    """Measures the number and duration of requests. Read `timing["tools/call", "search"].mean`, or all values in
-    `timing.stats`.
+    """Middleware that measures the number and duration of requests.
+
+    Read `timing["tools/call", "search"].mean`, or all values in `timing.stats`.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Write and play recordings of traffic."""
+"""Write recordings of traffic, and play them back."""

@@ -1,4 +1,4 @@
-"""Play a recording as a server: a request gets the response that was recorded for the same request.
+"""Play a recording as a server: each request gets the response that was recorded for the same request.
 
 `read_exchanges` pairs each recorded request with its response and the notifications in between. `Playback` serves these
 exchanges. A recording never changes, so the server declares no change notifications.
@@ -32,7 +32,7 @@ _NOT_RECORDED_CODE: Final = -32602
 
 
 class RecordedExchange(Struct, kw_only=True):
-    """One recorded request and its response."""
+    """A recorded request and its response."""
 
     method: str
     params: dict[str, Any]
@@ -43,7 +43,7 @@ class RecordedExchange(Struct, kw_only=True):
 
 
 def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
-    """Return the recorded requests to the server, in order."""
+    """Return the recorded requests to the server in their original order, with their responses."""
     exchanges: list[RecordedExchange] = []
     pending: dict[tuple[int | None, str], RecordedExchange] = {}
     for frame in _iter_frames(parts):
@@ -73,8 +73,9 @@ def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
 def _find_request_key(
     key: tuple[int | None, str], pending: Iterable[tuple[int | None, str]]
 ) -> tuple[int | None, str] | None:
-    """Find the request for a recorded response. It has the same HTTP exchange, or it is the only request with that ID
-    if the stream was resumed.
+    """Find the request of a recorded response.
+
+    It belongs to the same HTTP exchange. If the stream was resumed, it is the only request with the same ID.
     """
     if key in pending:
         return key
@@ -87,7 +88,7 @@ def _encode_id(message: Message) -> str:
 
 
 def iter_messages(parts: Iterable[Any]) -> Iterator[tuple[str, Message]]:
-    """Yield each recorded message and whether the client or the server received it."""
+    """Yield the receiver ("client" or "server") and the content of each recorded message."""
     for frame in _iter_frames(parts):
         yield from ((frame.to, message) for message in _list_messages(frame))
 
@@ -102,7 +103,7 @@ def _list_messages(frame: Frame) -> list[Message]:
 
 
 def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
-    """Return what the client answered to the server's requests with this method, in order."""
+    """Return the client's responses to the server's requests with this method, in order."""
     request_ids: dict[str, None] = {}
     results: list[Any] = []
     for to, message in iter_messages(parts):
@@ -115,7 +116,7 @@ def read_client_results(parts: Iterable[Any], method: str) -> list[Any]:
 
 
 def find_revision(exchanges: Iterable[RecordedExchange]) -> str:
-    """Return the protocol version that a recording uses."""
+    """Return the protocol version of a recording."""
     revision: str | None = None
     for recorded in exchanges:
         result = (recorded.response or {}).get("result")
@@ -138,12 +139,11 @@ def _parse_request(message: Message) -> RecordedExchange:
 
 
 def _as_object(value: Any) -> dict[str, Any]:
-    """Return the value if it is a dict, otherwise an empty dict."""
     return dict(value) if isinstance(value, dict) else {}
 
 
 def _attach_notification(message: Message, pending: Mapping[Any, RecordedExchange]) -> None:
-    """Add a notification to the request that has its progress token, or to the oldest open request."""
+    """Add a notification to the request with the same progress token, or to the oldest open request."""
     progress_token = _as_object(message.get("params")).get(PROGRESS_TOKEN)
     for recorded in pending.values():
         if recorded.progress_token == progress_token or message["method"] != _NOTIFICATION_METHODS[0]:
@@ -185,7 +185,6 @@ class Playback:
         pass
 
     def open_connection(self, send: Callable[[bytes], None]) -> "PlaybackConnection":
-        """Open a connection that answers from the recording."""
         return PlaybackConnection(self, send)
 
     def respond(self, message: Message) -> Iterator[Message]:
@@ -253,8 +252,8 @@ class Playback:
         )
         description = f"{request.method} {_target_name(request)}".strip()
         if description in recorded_names:
-            return f"The recording has {description} only with other arguments"
-        return f"The recording does not have {description}. Recorded: {', '.join(recorded_names[:20])}"
+            return f"The recording contains {description} only with other arguments"
+        return f"The recording does not contain {description}. Recorded: {', '.join(recorded_names[:20])}"
 
 
 _SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
@@ -289,7 +288,7 @@ def _comparable_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def matches_recording(recorded: Any, actual: Any) -> bool:
-    """Return whether a value equals the recorded one. A masked value in the recording matches any value."""
+    """Return whether a value equals the recorded value. A masked value in the recording matches any value."""
     if recorded in (MASK, actual):
         return True
     if isinstance(recorded, str) and isinstance(actual, str) and MASK in recorded:

@@ -1,7 +1,7 @@
 """A proxy between a client and a server that records the traffic and forwards all bytes unchanged.
 
 Over stdio, the proxy connects this process's streams to a child process. Over HTTP, it connects a local address to a
-remote one.
+remote address.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess
 
 _CHUNK_BYTES: Final = 65536
-_MAX_BODY_BYTES: Final = ServerLimits().max_body_bytes  # a server with default limits accepts no larger body
+_MAX_BODY_BYTES: Final = ServerLimits().max_body_bytes  # A server with default limits accepts no larger body.
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -32,11 +32,11 @@ class LineWatcher:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Process the next bytes."""
         self._buffer += data
         if b"\n" not in data:
             if len(self._buffer) > _MAX_LINE_BYTES:
-                self._buffer.clear()  # a line this long is not an MCP message
+                # A line of this length is not an MCP message.
+                self._buffer.clear()
             return
         *lines, rest = bytes(self._buffer).split(b"\n")
         self._buffer = bytearray(rest)
@@ -97,7 +97,8 @@ async def _feed(
         line_watcher.feed(data)
 
 
-# Do not forward these headers. They belong to one connection, or each side sets them itself. RFC 9110, section 7.6.1.
+# These headers are not forwarded. They belong to one connection, or each side sets them itself. RFC 9110, section
+# 7.6.1.
 _UNFORWARDED_HEADERS: Final = frozenset(
     b"host connection keep-alive proxy-connection proxy-authorization te trailer transfer-encoding upgrade "
     b"content-length accept-encoding content-encoding expect".split()
@@ -105,10 +106,11 @@ _UNFORWARDED_HEADERS: Final = frozenset(
 
 
 class RecordingProxy:
-    """An ASGI application that forwards requests to another server and records them. Only programs on this machine can
-    use it.
+    """An ASGI application that forwards requests to another server and records them.
 
-    `headers` contains the user's credentials. The proxy sends them to one path only, and web pages of other origins
+    Only programs on this machine can use it.
+
+    `headers` contains the user's credentials. The proxy sends them only to one path, and web pages of other origins
     cannot use the proxy. spec: streamable-http#security-endpoint
     """
 
@@ -174,7 +176,8 @@ async def _forward_body(response: Any, forward: Callable[[dict[str, Any]], Any])
             await forward({"type": "http.response.body", "body": piece, "more_body": True})
         await forward({"type": "http.response.body", "body": b""})
     except TransportError:
-        return  # leave the response incomplete, because the remote server's response is incomplete
+        # The response of the remote server is incomplete, so this response stays incomplete, too.
+        return
 
 
 async def _run_while_connected(receive: Any, coroutine: Coroutine[Any, Any, None]) -> None:

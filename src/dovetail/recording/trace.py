@@ -1,4 +1,4 @@
-"""Record every message of a server or a client to a file, with time and direction.
+"""Record every message of a server or a client in a file, with its time and receiver.
 
 The recorder masks secrets before it writes a message. This module is imported only for recordings.
 """
@@ -27,13 +27,14 @@ from dovetail.protocol.redaction import strip_url
 from dovetail.protocol.sse import EventTooLarge, SSEParser
 from dovetail.storage import append, open_for_append, read_first_line
 
-_last_writers: dict[str, object] = {}  # by file, the writer that wrote the last frame
+_last_writers: dict[str, object] = {}  # For each file, this is the writer that wrote the last message.
 _lock: Final = threading.Lock()
 
 
 class RecordingWriter:
-    """Writes messages to a recording file. Several writers can share a file, so a writer repeats its header after
-    another one wrote.
+    """Writes messages to a recording file.
+
+    Several writers can share a file. A writer repeats its header after another writer has written.
     """
 
     def __init__(self, file: str | Path, name: str) -> None:
@@ -46,11 +47,13 @@ class RecordingWriter:
 
     @property
     def _path(self) -> str:
-        # Compute the path each time, because forked workers have different process IDs.
+        # The path is computed each time, because forked workers have different process IDs.
         return self._file.replace("{pid}", str(os.getpid()))
 
     def _check_writable(self) -> None:
-        """Raise OSError if the file is not writable, or UnsupportedFileVersion if a newer dovetail wrote it."""
+        """Raise OSError if the file is not writable, or UnsupportedFileVersion if a newer version of dovetail wrote
+        it.
+        """
         try:
             os.close(open_for_append(self._path))
         except OSError as exc:
@@ -58,7 +61,7 @@ class RecordingWriter:
             raise type(exc)(exc.errno, f"cannot write the recording {self._path!r}: {reason}") from None
         read_version(read_first_line(self._path), self._path)
         if self._path != self._file and not os.path.getsize(self._path):
-            # Delete the empty file, because a worker process with another ID may do the recording.
+            # The empty file is deleted, because a worker process with another ID may write the recording.
             os.unlink(self._path)
 
     def record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
@@ -79,7 +82,8 @@ class RecordingWriter:
 
 
 def _append(path: str, text: bytes) -> None:
-    descriptor = open_for_append(path)  # Open the file for each message, because it may have been moved.
+    # The file is opened for each message, because it may have been moved.
+    descriptor = open_for_append(path)
     try:
         append(descriptor, text)
     finally:
@@ -91,8 +95,9 @@ def _sanitize_name(name: str) -> str:
 
 
 def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
-    """Return a function that creates one recorder per HTTP request. Each recorder adds the number of the request to its
-    messages.
+    """Return a function that creates one recorder per HTTP request.
+
+    Each recorder adds the number of its request to the messages.
     """
     numbers = itertools.count(1)
 
@@ -104,7 +109,7 @@ def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
 
 
 class RecordedEndpoint:
-    """An HTTP endpoint that records the messages it receives and sends."""
+    """An HTTP endpoint that records the messages that it receives and sends."""
 
     def __init__(self, endpoint: Any, application: Any, recorder: Recorder) -> None:
         self._endpoint = endpoint
@@ -146,7 +151,7 @@ class ResponseRecorder:
         self._body = bytearray()
 
     def record(self, message: Any) -> None:
-        """Record the messages in an ASGI message to the client."""
+        """Record the MCP messages in an ASGI message to the client."""
         if message["type"] == "http.response.start":
             self._headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
             content_types = [value for name, value in self._headers if name.lower() == b"content-type"]

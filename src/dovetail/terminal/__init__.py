@@ -1,1 +1,1 @@
-"""Text, tables and questions on a terminal."""
+"""Print text and tables on a terminal, and ask the user."""

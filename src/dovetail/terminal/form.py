@@ -1,6 +1,6 @@
-"""Ask for the fields of a form on a terminal, and convert the input by the schema.
+"""Ask the user for the fields of a form on a terminal, and convert the input to the types in the schema.
 
-Every line of a form has a bar before it, and text of the server is escaped. The server cannot control the terminal or
+Every line of a form starts with a bar, and text from the server is escaped. The server cannot control the terminal or
 imitate a line of dovetail.
 """
 
@@ -47,7 +47,7 @@ def _parse_integer(literal: str) -> int:
 
 
 def _parse_number(literal: str) -> float:
-    """Parse a JSON number. `float` would accept more."""
+    """Parse a JSON number. `float` would also accept strings that are not JSON numbers."""
     number = float(literal) if _NUMBER_PATTERN.fullmatch(literal) else _reject_number(literal)
     return number if math.isfinite(number) else _reject_number(literal)
 
@@ -57,8 +57,9 @@ _FALSE_WORDS = ("false", "no", "n", "0")
 
 
 def coerce(name: str, value: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
-    """Convert a text to a type that its schema allows. Raise UsageError if that is impossible. `root` is the schema
-    with the definitions.
+    """Convert a string to a type that its schema allows. Raise UsageError if this is impossible.
+
+    `root` is the schema that contains the definitions.
     """
     root_schema = root if root is not None else {}
     allowed_types = list_types(schema, root_schema)
@@ -92,7 +93,7 @@ def _get_item_schema(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the alternatives of a schema, except those that match no value."""
+    """Return the alternatives of a schema, without alternatives that match no value."""
     return [
         alternative
         for alternative in (*get_list(schema, "anyOf"), *get_list(schema, "oneOf"))
@@ -101,8 +102,9 @@ def _list_alternatives(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def list_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 16) -> set[str]:
-    """Return the types that a schema allows, or an empty set if it allows any type. `root` is the schema with the
-    definitions.
+    """Return the types that a schema allows, or an empty set if it allows any type.
+
+    `root` is the schema that contains the definitions.
     """
     root_schema = root if root is not None else {}
     resolved_schema = resolve_schema(schema, root_schema)
@@ -119,7 +121,7 @@ def list_types(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 
 
 
 def choose(lines: LineReader, prompt: str, answers: Mapping[str, T], hint: str = "") -> T:
-    """Ask until the user types one of the answers. Case does not matter. Raise EOFError at the end of the input."""
+    """Ask until the user types one of the answers, in any case. Raise EOFError at the end of the input."""
     while (typed := lines.read_line(prompt).lower()) not in answers:
         lines.write(hint)
     return answers[typed]
@@ -132,8 +134,9 @@ def confirm(lines: LineReader, prompt: str, *, default: bool) -> bool:
 
 
 def fill_form(lines: LineReader, schema: Mapping[str, Any], answers: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Ask the user for all form fields that are not in `answers`. Return all values. Raise EOFError at the end of the
-    input.
+    """Ask the user for all form fields that are not in `answers`, and return all values.
+
+    Raise EOFError at the end of the input.
     """
     values, required_names = {**(answers or {})}, get_required(schema)
     for name, field_schema in get_mapping(schema).items():

@@ -11,15 +11,15 @@ from typing import Final, Self, TextIO
 
 from dovetail.protocol.safe_text import quote_lines, wrap_lines
 
-_POLL_INTERVAL_S: Final = 0.1  # how often to check whether the reader was closed
+_POLL_INTERVAL_S: Final = 0.1  # This is the interval between two checks whether the reader was closed.
 _MAX_READ_BYTES: Final = 64 * 1024
 
 
 class LineReader:
-    """Prints prompts and reads lines from stdin, in any thread. Leaving the context stops a read.
+    """Prints prompts and reads lines from stdin, in any thread. When the context ends, a running read stops.
 
-    `read` replaces standard input. It returns the next line, or an empty string at the end. `output` is stderr by
-    default.
+    If `read` is set, it is called instead of reading stdin. It returns the next line, or an empty string at the end.
+    `output` is stderr by default.
     """
 
     def __init__(self, read: Callable[[], str] | None = None, output: TextIO | None = None) -> None:
@@ -45,7 +45,7 @@ class LineReader:
         self.write(wrap_lines(text, self._get_columns()))
 
     def write_quoted(self, text: str, end: str = "\n") -> None:
-        """Write text of a server, escaped and with a bar before each line."""
+        """Write text from a server, escaped and with a bar before each line."""
         self.write_wrapped("\n".join(quote_lines(text)) + end)
 
     def _get_columns(self) -> int:
@@ -64,7 +64,7 @@ class LineReader:
         return line.strip()
 
     async def read_line_async(self, prompt: str = "") -> str:
-        """Return the next line without blocking the event loop. Cancelling this call closes the reader."""
+        """Return the next line without blocking the event loop. If this call is cancelled, the reader is closed."""
         try:
             return await asyncio.to_thread(self.read_line, prompt)
         except asyncio.CancelledError:
@@ -76,7 +76,8 @@ class LineReader:
             descriptor = sys.stdin.fileno()
         except (OSError, ValueError):
             return sys.stdin.readline()
-        if sys.platform == "win32":  # on Windows, select only works with sockets
+        # On Windows, `select` works only with sockets.
+        if sys.platform == "win32":
             return sys.stdin.readline()
         while b"\n" not in self._buffer and (chunk := self._read_chunk(descriptor)):
             self._buffer += chunk
@@ -84,12 +85,13 @@ class LineReader:
         return (line + end).decode("utf-8", "replace")
 
     def _read_chunk(self, descriptor: int) -> bytes:
-        """Return the bytes that the user typed, or empty bytes at the end. Wait with `select`, because a read cannot be
-        cancelled.
+        """Return the bytes that the user typed, or empty bytes at the end.
+
+        This method waits with `select`, because a blocking read cannot be cancelled.
         """
         while not self._closed.is_set():
             is_readable = bool(select.select([descriptor], [], [], _POLL_INTERVAL_S)[0])
-            # If the reader was closed, leave the input for the next reader.
+            # If the reader was closed, the input is left for the next reader.
             if is_readable and not self._closed.is_set():
                 return os.read(descriptor, _MAX_READ_BYTES)
         return b""

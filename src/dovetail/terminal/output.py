@@ -1,6 +1,6 @@
-"""Print text, tables and JSON. Text of servers is escaped for the terminal.
+"""Print text, tables and JSON. Text from servers is escaped for the terminal.
 
-No text of a server reaches a terminal unescaped: no control characters, no escape sequences, and no characters that
+Text from a server never reaches a terminal with control characters, escape sequences, or characters that
 reorder or hide text. The content of a tool or a resource is written unchanged to a file or a pipe.
 """
 
@@ -16,7 +16,7 @@ from dovetail.protocol import safe_text
 from dovetail.protocol.safe_text import escape_text, get_text_width, quote_lines
 from dovetail.terminal.line_reader import LineReader
 
-_MAX_CELL_CHARS: Final = 300  # longer cells would hide the other columns
+_MAX_CELL_CHARS: Final = 300  # Longer cells would hide the other columns.
 
 
 def escape_line(text: str) -> str:
@@ -30,7 +30,7 @@ def escape_full_line(text: str) -> str:
 
 
 def escape_for_stdout(text: str) -> str:
-    """Escape text if stdout is a terminal. For a file or a pipe, return it unchanged."""
+    """Escape text if stdout is a terminal. If stdout is a file or a pipe, return the text unchanged."""
     return escape_text(text) if sys.stdout.isatty() else text
 
 
@@ -39,7 +39,7 @@ def is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-# Functions for output that programs read
+# Programs read the output of these functions.
 
 
 def format_json(value: Any) -> str:
@@ -63,7 +63,7 @@ def _is_stdout_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-# Functions for output that users read
+# Users read the output of these functions.
 
 
 def style(text: str, *, err: bool = False, **styles: Any) -> str:
@@ -115,14 +115,15 @@ def refuse_overwriting(file: str, force: bool) -> None:
 
 
 def get_stderr_target() -> Any:
-    """Return where a child process writes its stderr. In a terminal, the text is escaped. Otherwise, the child inherits
-    stderr.
+    """Return the target for the stderr of a child process.
+
+    In a terminal, the output is escaped. Otherwise the child process inherits stderr.
     """
     return print_note if sys.stderr.isatty() else "inherit"
 
 
 def write_content(text: str) -> None:
-    """Write text to stdout. Escape it if stdout is a terminal."""
+    """Write text to stdout. Escape the text if stdout is a terminal."""
     if sys.stdout.isatty():
         click.echo(escape_text(text))
     else:
@@ -136,9 +137,9 @@ def print_note(text: str) -> None:
 
 
 def print_quoted(text: str) -> None:
-    """Print text of a server to stderr, with a bar before each line."""
+    """Print text from a server to stderr, with a bar before each line."""
     if sys.stderr.isatty():
-        LineReader().write_quoted(text)  # breaks long lines
+        LineReader().write_quoted(text)  # This method breaks long lines.
     else:
         click.echo("\n".join(quote_lines(text)), err=True)
 

@@ -1,7 +1,7 @@
-"""Test servers and clients: connected clients, faults on the connection, recorded traffic.
+"""Tools for tests of servers and clients: connected clients, faults on the connection, and recorded traffic.
 
-This package requires no test framework. pytest loads `dovetail.testing.pytest_plugin`. Each name is imported on first
-use.
+This package requires no test framework. pytest loads `dovetail.testing.pytest_plugin`. Each name is imported when it is
+first used.
 """
 
 from typing import TYPE_CHECKING

@@ -27,7 +27,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Piece(NamedTuple):
-    """Bytes to forward, and the message that they complete."""
+    """Bytes to forward, and the message that ends with these bytes."""
 
     data: bytes
     message: bytes | None = None
@@ -36,10 +36,10 @@ class Piece(NamedTuple):
 class MessageSplitter(Protocol):
     """Splits one direction of a connection into messages."""
 
-    buffer: bytes  # the start of an incomplete message
+    buffer: bytes  # It contains the start of an incomplete message.
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """Split these bytes, and yield a piece for each complete message."""
+        """Add these bytes, and yield a piece for each complete message."""
         ...
 
 
@@ -61,7 +61,7 @@ class HTTPMessageSplitter:
 
     def __init__(self) -> None:
         self.buffer = b""
-        self._body = b""  # the part of a chunked body received so far
+        self._body = b""  # It is the part of a chunked body that was received so far.
         self._is_chunked = self._is_stream = self._is_endless = False
 
     def feed(self, data: bytes) -> Iterator[Piece]:
@@ -97,7 +97,7 @@ class HTTPMessageSplitter:
         return self._take(size, self.buffer[start:size]) if len(self.buffer) >= size else None
 
     def _read_chunk(self) -> Piece | None:
-        """Read chunks and encode them again. Return one chunk per event, or one for a complete body."""
+        """Read chunks and encode them again. Return one chunk per event, or one chunk for a complete body."""
         event = self._read_event()
         if event is not None:
             return event
@@ -128,14 +128,14 @@ def _encode_chunk(data: bytes) -> bytes:
 
 _RELAY_SCRIPT = Path(__file__).with_name("stdio_relay.py")
 _CHUNK_BYTES = 65536
-_STREAM_LIMIT_BYTES = 1 << 30  # never reached, because only available bytes are read
+_STREAM_LIMIT_BYTES = 1 << 30  # This limit is never reached, because only available bytes are read.
 
 
 class Backend(Protocol):
     """A server that can be restarted at the same address."""
 
     async def stop(self) -> None:
-        """Stop the server suddenly, without telling its clients."""
+        """Stop the server suddenly, without a message to its clients."""
         ...
 
     async def start(self) -> None:
@@ -144,13 +144,14 @@ class Backend(Protocol):
 
 
 class ConnectionCut(Exception):
-    """A fault closes the connection."""
+    """Raised if a fault closes the connection."""
 
 
 @asynccontextmanager
 async def insert_faults(faults: FaultPlan, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
-    """Start a proxy in front of a target, and yield the target for the client. At the end, raise errors
-    of the faults.
+    """Start a proxy in front of a target, and yield the target for the client.
+
+    At the end, raise the first error that occurred in a fault.
     """
     try:
         async with _open_proxy(faults, target, backend) as proxied_target:
@@ -215,14 +216,14 @@ async def _apply_due_faults(
 
 
 class StreamPair(NamedTuple):
-    """The reader and writer of one end of a connection."""
+    """Reader and writer of one end of a connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
 
 class ProxiedConnection:
-    """A connection through the proxy. It forwards both directions piece by piece."""
+    """A connection through the proxy. It forwards messages in both directions."""
 
     def __init__(
         self,
@@ -268,9 +269,6 @@ class ProxiedConnection:
         for side in (self._client_side, self._server_side):
             if not side.writer.is_closing():
                 side.writer.transport.abort()
-
-
-# Classes for sockets
 
 
 class SocketProxy:
@@ -338,7 +336,8 @@ class SocketProxy:
             self._stop_listening()
         await self._backend.stop()
         if fault.restart:
-            # Start the server before its clients notice the lost connection, so that their retry delay does not matter.
+            # The server is started before its clients notice the lost connection, so that their retry delay does not
+            # matter.
             await self._backend.start()
             self._abort_connections()
 
@@ -364,11 +363,8 @@ class SocketProxy:
             self._folder.cleanup()
 
 
-# Classes for pipes
-
-
 class PipeProxy:
-    """A proxy for pipes. It runs a relay program that starts the server and sends the pipes to this process."""
+    """A proxy for pipes. It runs a relay program, which starts the server and sends the pipes to this process."""
 
     def __init__(self, faults: FaultPlan, path: str) -> None:
         self._faults = faults
@@ -377,7 +373,7 @@ class PipeProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, command: list[str]) -> list[str]:
-        """Start accepting relays and return the command for the client."""
+        """Start accepting relay programs, and return the command for the client."""
         self._listener.bind(self._path)
         self._listener.listen()
         self._listener.setblocking(False)
@@ -410,7 +406,7 @@ class PipeProxy:
         await ProxiedConnection(self._faults, LineMessageSplitter, client_side, server_side, kill).run()
 
     async def close(self) -> None:
-        """Stop accepting relays and close all connections."""
+        """Stop accepting relay programs, and close all connections."""
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -438,13 +434,8 @@ async def _open_pipes(source: int, sink: int) -> StreamPair:
 
 
 class _WriteOnlyProtocol(asyncio.streams.FlowControlMixin):
-    """The asyncio protocol for the write end of a pipe."""
-
     async def _get_close_waiter(self, stream: asyncio.StreamWriter) -> None:
         return None
-
-
-# Classes for connections in memory
 
 
 class FaultyMemoryClient(MemoryClient):
@@ -457,7 +448,7 @@ class FaultyMemoryClient(MemoryClient):
         self._tasks: list[asyncio.Task[None]] = []
 
     async def connect(self) -> None:
-        """Connect to the server and start delivering queued messages."""
+        """Connect to the server and start to deliver queued messages."""
         await super().connect()
         receivers: dict[Receiver, Callable[[bytes], None]] = {
             "server": super().write,

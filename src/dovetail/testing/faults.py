@@ -1,4 +1,4 @@
-"""Faults: which messages between a client and a server they affect, and how.
+"""Faults, and the messages between a client and a server that they affect.
 
 This module only selects the messages. `fault_proxy` injects the faults.
 """
@@ -17,14 +17,14 @@ UNLIMITED: Final = 1 << 62
 
 
 class Fault:
-    """One planned fault. `count` says how often it has happened."""
+    """A planned fault. `count` is the number of times it has happened."""
 
     action: Action
     count: int
 
 
 class PlannedFault(Fault):
-    """A fault, and which messages it affects."""
+    """A fault, and the conditions for the messages that it affects."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class FaultPlan:
 
     def __init__(self) -> None:
         self.faults: list[PlannedFault] = []
-        self._methods: dict[tuple[Receiver, Any], str] = {}  # methods of open requests, by receiver and ID
+        # The keys are the receiver and the ID of each open request.
+        self._methods: dict[tuple[Receiver, Any], str] = {}
         self._failure: Exception | None = None
 
     def record_failure(self, exc: Exception) -> None:
@@ -79,7 +80,7 @@ class FaultPlan:
         self._failure = self._failure or exc
 
     def raise_failure(self) -> None:
-        """Raise the stored exception once."""
+        """Raise the stored exception, if any, and forget it."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -106,10 +107,10 @@ class FaultPlan:
 
 
 class Faults:
-    """The faults of one test. Add faults before or while the client runs.
+    """The faults of one test. Add faults before the client runs or while it runs.
 
-    Select the messages with `to`, `method` and `when`. The fault starts with the `nth` of them and affects `times`
-    messages. A response has the method of its request.
+    Select the messages with `to`, `method` and `when`. The fault affects `times` matching messages, beginning with the
+    `nth`. A response has the method of its request.
     """
 
     def __init__(self) -> None:
@@ -128,8 +129,8 @@ class Faults:
 
         Args:
             to: The receiver of the message: "client" or "server".
-            method: Only messages of requests of this method, and their responses. None matches all.
-            when: A function of the message. Only messages for which it returns True count.
+            method: The method of the requests, whose responses are also affected. If None, all messages match.
+            when: A function that takes the message. The message matches only if it returns True.
             nth: The first matching message that is affected, beginning with 1.
             times: The number of messages that are affected.
         """
@@ -145,7 +146,7 @@ class Faults:
         nth: int = 1,
         times: int = UNLIMITED,
     ) -> Fault:
-        """Forward the message later. Messages after it wait, too."""
+        """Forward the message later. The messages after it wait, too."""
         return self._add(PlannedFault("delay", to=to, method=method, when=when, nth=nth, times=times, seconds=seconds))
 
     def corrupt(
@@ -172,10 +173,11 @@ class Faults:
     ) -> Fault:
         """Kill the server instead of forwarding the message.
 
-        A process gets SIGKILL. A server in the process of the test loses its sockets, connections and sessions.
+        A server in another process gets SIGKILL. A server in the process of the test loses its sockets, connections and
+        sessions.
 
         Args:
-            restart: False leaves the server stopped.
+            restart: If False, the server stays stopped.
         """
         return self._add(PlannedFault("kill", to=to, method=method, when=when, nth=nth, times=times, restart=restart))
 
@@ -189,12 +191,12 @@ class Faults:
 
 
 def corrupt_message(data: bytes, message: bytes) -> bytes:
-    """Return `data` with `message` made invalid. The number of bytes stays the same."""
+    """Make a message in `data` invalid without changing the number of bytes."""
     start = data.rindex(message)
     middle = start + len(message) // 2
     return data[:start] + b"\xff" + data[start + 1 : middle] + b"\x00" + data[middle + 1 :]
 
 
 def get_plan(faults: Faults) -> FaultPlan:
-    """Return the plan behind the faults of a test."""
+    """Return the internal plan of the faults of a test."""
     return faults._plan  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""Connect a client to a server for a test: over any transport, with any protocol version, with faults.
+"""Connect a client to a server for a test, over any transport, with any protocol version, and with faults.
 
 The transports are real: uvicorn on a loopback socket, a process with pipes, sockets in a temporary directory. All
 resources are closed when the context ends.
@@ -57,17 +57,19 @@ async def connect(
     principal: str | None = None,
     **options: Unpack[ClientOptions],
 ) -> AsyncGenerator[Client]:
-    """Yield a client that is connected to a server. The options are those of `Client`.
+    """Yield a client that is connected to a server. It takes the same options as `Client`.
 
     Args:
         server: A `Server`, the "module:name" of a server, or any target of a client.
-        transport: How to connect: "memory", "stdio", "http", "sse", "unix" or "tcp".
+        transport: The transport: "memory", "stdio", "http", "sse", "unix" or "tcp".
         faults: Faults on the connection.
-        principal: The caller, for "memory". Over HTTP, use `auth` of the server and the client.
+        principal: The caller that the server sees, for "memory" only. Over HTTP, set `auth` of the server and the
+            client.
     """
     async with (
         _serve_for_client(server, transport, faults, principal) as (target, defaults),
-        # An unpacked TypedDict may have other keys, so it never matches an option of type Never.
+        # A type checker assumes that an unpacked TypedDict may have other keys, so it never matches an option of type
+        # Never.
         Client(target, **_merge_options(defaults, options)) as client,  # pyright: ignore[reportArgumentType]
     ):
         yield client
@@ -82,7 +84,7 @@ def connect_sync(
     principal: str | None = None,
     **options: Unpack[ClientOptions],
 ) -> Generator[SyncClient]:
-    """Yield a `SyncClient` that is connected to a server. The options are those of `Client`."""
+    """Yield a `SyncClient` that is connected to a server. It takes the same options as `Client`."""
     context = _serve_for_client(server, transport, faults, principal)
     target, defaults = run_blocking(_enter(context))
     try:
@@ -124,11 +126,12 @@ async def _leave(context: Any) -> None:
 async def serve(
     server: Server | Target, *, transport: Transport = "memory", faults: Faults | None = None
 ) -> AsyncGenerator[Target]:
-    """Serve while the context is open. Yield the target for a client: a URL, a command, an address or the server.
+    """Serve while the context is open. Yield the target for a client, which is a URL, a command, an address or the
+    server itself.
 
     Args:
         server: A `Server`, the "module:name" of a server, or any target of a client.
-        transport: How to serve: "memory", "stdio", "http", "sse", "unix" or "tcp".
+        transport: The transport: "memory", "stdio", "http", "sse", "unix" or "tcp".
         faults: Faults on the connection.
     """
     if transport not in get_args(Transport):
@@ -154,7 +157,7 @@ def resolve_server(server: Any) -> Any:
 
 
 class ServerWithPrincipal:
-    """An in-memory server whose callers have this principal."""
+    """A server in memory whose callers have this principal."""
 
     def __init__(self, server: Server, principal: str) -> None:
         self.server = server
@@ -197,7 +200,7 @@ async def _start_server(server: Server, transport: Transport) -> AsyncGenerator[
 
 @asynccontextmanager
 async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
-    """Run the lifespan of a server. If the server is served several times, the last one ends the lifespan."""
+    """Run the lifespan of a server. If the server is served several times, the last context ends the lifespan."""
     user = object()
     await server.start(user)
     try:
@@ -207,7 +210,7 @@ async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
 
 
 class HTTPBackend:
-    """A server with uvicorn on a loopback port, in this event loop."""
+    """A server that runs with uvicorn on a loopback port in this event loop."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -229,7 +232,7 @@ class HTTPBackend:
         app = create_asgi_app(dispatcher, endpoint)
         config = create_uvicorn_config(app, dispatcher.limits)
         config.load()
-        # `serve` of uvicorn would replace the signal handlers of the test runner, so do not call it.
+        # The `serve` method of uvicorn is not used, because it would replace the signal handlers of the test runner.
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.lifespan = config.lifespan_class(config)
         await self._uvicorn.startup([self._listener])
@@ -254,7 +257,7 @@ class HTTPBackend:
 
 
 class SocketBackend:
-    """A server on a Unix socket or a TCP port, in this event loop."""
+    """A server that runs on a Unix socket or a TCP port in this event loop."""
 
     def __init__(self, server: Server, transport: str) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for connected clients, the marker `mcp`, and the option to record cassettes.
+"""The pytest plugin, with fixtures for connected clients, the marker `mcp`, and an option to record cassettes.
 
 The plugin does not depend on a plugin for asynchronous tests. `mcp_client` uses the event loop of the test, and
 `mcp_sync_client` needs no event loop.
@@ -53,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _read_markers(item: Any) -> dict[str, Any]:
-    """Combine the options of all markers. The marker closest to the test wins."""
+    """Combine the options of all markers. The marker closest to the test takes precedence."""
     merged: dict[str, Any] = {}
     for marker in item.iter_markers("mcp"):
         _check_marker(marker, item)
@@ -111,8 +111,9 @@ def mcp_faults() -> "Faults":
 def mcp_client(
     request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]
 ) -> "Callable[..., AbstractAsyncContextManager[Client]]":
-    """Return a function that connects: `async with mcp_client() as client`. Its options override those of
-    the marker.
+    """Return a function that connects a client: `async with mcp_client() as client`.
+
+    Options of this function override those of the marker.
     """
     from dovetail.testing.harness import connect
 
@@ -124,7 +125,7 @@ def mcp_client(
 
 @pytest.fixture
 def mcp_sync_client(request: pytest.FixtureRequest, _mcp_setting: dict[str, Any]) -> "Iterator[SyncClient]":
-    """Return a connected client for tests that are not async."""
+    """Return a connected client for a test that is not async."""
     from dovetail.testing.harness import connect_sync
 
     with connect_sync(**_merge_options(request, _mcp_setting, None, {})) as client:

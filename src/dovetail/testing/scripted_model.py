@@ -1,4 +1,4 @@
-"""ScriptedModel: a model with prepared replies, for tests of agents and of servers that use sampling."""
+"""A model with prepared replies, for tests of agents and of servers that use sampling."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -12,11 +12,11 @@ from dovetail.wire.tools import Tool
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
-    """One request to a `ScriptedModel`."""
+    """A request that a `ScriptedModel` received."""
 
-    messages: list[SamplingMessage]  # the conversation
-    tools: list[Tool]  # the tools that the model may call
-    options: dict[str, object]  # the other options of the request
+    messages: list[SamplingMessage]  # The messages of the conversation.
+    tools: list[Tool]  # The tools that the model may call.
+    options: dict[str, object]  # The other options of the request.
 
 
 ScriptedReply: TypeAlias = (
@@ -28,21 +28,21 @@ def tool_call(tool: str, **arguments: object) -> ToolUseContent:
     """Return a model reply that calls a tool with these arguments.
 
     Args:
-        tool: The tool, as "server.tool" or by the name that a model sees.
+        tool: The tool as "server.tool", or the name of the tool that a model sees.
     """
     return ToolUseContent(id="", name=tool, input=arguments)
 
 
 class ScriptedModel:
-    """A model with prepared replies, for tests. `requests` contains the requests it received.
+    """A model with prepared replies, for tests. `requests` contains the requests that the model received.
 
-    A reply is a text, a `tool_call(...)`, a list of these, a `ModelReply`, or a function of the request that returns a
-    reply.
+    A reply is a string, a `tool_call(...)`, a list of these, a `ModelReply`, or a function that takes the request and
+    returns a reply.
 
     Args:
         name: The name of the model in replies.
-        usage: The usage of each reply.
-        price: Dollars for a million input and output tokens, if `usage` has no cost.
+        usage: The token usage of each reply.
+        price: The price in dollars per million input tokens and per million output tokens, if `usage` has no cost.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ScriptedModel:
         """Return the next reply.
 
         Args:
-            tools: The tools that the model could call.
+            tools: The tools that the model may call.
         """
         self.requests.append(ModelRequest(messages=[*messages], tools=[*tools], options=options))
         if not self._replies:

@@ -1,4 +1,4 @@
-"""A program that starts a server and passes both ends of its streams to the fault proxy of a test.
+"""A program that starts a server and passes the server's pipes to the fault proxy of a test.
 
 The program uses only the standard library, and exits when the server exits.
 """
@@ -16,7 +16,7 @@ def main(path: str, command: list[str]) -> int:
     assert child.stdin is not None
     assert child.stdout is not None
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        # Ignore the signal. The server gets it, too, and this program exits after the server.
+        # The server receives the same signal. This program ignores it, and exits after the server.
         signal.signal(signal_number, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)

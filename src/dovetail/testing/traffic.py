@@ -1,7 +1,7 @@
-"""Traffic: the messages between a client and a server, with assertions about them.
+"""Recorded messages between a client and a server, with assertions about them.
 
 A cassette is a recording in a file. The first run writes the cassette, and later runs are compared with it. Values that
-differ from run to run (ids, times, versions) are normalized first.
+differ from run to run (IDs, times, versions) are normalized first.
 """
 
 import datetime
@@ -43,11 +43,11 @@ Message = dict[str, Any]
 
 @contextmanager
 def record_traffic(client: Client | SyncClient, *, include_request_state: bool = False) -> Generator["Traffic"]:
-    """Record the messages of a client while the context is open. If the client connects later, this is recorded, too.
+    """Record the messages of a client while the context is open. The client may connect before or after this.
 
     Args:
         client: The client to record.
-        include_request_state: True keeps the `requestState` of servers. By default, it is masked.
+        include_request_state: Whether to record the `requestState` of servers. By default, it is masked.
     """
     traffic = Traffic(client.name, _include_request_state=include_request_state)
     recorder = get_recorder(traffic)
@@ -61,12 +61,12 @@ def record_traffic(client: Client | SyncClient, *, include_request_state: bool =
 
 
 def get_recorder(traffic: "Traffic") -> Recorder:
-    """Return the function that adds a message to the recording."""
+    """Return the function that adds a message to a recording."""
     return traffic._record  # pyright: ignore[reportPrivateUsage]
 
 
 class Traffic:
-    """The recorded messages, in order."""
+    """Recorded messages, in order."""
 
     def __init__(self, _server: str = "", *, _include_request_state: bool = False) -> None:
         self.frames: list[Frame] = []
@@ -79,21 +79,19 @@ class Traffic:
         elapsed = round(time.monotonic() - self._started_at, 6)
         self.frames.append(create_frame(elapsed, to, data, headers, keep_request_state=self._include_request_state))
 
-    # Methods that return messages
-
     def sent(self, method: str | None = None, **params: object) -> list[Message]:
-        """Return the messages that the client sent, with at least these parameters.
+        """Return the messages that the client sent. A message must have at least these parameters.
 
         Args:
-            method: The method. None returns all messages.
+            method: The method of the messages. If None, all messages are returned.
         """
         return [message for message in self._messages("server") if _matches(message, method, params)]
 
     def received(self, method: str | None = None, **params: object) -> list[Message]:
-        """Return the requests and notifications from the server, with at least these parameters.
+        """Return the requests and notifications from the server. A message must have at least these parameters.
 
         Args:
-            method: The method. None returns all messages.
+            method: The method of the messages. If None, all messages are returned.
         """
         return [
             message for message in self._messages("client") if "method" in message and _matches(message, method, params)
@@ -113,13 +111,11 @@ class Traffic:
             if frame.to == to:
                 yield from (message for message in _as_list(frame.message) if isinstance(message, dict))
 
-    # Methods that assert
-
     def assert_sent(self, method: str, *, times: int | None = None, **params: object) -> None:
         """Raise AssertionError unless the client sent a message with this method and these parameters.
 
         Args:
-            times: The exact number of times. None means at least once.
+            times: The exact number of such messages. If None, at least one is required.
         """
         __tracebackhide__ = True
         self._assert_count("sent", self._messages("server"), method, params, times)
@@ -128,7 +124,7 @@ class Traffic:
         """Raise AssertionError unless the server sent a request or notification with this method and these parameters.
 
         Args:
-            times: The exact number of times. None means at least once.
+            times: The exact number of such messages. If None, at least one is required.
         """
         __tracebackhide__ = True
         self._assert_count("received", self._messages("client"), method, params, times)
@@ -155,16 +151,14 @@ class Traffic:
             f"times{', not' + expected if expected else ''}. All messages {verb}:\n{summary}"
         )
 
-    # Methods for cassettes
-
     def assert_matches(self, path: str | Path, *, ignore: Collection[str] = ()) -> None:
-        """Raise AssertionError unless the messages equal those in the cassette at `path`.
+        """Raise AssertionError unless the messages equal the messages in the cassette at `path`.
 
-        With --mcp-record or DOVETAIL_RECORD_CASSETTES=1, write the cassette instead.
+        If --mcp-record or DOVETAIL_RECORD_CASSETTES=1 is set, this method writes the cassette instead.
 
         Args:
             path: The file of the cassette.
-            ignore: Names of fields to skip, besides ids, times and versions.
+            ignore: Names of additional fields to skip. IDs, times and versions are always skipped.
         """
         __tracebackhide__ = True
         cassette = Path(path)
@@ -183,7 +177,7 @@ class Traffic:
             raise AssertionError(f"the messages differ from the cassette {cassette}:\n{_format_diff(recorded, frames)}")
 
     def save(self, path: str | Path) -> None:
-        """Write the recording without normalizing its values."""
+        """Write the recording to a file without normalizing its values."""
         write_private_file(Path(path), b"".join(map(encode_line, (self._header, *self.frames))))
 
     def _normalize_frames(self, volatile: frozenset[str]) -> list[Frame]:
@@ -199,7 +193,7 @@ class _Normalizer:
 
     def __init__(self, volatile: frozenset[str]) -> None:
         self._volatile = volatile
-        # By receiver, the numbers that replace request IDs
+        # For each receiver, these numbers replace the request IDs.
         self._numbers: dict[Receiver, dict[Any, int]] = {"server": {}, "client": {}}
 
     def normalize(self, to: Receiver, message: Any) -> Any:
@@ -249,7 +243,7 @@ def _matches(message: Message, method: str | None, params: dict[str, object]) ->
 
 
 def _contains(actual: Any, expected: Any) -> bool:
-    """Return whether a value contains the expected one. Objects may have more fields."""
+    """Return whether a value contains the expected value. Objects may have additional fields."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         return all(name in actual and _contains(actual[name], value) for name, value in expected.items())
     return actual == expected

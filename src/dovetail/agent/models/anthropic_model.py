@@ -1,4 +1,4 @@
-"""Anthropic's models. The `anthropic` package is imported at the first reply."""
+"""Models of Anthropic. The `anthropic` package is imported before the first request."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -23,15 +23,15 @@ _TOOL_CHOICE_TYPES: Final = {"auto": "auto", "required": "any", "none": "none"}
 
 
 class AnthropicModel:
-    """Models of Anthropic. The first name is the default model.
+    """Models of Anthropic. The first model in the list is the default.
 
-    Other options are those of `anthropic.AsyncAnthropic`. Without `api_key`, the client reads ANTHROPIC_API_KEY. The
+    Other options are passed to `anthropic.AsyncAnthropic`. Without `api_key`, the client reads ANTHROPIC_API_KEY. The
     temperature is not sent, because newer models reject it.
     """
 
     def __init__(self, *models: str | ModelInfo, **options: Any) -> None:
         self.models = as_model_infos(models)
-        self.price = self.models[0].price  # the price of the default model
+        self.price = self.models[0].price  # This is the price of the default model.
         self._options = options
         self._client: Any = None
 

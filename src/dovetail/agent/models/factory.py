@@ -1,4 +1,4 @@
-"""Create a model from a name in the form of the command line: `openai:NAME`, `anthropic:NAME`, `URL#NAME`."""
+"""Create a model from a name such as `openai:NAME`, `anthropic:NAME` or `URL#NAME`."""
 
 from typing import Any, Final
 

@@ -1,5 +1,6 @@
-"""OpenAI's models and services with the same chat completions API. The `openai` package is imported at the first
-reply.
+"""Models of OpenAI and of services with the same chat completions API.
+
+The `openai` package is imported before the first request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,16 +30,16 @@ _STOP_REASONS: Final = {"stop": "endTurn", "length": "maxTokens", "tool_calls": 
 class OpenAIModel:
     """Models of OpenAI, or of another server with the same API.
 
-    The first model answers unless a server prefers another. Other options are those of `openai.AsyncOpenAI`. Without
-    `api_key`, the client reads OPENAI_API_KEY.
+    The first model answers, unless a server prefers another model. Other options are passed to `openai.AsyncOpenAI`.
+    Without `api_key`, the client reads OPENAI_API_KEY.
 
     Args:
-        base_url: The URL of a server with the same API.
+        base_url: The URL of a server with the API of OpenAI.
     """
 
     def __init__(self, *models: str | ModelInfo, base_url: str | None = None, **options: Any) -> None:
         self.models = as_model_infos(models)
-        self.price = self.models[0].price  # the price of the default model
+        self.price = self.models[0].price  # This is the price of the default model.
         if base_url is not None:
             # The OpenAI client requires an API key, but local servers do not.
             options = {"base_url": base_url, "api_key": "none", **options}
@@ -61,7 +62,7 @@ class OpenAIModel:
         """Return the next message of the conversation."""
         aliases, model = ToolAliases(), choose_model(self.models, model_preferences)
         request: dict[str, Any] = {"model": model.name, "messages": _to_messages(messages, system_prompt, aliases)}
-        # Most OpenAI-compatible servers only know the older parameter name.
+        # Most servers with the API of OpenAI support only the older parameter name.
         request["max_tokens" if self._is_compatible_server else "max_completion_tokens"] = max_tokens
         if tools:
             request["tools"] = to_openai_tools(aliases.to_entries(tools))

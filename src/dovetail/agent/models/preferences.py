@@ -1,4 +1,4 @@
-"""Choose a model by the preferences of a server: cost, speed, intelligence and name hints. This module does no I/O."""
+"""Choose a model by the preferences of a server: cost, speed, intelligence and name hints."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,19 @@ from dovetail.wire.sampling import ModelPreferences
 
 
 class ModelInfo(Struct, frozen=True):
-    """One model of a provider. Scores range from 0 to 1."""
+    """A model of a provider. Scores range from 0 to 1."""
 
-    name: str  # the name of the model
-    price: tuple[float, float] | None = None  # dollars per million input tokens and per million output tokens
-    cost: float = 0.5  # score for low cost. 1 is the cheapest
-    speed: float = 0.5  # score for speed. 1 is the fastest
-    intelligence: float = 0.5  # score for capability. 1 is the most capable
-    aliases: tuple[str, ...] = ()  # other names that servers may use for this model
+    name: str  # The name of the model.
+    # The price in dollars per million input tokens and per million output tokens.
+    price: tuple[float, float] | None = None
+    cost: float = 0.5  # The score for low cost. 1 is the cheapest.
+    speed: float = 0.5  # The score for speed. 1 is the fastest.
+    intelligence: float = 0.5  # The score for capability. 1 is the most capable.
+    aliases: tuple[str, ...] = ()  # Other names that servers may use for this model.
 
 
 def measure_usage(model: ModelInfo, input_tokens: int, output_tokens: int) -> Usage:
-    """Return the usage of one reply, with its cost if the price is known."""
+    """Return the token usage of one reply, with its cost if the price is known."""
     cost_usd = None
     if model.price is not None:
         cost_usd = (input_tokens * model.price[0] + output_tokens * model.price[1]) / 1_000_000
@@ -29,14 +30,14 @@ def measure_usage(model: ModelInfo, input_tokens: int, output_tokens: int) -> Us
 def as_model_infos(models: Sequence[str | ModelInfo]) -> tuple[ModelInfo, ...]:
     """Convert model names to ModelInfo. Raise ValueError if the list is empty."""
     if not models:
-        raise ValueError("pass at least one model name. The first one is the default")
+        raise ValueError("pass at least one model name. The first model is the default")
     return tuple(ModelInfo(model) if isinstance(model, str) else model for model in models)
 
 
 def choose_model(models: Sequence[ModelInfo], model_preferences: ModelPreferences | None) -> ModelInfo:
-    """Choose the model that best matches the server's preferences. Hints count more than priorities. Earlier hints
-    count more than later ones.
+    """Choose the model that best matches the server's preferences.
 
+    Hints take precedence over priorities, and earlier hints over later hints.
     A hint matches a model if it is part of the model's name. spec: sampling#model-preferences
     """
     if model_preferences is None:
@@ -54,5 +55,5 @@ def choose_model(models: Sequence[ModelInfo], model_preferences: ModelPreference
             model_preferences.intelligence_priority,
         )
     )
-    # `max` returns the first of several equal models.
+    # If several models are equal, `max` returns the first.
     return max(models, key=lambda model: cost * model.cost + speed * model.speed + intelligence * model.intelligence)

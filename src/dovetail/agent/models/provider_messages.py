@@ -1,6 +1,4 @@
-"""Helpers for adapters. They convert tool names and content to the form that a provider accepts. This module does
-no I/O.
-"""
+"""Helpers for adapters, which convert tool names and content to the format that a provider accepts."""
 
 import json
 import re
@@ -33,13 +31,13 @@ class ToolAliases:
         self._name_by_alias: dict[str, str] = {}
 
     def to_alias(self, name: str) -> str:
-        """Return the provider's name for a tool."""
+        """Return the name that the provider uses for a tool."""
         alias = name if _VALID_ALIAS.fullmatch(name) else make_model_name("", name)
         self._name_by_alias[alias] = name
         return alias
 
     def to_name(self, alias: str) -> str:
-        """Return the tool for a provider's name."""
+        """Return the name of the tool for a name that the provider uses."""
         return self._name_by_alias.get(alias, alias)
 
     def to_entries(self, tools: Iterable[Tool]) -> list[CatalogEntry]:
@@ -53,22 +51,20 @@ class ToolAliases:
 
 
 def get_blocks(message: SamplingMessage) -> Sequence[Any]:
-    """Return the content of a message as a list."""
     return message.content if isinstance(message.content, list) else [message.content]
 
 
 def format_content(content: Iterable[ContentBlock]) -> str:
-    """Format the blocks of a tool result as text. Images are left out, because `get_images` returns them."""
+    """Format the blocks of a tool result as text, without images, which `get_images` returns."""
     return "\n".join(text for block in content if (text := _format_block(block)) is not None)
 
 
 def get_images(content: Iterable[ContentBlock]) -> list[ImageContent]:
-    """Return the images in a tool result."""
     return [block for block in content if isinstance(block, ImageContent)]
 
 
 def format_result(result: ToolResultContent) -> str:
-    """Format a tool result as text. If it has no content, use its structured content."""
+    """Format a tool result as text. If the result has no content, use its structured content."""
     text = format_content(result.content)
     if not text and result.structured_content is not UNSET:
         return json.dumps(to_plain(result.structured_content), ensure_ascii=False)
