@@ -380,7 +380,9 @@ class LoginFailed(AuthError):
 
 
 class PolicyError(MCPError):
-    """Raised if the policy or the user denied a call. `action` is the decision, and `rule` is the rule that decided."""
+    """Raised if the policy or the user denied a call. `action` is the decision, and `rule` is the rule that decided,
+    or None.
+    """
 
     def __init__(self, message: str, *, action: str = "deny", rule: Any = None) -> None:
         super().__init__(message)

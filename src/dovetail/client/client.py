@@ -661,7 +661,10 @@ class Client:
         await self._run(connection.send_progress, progress_token, progress, total, message)
 
     async def shutdown(self) -> None:
-        """Ask the server to end the session, then close the connection. Newer protocol versions have no session."""
+        """Ask the server to end the session, and close the connection.
+
+        Protocol version 2026-07 has no sessions, so this method raises NotSupported.
+        """
         await self._run(self._session.reconnector.get_connection)
         if self._sender.is_stateless:
             raise self._sender.add_request_context(

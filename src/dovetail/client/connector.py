@@ -66,6 +66,7 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
         """Return the request encoder for a protocol version."""
         capabilities = self.capabilities
         if is_stateless(revision) and capabilities.roots is not None:
+            # In versions without a handshake, servers do not need notifications about changed roots.
             capabilities = replace(capabilities, roots=RootsCapability())
         return RequestEncoder(revision, self.client_info, capabilities, self.log_level)
 

@@ -166,7 +166,7 @@ class InputHandlers:
             # spec: handshake/elicitation#error-handling
             raise UndeclaredMode(f"Invalid params: this client does not support elicitation in {request.mode} mode")
         if request.mode == "url" and not is_safe_url(request.url or ""):
-            raise InvalidParams("Invalid params: the URL must use https. http is allowed only for this machine")
+            raise InvalidParams("Invalid params: `url` must use https. http is allowed only for this machine")
         try:
             answer = await _call_handler(
                 "elicitation_handler" if request.mode == "form" else "url_elicitation_handler", handler, request

@@ -432,7 +432,7 @@ class SyncClient:
         run_blocking(self._client.send_progress(progress_token, progress, total, message))
 
     def shutdown(self) -> None:
-        """Ask the server to end the session, then close the connection. Newer protocol versions have no session."""
+        """Ask the server to end the session, and close the connection."""
         run_blocking(self._client.shutdown())
 
     def request(self, method: str, params: Mapping[str, object] | None = None, *, timeout: float | None = None) -> Any:

@@ -224,7 +224,7 @@ def _find_dependencies(function: Callable[..., Any], where: str) -> dict[str, De
             dependencies[parameter.name] = depends_notes[0]
         elif Depends in notes:
             raise TypeError(
-                f"{where}: parameter `{parameter.name}`: Depends requires a function, for example `Depends(get_db)`"
+                f"{where}: parameter `{parameter.name}`: Depends requires a function, as in `Depends(function)`"
             )
     return dependencies
 

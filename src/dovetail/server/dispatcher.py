@@ -185,7 +185,10 @@ class Dispatcher:
         """Call a function for each notification with this method. Raise ValueError if the method cannot be handled."""
         row = METHODS.get(method)
         if method in _SESSION_NOTIFICATIONS or not method.startswith("notifications/"):
-            raise ValueError(f"on_notification() cannot handle {method!r}. The server handles this notification itself")
+            raise ValueError(
+                f"on_notification() cannot handle {method!r}. The method must start with 'notifications/', and must not "
+                "be a notification that dovetail handles itself"
+            )
         if row is not None and (row.result is not None or row.sender == "server"):
             raise ValueError(f"on_notification() cannot handle {method!r}, because clients do not send it")
         if method in self._notification_handlers:
@@ -333,8 +336,8 @@ class Dispatcher:
         if any(
             exchange.verdict is None for exchange in state.running_exchanges
         ) or self.registry.subscriptions.has_listener_on(state.loop):
-            # Running requests need the server, and no code runs after the last one ends. The dispatcher becomes a user
-            # itself, so that the lifespan stays open.
+            # Running requests and listeners still need the server, and nothing reports when the last of them ends. The
+            # dispatcher itself becomes a user, so that the lifespan stays open.
             state.users.add(self)
         else:
             await self._close_state(state)

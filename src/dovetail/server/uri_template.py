@@ -28,9 +28,9 @@ _NON_ASCII_PATTERN: Final = re.compile(r"[^\x00-\x7f]+")
 _ESCAPES_PATTERN: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 _UNSAFE_PATTERN: Final = re.compile(r"[\\\x00]")
 _DRIVE_PATTERN: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
-# Each percent-encoded byte becomes one private-use character, so that no search splits it. Private-use characters in
-# the URI itself are percent-encoded first. An encoded unreserved character equals the character itself (RFC 3986,
-# section 2.3).
+# Each percent-encoded byte becomes one private-use character, so that no search splits it. Characters in the URI that
+# are not ASCII are converted to bytes in the same way, so they cannot be confused with these characters. An encoded
+# unreserved character equals the character itself (RFC 3986, section 2.3).
 _ATOM_BY_BYTE: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
 _BYTE_BY_ATOM: Final = {atom: byte for byte, atom in _ATOM_BY_BYTE.items()}
 
@@ -239,7 +239,7 @@ class URITemplate:
         folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left_literals[0] else None
-        # A variable that may contain slashes cannot be part of the host, so the text after it is case-sensitive.
+        # After a variable that may contain slashes, the host is complete, so the text is case-sensitive.
         ends_in_span = self._slots[len(self._left_literals) - 1].can_span_segments
         left = _find_literals(self._left_literals, folded)
         right = _find_literals(self._right_literals, (text if ends_in_span else folded)[::-1])

@@ -129,7 +129,7 @@ class Faults:
 
         Args:
             to: The receiver of the message: "client" or "server".
-            method: The method of the requests, whose responses are also affected. If None, all messages match.
+            method: Only requests with this method and their responses match. If None, all messages match.
             when: A function that takes the message. The message matches only if it returns True.
             nth: The first matching message that is affected, beginning with 1.
             times: The number of messages that are affected.

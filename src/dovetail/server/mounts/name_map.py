@@ -98,7 +98,7 @@ class NameMap:
                 yield f"`{outer}` would be renamed to `{inner}`, which already exists. Rename or hide `{inner}`, too"
 
     def _find_conflict(self, inner_name: str) -> str | None:
-        """Return the item whose transform gives it the name of this item."""
+        """Return another item of the mounted server that a transform renames to the name of this item."""
         transform, conflicting_name = (
             self.get_transform(inner_name),
             self._inner_by_new_name.get(inner_name, inner_name),
