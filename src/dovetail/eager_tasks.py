@@ -67,7 +67,7 @@ class _StandbyTask:
         self._assigned: asyncio.Future[None] = loop.create_future()
         self._work: Work | None = None
         self._is_lent = False
-        # It is True after the task itself has started. Before that, a cancellation would not reach the coroutine.
+        # Before the task itself has started, a cancellation would not reach the coroutine.
         self._is_ready = False
         self.task = loop.create_task(self._run_work())
 
@@ -145,7 +145,7 @@ class EagerWorker:
     def __init__(self, work: Callable[[], Work], starter: EagerTaskStarter) -> None:
         self._work = work
         self._starter = starter
-        # It is True from the start, so that `wake` does nothing before `run`.
+        # `wake` must do nothing before `run` has started.
         self._is_working = True
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -14,7 +14,7 @@ from dovetail.error_context import clip
 
 _MAX_VALUE_CHARS: Final = 1000
 _MAX_TRACEBACK_CHARS: Final = 8192
-_MAX_PART_CHARS: Final = 512  # This is the maximum length of one frame or one exception message.
+_MAX_PART_CHARS: Final = 512  # Maximum length of one frame or one exception message.
 # Frames from these paths belong to dovetail, or to modules through which it calls the user's functions.
 _INTERNAL_PATHS: Final = (
     os.path.join(os.path.dirname(__file__), ""),

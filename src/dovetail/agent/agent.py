@@ -39,7 +39,7 @@ class Turn(Struct, kw_only=True):
     invalid_calls: dict[str, str]  # The keys are call IDs, and the values are the reasons why the calls cannot run.
     started_ids: set[str] = field(default_factory=set[str])
     results: dict[str, ToolResultContent] = field(default_factory=dict[str, ToolResultContent])
-    # These calls wait for an answer from the user. The keys are tickets.
+    # Calls that wait for an answer from the user. The keys are tickets.
     waiting_by_ticket: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])
 
     @property
@@ -199,7 +199,7 @@ class Agent:
             raise TypeError(f"servers= must be a list of names. Write servers=[{servers!r}]")
         self.host = host
         self.model = model
-        # These are the messages of the conversation so far. Every tool call in them has a result.
+        # Messages of the conversation so far. Every tool call in them has a result.
         self.messages: list[SamplingMessage] = []
         self.usage = AgentUsage()
         self._servers = servers
@@ -208,7 +208,7 @@ class Agent:
         self._turns_left = max_turns
         self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
         self._max_catalog_tokens = max_catalog_tokens
-        self._turn: Turn | None = None  # This is the turn whose tool calls are running.
+        self._turn: Turn | None = None  # The turn whose tool calls are running.
         self._call_ids: set[str] = set()
         self._last_text = ""
 

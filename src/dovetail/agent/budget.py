@@ -13,7 +13,7 @@ from dovetail.wire.codec import encode
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 
-# This is an estimate, because providers count the pixels of an image instead of its bytes.
+# Providers count the pixels of an image instead of its bytes, so the number of tokens is estimated.
 _TOKENS_PER_IMAGE: Final = 1_600
 _MIN_REPLY_TOKENS: Final = 16  # Some model providers reject a smaller token limit.
 _TOKENS_PER_PRICE: Final = 1_000_000

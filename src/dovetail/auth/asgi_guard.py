@@ -42,7 +42,7 @@ class ASGIGuard:
         get_used_scopes: Callable[[], Sequence[str]],
     ) -> None:
         self._checker = checker
-        # This function returns the scopes that the server's tools, resources and prompts require.
+        # A function that returns the scopes that the server's tools, resources and prompts require.
         self._get_used_scopes = get_used_scopes
         self._path = "/" + path.strip("/")
         self._public_url = public_url

@@ -41,10 +41,10 @@ Users = Mapping[str, str] | Callable[[str, str], str | Awaitable[str | None] | N
 
 _MAX_BODY_BYTES: Final = 64 * 1024
 _BODY_TIMEOUT_S: Final = 10.0
-# This limit is larger than others, because keys with certificates are long.
+# Client documents may be long, because they can contain keys with certificates.
 _MAX_CLIENT_DOCUMENT_BYTES: Final = 32 * 1024
 _DEVELOPMENT_USER: Final = "developer"
-_PUBLIC_REGISTRATIONS_PER_HOUR: Final = 10  # This limit applies to each address.
+_PUBLIC_REGISTRATIONS_PER_HOUR: Final = 10  # Maximum registrations from one address.
 _LOCAL_REGISTRATIONS_PER_HOUR: Final = 100
 
 

@@ -26,7 +26,7 @@ from dovetail.transports.http_client.http_client import HTTPClient
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
 DOCUMENT_TIMEOUT_S: Final = 5.0
-# This timeout is longer than others, because a code or refresh token is lost if the response is lost.
+# If a token response is lost, the code or refresh token is lost, too. So the client waits longer than usual.
 TOKEN_TIMEOUT_S: Final = 30.0
 
 _PRIVATE_NETWORK_ERROR: Final = "the address is in the local network, which a remote server may not use"
@@ -52,7 +52,7 @@ class SafeFetcher:
         url: str,
         allow_private_network: bool | None,
         make_fetcher: Callable[..., HTTPClient],
-        # This function creates the HTTP client for requests to the server's origin.
+        # A function that creates the HTTP client for requests to the server's origin.
         make_server_fetcher: Callable[..., HTTPClient] | None = None,
         # The user passed this URL, so any address is allowed for it.
         trusted_url: str | None = None,

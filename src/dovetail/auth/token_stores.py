@@ -15,7 +15,7 @@ from dovetail.errors import LoginFailed
 from dovetail.oauth.login.login_settings import TokenStore
 from dovetail.storage import get_data_dir, lock_path_async, make_private_dir, read_private_file, replace_file
 
-LOCK_TIMEOUT_S: Final = 60.0  # This is long enough for another process to renew the token.
+LOCK_TIMEOUT_S: Final = 60.0  # Another process may need this long to renew the token.
 
 
 class MemoryTokenStore:

@@ -24,13 +24,13 @@ class AnswerProvider:
     """Answers the elicitations of a server, and stores each elicitation without an answer."""
 
     def __init__(self, answers: Mapping[str, str], clear_output: Callable[[], None]) -> None:
-        self.unanswered: list[str] = []  # These messages were not answered. Each of their lines starts with a bar.
-        self.has_declined = False  # It is True if the user declined an elicitation.
-        self.usage_error: click.UsageError | None = None  # This error is reported if --answer is invalid.
-        self.unused_answers = set(answers)  # No elicitation has used the answers with these names.
+        self.unanswered: list[str] = []  # Elicitations without an answer, with a bar before each line.
+        self.has_declined = False
+        self.usage_error: click.UsageError | None = None  # The command reports this error if --answer is invalid.
+        self.unused_answers = set(answers)  # The server has not asked for fields with these names.
         self._answers = answers
         self._asked_names: set[str] = set()
-        self._clear_output = clear_output  # This function clears the progress bar before a message is printed.
+        self._clear_output = clear_output
 
     def fill_form(self, request: ElicitRequestParams) -> dict[str, Any]:
         """Return the values for the fields of an elicitation form."""

@@ -49,7 +49,7 @@ class CommandClient:
     def __init__(self, target: Any, **options: Any) -> None:
         self.is_program = _is_program(target)
         self._runs_dovetail = isinstance(target, list) and tuple(target[: len(DOVETAIL_COMMAND)]) == DOVETAIL_COMMAND
-        self._has_user_timeout = "timeout" in options  # It is True if the user passed --timeout.
+        self._has_user_timeout = "timeout" in options
         self._stderr_monitor = _StderrMonitor(options.pop("stderr", None))
         if self.is_program:
             target = as_command_target(target, stderr=self._stderr_monitor)
@@ -108,7 +108,7 @@ class _StderrMonitor:
     """Forwards the stderr of a program, and detects when the program prints a local URL."""
 
     def __init__(self, sink: Callable[[str], object] | None) -> None:
-        self.on_url: Callable[[], None] = _do_nothing  # This function is called when the program prints a URL.
+        self.on_url: Callable[[], None] = _do_nothing
         self.url = ""
         self.last_lines: deque[str] = deque(maxlen=_MAX_KEPT_LINES)
         self._sink = sink

@@ -51,18 +51,18 @@ class PositiveNumber(click.FloatRange):
 class TargetOptions(Struct, frozen=True, kw_only=True):
     """The target of a command, and the options for the client."""
 
-    args: Sequence[str] = ()  # The positional arguments include the target.
-    command: Sequence[str] = ()  # This is the command after `--`.
+    args: Sequence[str] = ()  # The positional arguments of the command, including the target.
+    command: Sequence[str] = ()  # The command after `--`.
     module: str | None = None
     json: bool = False
-    protocol_version: str | None = None  # It is a version, "handshake" or "stateless".
+    protocol_version: str | None = None  # A protocol version, "handshake" or "stateless".
     timeout: float | None = None
     headers: Sequence[str] = ()
     auth: str | None = None
     env: Sequence[str] = ()
     cwd: str | None = None
-    inputs: Sequence[str] = ()  # These are the values of ${input:ID} references.
-    roots: Sequence[str] = ()  # The server may use these directories.
+    inputs: Sequence[str] = ()  # Values of ${input:ID} references.
+    roots: Sequence[str] = ()  # Directories that the server may use.
     answers: Sequence[str] = ()
     verbose: bool = False
 
@@ -100,7 +100,7 @@ INPUT_OPTION = click.option(
 )
 
 
-# These options are for the connection. `_SESSION_OPTIONS` has the options for requests.
+# The client needs these options to connect. `_SESSION_OPTIONS` has the options for requests.
 _CONNECTION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "module": click.option("-m", "--module", help="Python module that contains the server."),
     "headers": click.option(
@@ -139,8 +139,8 @@ _SESSION_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 _TARGET_METAVAR = "[TARGET]"
-PROCESS_OPTIONS = ("module", "env", "cwd")  # These options are for commands that start a server process.
-CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # These options are for commands that write a configuration file.
+PROCESS_OPTIONS = ("module", "env", "cwd")  # Commands that start a server process have these options.
+CONFIG_OPTIONS = ("module", "headers", "env", "cwd")  # Commands that write a configuration file have these options.
 
 
 def target_options(

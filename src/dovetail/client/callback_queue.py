@@ -15,7 +15,7 @@ from typing import Any
 
 from dovetail.log import log
 
-# This value identifies the running handler, also in tasks that the handler starts.
+# The running handler sets this value, and the tasks that the handler starts inherit it.
 _current_callback: ContextVar[object] = ContextVar("dovetail_within", default=None)
 
 

@@ -80,21 +80,21 @@ class Connection:
         self.unsupported_methods: frozenset[str] = frozenset()
         self.instructions: str | None = None
         self.lost_error: TransportError | None = None
-        self.lost_event = asyncio.Event()  # It is set when the connection is lost.
+        self.lost_event = asyncio.Event()
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
-        self.subscriber_counts: Counter[str] = Counter()  # It counts the listeners for each resource URI.
+        self.subscriber_counts: Counter[str] = Counter()  # Number of listeners for each resource URI.
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests
         self._on_notification = on_notification
         self._on_lost = on_lost
-        self.record_gap = on_gap  # This function is called if notifications may have been lost.
+        self.record_gap = on_gap  # The connection calls this function if notifications may have been lost.
         self._open_deadlines = open_deadlines
         self._recorders: list[Recorder] = [] if recorders is None else recorders
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
-        self._pause_count = 0  # It counts the input requests that the user is answering.
+        self._pause_count = 0  # Number of input requests that the user is answering.
         self._deadlines = DeadlineTimer()
         self._reply_tasks: dict[Any, asyncio.Task[None]] = {}
 

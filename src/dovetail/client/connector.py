@@ -347,7 +347,7 @@ class Connector:
         check_protocol_version(protocol_version)
         self._discover_result = discover_result
         self.identity = identity
-        self.resource_subscriptions: set[str] = set()  # These URIs were passed to `subscribe_resource`.
+        self.resource_subscriptions: set[str] = set()  # URIs that were passed to `subscribe_resource`.
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts

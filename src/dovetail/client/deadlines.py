@@ -32,9 +32,9 @@ class RequestDeadline(Struct, eq=False):
     ends_at: float = 0.0
     paused_at: float | None = None
     is_expired: bool = False
-    task: asyncio.Task[Any] | None = None  # This task is cancelled at the deadline.
-    cancel_count: int = 0  # The task was already cancelled this many times before it began to wait.
-    failure: MCPError | None = None  # This error ended the request before the deadline.
+    task: asyncio.Task[Any] | None = None  # The task that is cancelled at the deadline.
+    cancel_count: int = 0  # Number of times the task was cancelled before it began to wait.
+    failure: MCPError | None = None  # The error that ended the request before the deadline.
     progress_count: int = 0
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class DeadlineTimer:
         self._deadlines: dict[Any, RequestDeadline] = {}
         self._is_paused = False
         self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = inf  # This is the time of the next check.
+        self._wakes_at = inf  # Time of the next check.
 
     @property
     def running(self) -> int:

@@ -83,10 +83,10 @@ class InputHandlers:
         self._url_elicitation_handler = url_elicitation_handler
         self._sampling_handler = sampling_handler
         self._roots_provider = roots
-        self.relay: InputRelay | None = None  # It answers input requests for which the client has no handler.
+        self.relay: InputRelay | None = None  # The relay answers input requests for which the client has no handler.
         # If this function returns True, a handler answers instead of the relay.
         self.is_own_request: Callable[[], bool] | None = None
-        self.open = 0  # This is the number of input requests without an answer.
+        self.open = 0  # Number of input requests without an answer.
 
     def capabilities(self) -> ClientCapabilities:
         """Return the client capabilities that the handlers provide."""

@@ -212,7 +212,7 @@ _NOTICE_METHODS: Final = {
 }
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 
-# These capabilities are used before the first connection, when those of the server are unknown.
+# Before the first connection, the client assumes that the server has these capabilities.
 _ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -261,8 +261,8 @@ class MountedClient:
         self._input_filter = input_filter
         self._change_listeners: list[ChangeCallback] = []
         self._listen_task: asyncio.Task[None] | None = None
-        self._has_no_changes = False  # It is True if the server does not send change notifications.
-        self._listen_again_at = 0.0  # A new attempt to listen must not start before this time.
+        self._has_no_changes = False
+        self._listen_again_at = 0.0  # Earliest time for a new attempt to listen.
         session.sender.tracks_own_requests = is_shared
         is_own_request = self._is_own_request if is_shared else None
         session.set_relay(self._handle_input_request, self._forward_log, is_own_request, declare_all=declare_all)
@@ -615,7 +615,7 @@ class MountedClient:
             exchange.resume(asked_at, loop.time())
 
 
-_MAX_CALL_TIMEOUT_S: Final = 86400.0  # This is only an upper limit. Callers usually have a shorter timeout.
+_MAX_CALL_TIMEOUT_S: Final = 86400.0  # Callers usually have a shorter timeout.
 _REPLACED_META: Final = frozenset({PROGRESS_TOKEN, PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
 
 

@@ -37,7 +37,7 @@ TRANSIENT_STATUS_CODES: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_RETRY_DELAY_S: Final = 0.2
 _MAX_RETRY_DELAY_S: Final = 5.0
-_CLEANUP_TIMEOUT_S: Final = 10.0  # This is long enough to kill a child process.
+_CLEANUP_TIMEOUT_S: Final = 10.0  # Ten seconds are enough to kill a child process.
 
 OpenConnection = Callable[[], Any]
 
@@ -47,8 +47,8 @@ class SendOptions(Struct, frozen=True, kw_only=True):
     total_timeout: float
     progress_handler: ProgressHandler | None = None
     meta: Mapping[str, Any] | None = None
-    can_repeat: bool = False  # It is True if the server may run the request twice.
-    # It is True to send the request although the server did not declare the capability.
+    can_repeat: bool = False  # The server may run the request twice.
+    # The request is sent even if the server did not declare the capability.
     ignore_capabilities: bool = False
 
 
@@ -61,7 +61,7 @@ class Reconnector:
         self._limits = limits
         self._connection: Connection | None = None
         self._open_task: asyncio.Task[Connection] | None = None
-        # These attempts to connect were cancelled, but may still have a process to stop.
+        # Cancelled attempts to connect that may still have a process to stop.
         self._abandoned_tasks: set[asyncio.Task[Connection]] = set()
         self._waiter_count = 0
         self._failure_count = 0

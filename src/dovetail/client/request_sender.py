@@ -98,8 +98,8 @@ class RequestSender:
         self._middleware_chain: Callable[[OutgoingExchange], Awaitable[Any]] | None = None
         self.create_caller: Callable[[], Caller] | None = None
         self.tool_index = ToolIndex()
-        self.tracks_own_requests = False  # It is True if this client also forwards requests of other clients.
-        # It counts the open requests that this client sent itself, without forwarded requests.
+        self.tracks_own_requests = False  # This client also forwards requests of other clients.
+        # Number of open requests that this client sent itself, without forwarded requests.
         self.own_request_count = 0
         self.url_elicitations = URLElicitations(name, handlers, limits, timeouts.request)
         self._name_index = NameIndex()

@@ -16,7 +16,7 @@ from dovetail.wire.raw_message import copy_value
 
 Key = tuple[str, bytes]
 
-_MAX_TTL_MS: Final = 365 * 86_400_000  # This is the maximum lifetime of a cached result.
+_MAX_TTL_MS: Final = 365 * 86_400_000
 
 # Each change notification makes the cached results of these methods outdated.
 _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
@@ -37,7 +37,7 @@ class Fetch(Struct, eq=False):
     key: Key
     future: asyncio.Future[Any]
     generation: int
-    is_shared: bool = False  # It is True if other callers wait for the result.
+    is_shared: bool = False  # Other callers wait for the result.
 
 
 class ResultCache:

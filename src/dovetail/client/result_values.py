@@ -98,7 +98,7 @@ def _has_result_field(target_type: Any) -> bool:
 
 
 def _convert(value: Any, target_type: Any) -> Any:
-    # This method identifies pydantic models without an import of pydantic.
+    # Only pydantic models have this method, so pydantic need not be imported.
     validate = getattr(target_type, "model_validate", None)
     return validate(value) if validate is not None else msgspec.convert(value, target_type)
 

@@ -94,7 +94,7 @@ class Session:
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.recorders: list[Recorder] = []  # Each recorder is called with every message.
-        # This function is called with None when a connection is open, and with the error when it is lost.
+        # The session calls this function with None when a connection is open, and with the error when it is lost.
         self.on_connection: Callable[[TransportError | None], None] | None = None
         self._log_handler = log_handler
         self._notification_handler = notification_handler
@@ -195,7 +195,7 @@ class Session:
 
     async def connect(self) -> None:
         """Open a connection unless one is open. A closed session can be opened again."""
-        # This is a loop, because another task may close the session again in the meantime.
+        # Another task may close the session again in the meantime, so this check is a loop.
         while self._close_task is not None:
             await self.run_on_loop(self._wait_closed)
         self.reconnector.allow_reopen()

@@ -111,8 +111,8 @@ class ReconnectingSubscription:
         self._limits = limits
         self._timeout = timeout
         self._subscriptions = subscriptions
-        self._run_on_loop = run_on_loop  # This function runs another function in the client's event loop.
-        # This function is called for each change that may have been missed.
+        self._run_on_loop = run_on_loop
+        # The subscription calls this function for each change that may have been missed.
         self._invalidate = invalidate
         self._matches_filter = create_matcher(subscription_filter)
         self._changes: dict[tuple[ChangeKind, str | None], ChangeEvent] = {}
@@ -122,7 +122,7 @@ class ReconnectingSubscription:
         self._error: Exception | None = None
         self._subscription_id: RequestId | None = None
         self._acknowledge_timeout: asyncio.Timeout | None = None
-        self._acknowledged_at = inf  # This is the time when the server acknowledged the subscription.
+        self._acknowledged_at = inf  # Time at which the server acknowledged the subscription.
         self._is_entered = False
         self._is_closed = False
         self._is_client_closing = False

@@ -26,7 +26,7 @@ class ToolEntry:
     def __init__(self, tool: Tool, paths: tuple[HeaderPath, ...], *, sends_headers: bool) -> None:
         self.tool = tool
         self.header_paths = paths
-        self.sends_headers = sends_headers  # It is True if arguments are also sent as HTTP headers.
+        self.sends_headers = sends_headers  # The client also sends arguments of the tool as HTTP headers.
         hints = tool.annotations
         self.can_repeat = hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
         self._is_compiled = False

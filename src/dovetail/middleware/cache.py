@@ -64,7 +64,7 @@ class ResponseCache:
         self._shared = shared
         self._max_entries = max_entries
         self._cached: OrderedDict[CacheKey, _CachedResult] = OrderedDict()
-        self._change_count = 0  # It counts the changes that the server has reported.
+        self._change_count = 0  # Number of changes that the server has reported.
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         name = exchange.params.get(_NAME_FIELD_BY_METHOD.get(exchange.method, ""))

@@ -21,7 +21,7 @@ class Challenge(Struct, frozen=True):
     scope: str | None = None
     error: str | None = None
     resource_metadata: str | None = None
-    nonce: str | None = None  # This value comes from the DPoP-Nonce header of the same response.
+    nonce: str | None = None  # The value of the DPoP-Nonce header in the same response.
 
     @property
     def scopes(self) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ class AuthorizationServerMetadata(Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
     client_id_metadata_document_supported: bool = False
     dpop_signing_alg_values_supported: list[str] | None = None
-    # It is True if the server publishes no metadata. The values are then the defaults of protocol version 2025-03.
+    # The server publishes no metadata, so the values are the defaults of protocol version 2025-03.
     assumed: bool = False
 
 

@@ -12,7 +12,7 @@ from dovetail.oauth.login.saved_login import RENEW_MARGIN_S, ClientRegistration,
 from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
 from dovetail.wire.base import replace
 
-# These errors mean that the server does not know the client.
+# An authorization server sends one of these errors if it does not know the client.
 UNKNOWN_CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client")
 _TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
 _MAX_TTL_S: Final = 10 * 365 * 86400.0  # Tokens with a longer lifetime are treated as if they never expire.

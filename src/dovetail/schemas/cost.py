@@ -22,7 +22,7 @@ _MAX_CACHED_ENTRIES: Final = 20_000  # The cache contains at most this many subs
 _CHARS_PER_COPY: Final = 1000  # Copying this many characters costs as much as copying one value.
 _EXTREME_FACTOR: Final = 15  # Numbers with many zeros are slower by this factor.
 _TOO_COSTLY: Final = "too costly to check: the schema needs too much work for this value"
-_MAX_INTEGER: Final = 2**140  # This number has about forty digits.
+_MAX_INTEGER: Final = 2**140  # 2**140 has about forty digits.
 
 
 class State:
@@ -50,7 +50,7 @@ class State:
             self.char_cost
         ) = 0
         self.name_cost = self.name_char_cost = 0
-        # These are the states of members and items that have a separate subschema.
+        # States of members and items that have a separate subschema.
         self.named_states: dict[str | int, State | None] = {}
         self.rest_states: dict[type, State] = {}
         for part, count in parts:
@@ -100,9 +100,9 @@ class CostEstimator:
         self._states: dict[tuple[Any, int], State] = {}
         self._start_state: State | None = None
         self._entry_count = 0
-        self._cost = 0  # It is the cost of the current value so far.
-        self._copied_count = 0  # An error message may contain this many values.
-        self._large_integer_count = 0  # It counts integers of more than 64 bits.
+        self._cost = 0
+        self._copied_count = 0  # Number of values that an error message may contain.
+        self._large_integer_count = 0  # Number of integers of more than 64 bits.
 
     def estimate(self, value: Any) -> tuple[int, int]:
         """Return the cost of validating a value, and the additional cost of explaining a failure.

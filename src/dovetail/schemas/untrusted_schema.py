@@ -54,7 +54,7 @@ _NUMBER_COST: Final = 250  # Cost of comparing or dividing numbers that are not 
 _FLOAT_COST: Final = 10  # Cost of comparing a small integer with another number.
 _LARGE_DIVISION_COST: Final = 100
 _EXTREME_COST: Final = 3000  # Cost of a number with many zeros.
-_UNEVALUATED_FACTOR: Final = 3  # These keywords evaluate the keywords next to them again.
+_UNEVALUATED_FACTOR: Final = 3  # The keywords `unevaluated...` evaluate the keywords next to them again.
 
 
 class UnusableSchema(ValueError):
@@ -82,17 +82,17 @@ class Subschema(Struct):
     assertions: dict[str, Any] = field(default_factory=dict[str, Any])
     # For each keyword, the indexes of its subschemas: a number, or a list or dict of numbers.
     children: dict[str, Any] = field(default_factory=dict[str, Any])
-    same_value: list[int] = field(default_factory=list[int])  # These subschemas apply to the same value.
-    # These subschemas apply to the member with this name.
+    same_value: list[int] = field(default_factory=list[int])  # Subschemas that apply to the same value.
+    # Subschemas that apply to the member with this name.
     named_members: dict[str, int] = field(default_factory=dict[str, int])
-    # These subschemas apply to the item at this position.
+    # Subschemas that apply to the item at this position.
     positional_items: list[int] = field(default_factory=list[int])
-    every_member: list[int] = field(default_factory=list[int])  # These subschemas apply to every member.
+    every_member: list[int] = field(default_factory=list[int])  # Subschemas that apply to every member.
     every_item: list[int] = field(default_factory=list[int])
-    # These subschemas apply to members that are not in `named_members`.
+    # Subschemas that apply to members that are not in `named_members`.
     other_members: list[int] = field(default_factory=list[int])
     other_items: list[int] = field(default_factory=list[int])
-    member_names: list[int] = field(default_factory=list[int])  # These subschemas apply to the names of members.
+    member_names: list[int] = field(default_factory=list[int])  # Subschemas that apply to the names of members.
     value_cost: int = _KEYWORD_COST
     integer_cost: int = 0  # Cost for a small integer.
     number_cost: int = 0  # Cost for any other number.

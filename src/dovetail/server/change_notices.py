@@ -83,7 +83,7 @@ class Subscriptions:
             try:
                 loop.call_soon_threadsafe(_deliver, listeners, method, key, context=contextvars.Context())
             except RuntimeError:
-                self._listeners_by_loop.pop(loop, None)  # the event loop is closed
+                self._listeners_by_loop.pop(loop, None)  # The event loop is closed, so its listeners cannot be called.
 
 
 def _deliver(listeners: dict[ChangeListener, None], method: str, key: str | None) -> None:

@@ -78,8 +78,8 @@ class Context(Generic[State]):
         /,
     ) -> None:
         self._exchange = _exchange
-        self._dispatch = _dispatch  # This function handles a request to the same server.
-        self.lifespan: State = _lifespan  # This is the value that the lifespan function yielded.
+        self._dispatch = _dispatch  # A function that handles a request to the same server.
+        self.lifespan: State = _lifespan  # The value that the lifespan function yielded.
         self._input_requests = _input_requests
         self._logger = _logger
         self._last_progress: float | None = None

@@ -186,8 +186,8 @@ class Dispatcher:
         row = METHODS.get(method)
         if method in _SESSION_NOTIFICATIONS or not method.startswith("notifications/"):
             raise ValueError(
-                f"on_notification() cannot handle {method!r}. The method must start with 'notifications/', and must not "
-                "be a notification that dovetail handles itself"
+                f"on_notification() cannot handle {method!r}. The method must start with 'notifications/', and must "
+                "not be a notification that dovetail handles itself"
             )
         if row is not None and (row.result is not None or row.sender == "server"):
             raise ValueError(f"on_notification() cannot handle {method!r}, because clients do not send it")

@@ -392,7 +392,7 @@ class InputRequests:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._exchange.pause(asked_at)
-        slot = current_slot.get()  # It is None unless the function runs in a thread.
+        slot = current_slot.get()  # Only functions that run in a thread have a slot in the thread pool.
         is_lent = slot is not None and slot.lend()
         tasks = [loop.create_task(ask(method, params)) for method, params in outgoing]
         try:

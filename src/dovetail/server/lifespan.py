@@ -78,7 +78,7 @@ class LifespanRun:
     def __init__(self, lifespan: Lifespan, name: str) -> None:
         self.value: Any = None
         self.is_open = False
-        self.failure: BaseException | None = None  # This is the exception that was raised during startup.
+        self.failure: BaseException | None = None  # The exception that was raised during startup.
         self._name = name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
@@ -222,7 +222,7 @@ class LoopState:
         self.change_streams: set[ChangeStream] = set()
         self.starter = EagerTaskStarter()
         self.is_sweeping = False
-        self.users: set[object] = set()  # These objects started the server and have not stopped it yet.
+        self.users: set[object] = set()  # Objects that started the server and have not stopped it yet.
         self.lifespan_run: LifespanRun | None = None
         self.is_closing = False
         self.closed_event = asyncio.Event()

@@ -23,7 +23,7 @@ ResultFactory = Callable[..., Result]
 
 # If the cached pages are larger than this together, the oldest pages are removed.
 _MAX_CACHE_BYTES = 16 * 2**20
-_KEY_OVERHEAD_BYTES = 1024  # This is an estimate of the memory that a cache key needs.
+_KEY_OVERHEAD_BYTES = 1024  # Estimated memory for one cache key.
 
 
 class CachedPages:

@@ -70,8 +70,8 @@ class Registry:
         lint: bool,
         show_locked: bool,
     ) -> None:
-        self.subscriptions = Subscriptions()  # These listeners receive change notifications.
-        self.mounted_names: MountedNames | None = None  # It is None until a server is mounted.
+        self.subscriptions = Subscriptions()  # Listeners that receive change notifications.
+        self.mounted_names: MountedNames | None = None
         self._server_name = name
         self._lock = RLock()  # The lock protects changes. Reading needs no lock.
         self._page_cache = page_cache

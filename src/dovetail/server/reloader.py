@@ -250,8 +250,8 @@ class ReloadRelay:
         self._argv = [*command] if command is not None else _get_own_command()
         self._options: dict[str, Any] = {"env": _build_child_env() | dict(env or {}), "inherit": "all", "cwd": cwd}
         self._recorder = _isolate_recorder(recorder) if recorder is not None else None
-        self._write_line = write_line  # This function sends a line to the client.
-        # These `subscriptions/listen` requests are sent again to each new child.
+        self._write_line = write_line
+        # The relay sends these `subscriptions/listen` requests again to each new child.
         self._listen_requests: dict[str | int, dict[str, Any]] = {}
         # The client has received an acknowledgment of the listen requests with these IDs.
         self._acknowledged_ids: set[str | int] = set()
@@ -263,7 +263,7 @@ class ReloadRelay:
         self._is_initialized = False
         # The client received these capabilities from the first child.
         self._declared_capabilities: Mapping[str, Any] | None = None
-        # These requests set the log level and the subscriptions of the session.
+        # Requests that set the log level and the subscriptions of the session.
         self._settings: dict[str, dict[str, Any]] = {}
         # Requests with these IDs were sent again to a new child. The client must not receive their responses.
         self._replay_ids: set[str] = set()

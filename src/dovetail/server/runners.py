@@ -28,7 +28,7 @@ _EOF_GRACE_S: Final = 1.0  # After the client closed stdin, calls may continue f
 _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
-_STUCK_EXIT_CODE: Final = 75  # This is the value of EX_TEMPFAIL in sysexits.h.
+_STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h has the value 75.
 # Dozens of waiting calls have more objects than Python's default thresholds of 700 or 2000. The garbage collector would
 # examine these objects repeatedly, although reference counting frees them soon.
 _GC_THRESHOLD: Final = 5000
@@ -67,7 +67,7 @@ class HTTPListener(NamedTuple):
     socket: "socket.socket"
     tls: dict[str, Any]
     options: ASGIOptions
-    announce: Callable[[], None]  # This function prints the URL.
+    announce: Callable[[], None]  # A function that prints the URL.
 
 
 def run(runnable: Runnable, transport: Transport, options: dict[str, Any], *, reload: bool) -> None:

@@ -138,7 +138,7 @@ class Server:
             lint=debug,
             show_locked=_lists_restricted(auth),
         )
-        self._auth = _check_auth(auth)  # This value is used only for HTTP.
+        self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
         self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # The `asgi` method created these endpoints.
         # If it is not None, this function creates ASGI applications for other paths.
         self._create_other_apps: Callable[[ASGIOptions], OtherApps] | None = None

@@ -55,7 +55,7 @@ class ThreadSlot:
             self._thread_pool.release(self._origin)
 
 
-# This is the slot of the function that is running in the current thread.
+# The slot of the function that is running in the current thread.
 current_slot: contextvars.ContextVar[ThreadSlot | None] = contextvars.ContextVar("current_slot", default=None)
 
 

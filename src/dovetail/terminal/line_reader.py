@@ -11,7 +11,7 @@ from typing import Final, Self, TextIO
 
 from dovetail.protocol.safe_text import quote_lines, wrap_lines
 
-_POLL_INTERVAL_S: Final = 0.1  # This is the interval between two checks whether the reader was closed.
+_POLL_INTERVAL_S: Final = 0.1  # Seconds between two checks whether the reader was closed.
 _MAX_READ_BYTES: Final = 64 * 1024
 
 

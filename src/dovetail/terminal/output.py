@@ -139,7 +139,7 @@ def print_note(text: str) -> None:
 def print_quoted(text: str) -> None:
     """Print text from a server to stderr, with a bar before each line."""
     if sys.stderr.isatty():
-        LineReader().write_quoted(text)  # This method breaks long lines.
+        LineReader().write_quoted(text)  # `write_quoted` breaks long lines.
     else:
         click.echo("\n".join(quote_lines(text)), err=True)
 

@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 class MessageSplitter(Protocol):
     """Splits one direction of a connection into messages."""
 
-    buffer: bytes  # It contains the start of an incomplete message.
+    buffer: bytes  # The start of an incomplete message.
 
     def feed(self, data: bytes) -> Iterator[Piece]:
         """Add these bytes, and yield a piece for each complete message."""
@@ -61,7 +61,7 @@ class HTTPMessageSplitter:
 
     def __init__(self) -> None:
         self.buffer = b""
-        self._body = b""  # It is the part of a chunked body that was received so far.
+        self._body = b""  # The part of a chunked body that was received so far.
         self._is_chunked = self._is_stream = self._is_endless = False
 
     def feed(self, data: bytes) -> Iterator[Piece]:
@@ -128,7 +128,7 @@ def _encode_chunk(data: bytes) -> bytes:
 
 _RELAY_SCRIPT = Path(__file__).with_name("stdio_relay.py")
 _CHUNK_BYTES = 65536
-_STREAM_LIMIT_BYTES = 1 << 30  # This limit is never reached, because only available bytes are read.
+_STREAM_LIMIT_BYTES = 1 << 30  # Only available bytes are read, so this limit is never reached.
 
 
 class Backend(Protocol):

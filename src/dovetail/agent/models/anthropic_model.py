@@ -31,7 +31,7 @@ class AnthropicModel:
 
     def __init__(self, *models: str | ModelInfo, **options: Any) -> None:
         self.models = as_model_infos(models)
-        self.price = self.models[0].price  # This is the price of the default model.
+        self.price = self.models[0].price  # The price of the default model.
         self._options = options
         self._client: Any = None
 

@@ -39,7 +39,7 @@ class OpenAIModel:
 
     def __init__(self, *models: str | ModelInfo, base_url: str | None = None, **options: Any) -> None:
         self.models = as_model_infos(models)
-        self.price = self.models[0].price  # This is the price of the default model.
+        self.price = self.models[0].price  # The price of the default model.
         if base_url is not None:
             # The OpenAI client requires an API key, but local servers do not.
             options = {"base_url": base_url, "api_key": "none", **options}

@@ -96,7 +96,7 @@ class DiffEntry(Struct, frozen=True):
     """One line in the report of `dovetail diff`."""
 
     kind: Literal["removed", "added", "changed", "description"]
-    item: str  # It is the kind and the name of the item, such as "tool forecast".
+    item: str  # The kind and the name of the item, such as "tool forecast".
     message: str
     is_breaking: bool = False
 

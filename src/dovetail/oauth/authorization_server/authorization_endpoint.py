@@ -62,7 +62,7 @@ _RENEWAL_POLL_INTERVAL_S: Final = 0.2
 _MAX_RENEWAL_POLLS: Final = 50
 _PENDING_REQUEST_TTL_S: Final = 600.0  # The user has this many seconds to decide.
 _CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
-_MAX_PARAMETER_CHARS: Final = 4096  # This is the maximum length of the parameters `state`, `scope` and `resource`.
+_MAX_PARAMETER_CHARS: Final = 4096  # Maximum length of the parameters `state`, `scope` and `resource`.
 # Scripts on any web page may call these endpoints, because the endpoints do not use cookies.
 _CORS_PATHS: Final = frozenset({METADATA_PATH, "/jwks", "/token", "/register", "/revoke"})
 _PREFLIGHT_HEADERS: Final = {

@@ -73,7 +73,7 @@ class ClientAuthenticator:
         self._store = store
         self._find_client = find_client
         self._check_fetch_limit = check_fetch_limit
-        self._key_fetch_limiter = RateLimiter(_MAX_KEY_FETCHES_PER_MINUTE, 60.0)  # It counts fetches per URL.
+        self._key_fetch_limiter = RateLimiter(_MAX_KEY_FETCHES_PER_MINUTE, 60.0)
         self._failed_fetch_limiter = RateLimiter(1, 60.0)
         self._assertion_limiter = RateLimiter(_MAX_ASSERTIONS, _MAX_ASSERTION_AGE_S)
 

@@ -19,18 +19,18 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
     scopes_supported: tuple[str, ...] = ()  # Clients may request these scopes. If empty, they may request all scopes.
     clients: tuple[ClientRecord, ...] = ()
     allow_registration: bool = True
-    max_registrations_per_hour: int = 10  # This limit applies to each address.
-    max_failures_per_minute: int = 10  # This limits failed logins for each client and each user.
-    max_token_responses_per_minute: int = 600  # This limit applies to each client and address.
-    max_decisions_per_minute: int = 60  # This limits consent decisions for each address.
-    max_fetches_per_minute: int = 30  # This limits the client documents that are fetched for each address.
+    max_registrations_per_hour: int = 10  # Maximum registrations from one address.
+    max_failures_per_minute: int = 10  # Maximum failed logins of one client or one user.
+    max_token_responses_per_minute: int = 600  # Maximum token responses for one client at one address.
+    max_decisions_per_minute: int = 60  # Maximum consent decisions from one address.
+    max_fetches_per_minute: int = 30  # Maximum client documents that are fetched for one address.
     # The function returns True if clients may publish their metadata documents on this host.
     is_trusted_client: Callable[[str], bool] | None = None
-    has_passwords: bool = False  # It is True if users log in with a password at this server.
+    has_passwords: bool = False  # Users log in with a password at this server.
     development_user: str | None = None  # In development mode, every login is a login of this user.
     # The keys are client IDs of resource servers that may introspect tokens. The values are their secrets.
     introspection_clients: dict[str, str] = field(default_factory=dict)
-    warn: Callable[[str], None] | None = None  # This function shows problems to the operator.
+    warn: Callable[[str], None] | None = None  # A function that shows problems to the operator.
 
     def url_for(self, path: str) -> str:
         return self.issuer.rstrip("/") + path

@@ -14,7 +14,7 @@ T = TypeVar("T")
 # The server can fetch these entries again, so if the store is full, the entry that expires first is removed.
 REFETCHABLE_KINDS: Final = frozenset({"client document", "client keys"})
 
-MAX_ENTRIES: Final = 20_000  # This is the limit for each kind of entry. Normal use needs far fewer.
+MAX_ENTRIES: Final = 20_000  # The store holds at most this many entries of each kind. Normal use needs far fewer.
 
 
 class StoreFull(Exception):
@@ -113,10 +113,10 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     grant_types: tuple[str, ...] = ("authorization_code", "refresh_token")
     method: str = "none"  # The client authenticates at the token endpoint with this method.
     secret_mark: str | None = None
-    jwks: dict[str, Any] | None = None  # These are the client's public keys. It is None if `jwks_uri` is set.
+    jwks: dict[str, Any] | None = None  # The client's public keys, or None if `jwks_uri` is set.
     jwks_uri: str | None = None
     scopes: tuple[str, ...] = ()  # A program without a user can have these scopes.
-    by_document: bool = False  # It is True if the client ID is the URL of a metadata document.
+    by_document: bool = False  # The client ID is the URL of a metadata document.
 
 
 class AuthorizationRequest(Struct, frozen=True, kw_only=True):
@@ -128,7 +128,7 @@ class AuthorizationRequest(Struct, frozen=True, kw_only=True):
     challenge: str
     resource: str
     scopes: tuple[str, ...] = ()
-    browser: str  # It is the hash of a cookie in the user's browser.
+    browser: str  # Hash of a cookie in the user's browser.
     csrf: str
     until: float
 
@@ -149,8 +149,8 @@ class TokenGrant(Struct, frozen=True, kw_only=True):
     resource: str
     scopes: tuple[str, ...] = ()
     claims: dict[str, Any] = field(default_factory=dict)
-    jkt: str | None = None  # It is the thumbprint of the DPoP key to which the tokens are bound.
-    upstream: str | None = None  # It contains the encrypted tokens of the upstream provider.
+    jkt: str | None = None  # Thumbprint of the DPoP key to which the tokens are bound.
+    upstream: str | None = None  # Encrypted tokens of the upstream provider.
 
 
 class TokenFamily(Struct, frozen=True, kw_only=True):
@@ -158,9 +158,9 @@ class TokenFamily(Struct, frozen=True, kw_only=True):
 
     grant: TokenGrant
     since: float
-    code: str = ""  # It is the hash of the authorization code that started the grant.
-    root: str = ""  # It is the hash of the part that all refresh tokens of the grant share.
-    current: str = ""  # It is the hash of the newest refresh token.
+    code: str = ""  # Hash of the authorization code that started the grant.
+    root: str = ""  # Hash of the part that all refresh tokens of the grant share.
+    current: str = ""  # Hash of the newest refresh token.
     renewable: float = 0.0  # The grant can be renewed until this time.
 
 

@@ -30,11 +30,11 @@ class RequestHead(Struct, frozen=True, kw_only=True):
     """Method, URLs and headers of a request that a guard checks."""
 
     method: str
-    url: str  # This is the URL that the client requested.
+    url: str  # The URL that the client requested.
     authorization: str | None = None
     dpop_proof: str | None = None
     resource: str
-    metadata_url: str | None = None  # This is the URL of the protected resource metadata.
+    metadata_url: str | None = None  # The URL of the protected resource metadata.
 
 
 class CredentialChecker:
@@ -302,8 +302,8 @@ _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 class ServerLocation(Struct, frozen=True):
     """URLs of a server and of its metadata."""
 
-    base_url: str  # This is the URL of the application.
-    path: str  # This is the path of the MCP endpoint, relative to `base_url`.
+    base_url: str  # The URL of the application.
+    path: str  # The path of the MCP endpoint, relative to `base_url`.
 
     @property
     def resource(self) -> str:

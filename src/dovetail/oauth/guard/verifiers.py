@@ -29,7 +29,7 @@ _KEY_REFRESH_INTERVAL_S: Final = 600.0  # After this time, the keys are fetched 
 _KEY_TTL_S: Final = 3600.0  # If the keys cannot be fetched, the known keys stay valid for this time.
 _MAX_CACHED_TOKENS: Final = 1024
 _TOKEN_CACHE_TTL_S: Final = 60.0
-_INACTIVE_TOKEN_TTL_S: Final = 5.0  # This time can be short, because an inactive token rarely becomes active again.
+_INACTIVE_TOKEN_TTL_S: Final = 5.0  # An inactive token rarely becomes active again.
 
 
 class _TokenCache(Generic[T]):
@@ -125,7 +125,7 @@ class JWTVerifier(BuiltInVerifier):
         self._fetched_keys: PublicKeys = []
         self._fetched_at: float | None = None
         self._fetch_tried_at: float | None = None
-        self._fetch_failure: str | None = None  # This is the reason why the keys could not be fetched last time.
+        self._fetch_failure: str | None = None  # The reason why the keys could not be fetched last time.
         self._verified_tokens = _TokenCache[Principal]()
 
     def _may_accept(self, token: str) -> bool:

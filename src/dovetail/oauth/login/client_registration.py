@@ -13,7 +13,7 @@ from dovetail.oauth.login.login_settings import DeviceLogin, OAuth, get_signer
 from dovetail.oauth.login.saved_login import ClientRegistration
 from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
 
-# These are the authentication methods for the token endpoint, best first.
+# Authentication methods for the token endpoint, best first.
 _AUTH_METHODS: Final = ("client_secret_basic", "client_secret_post", "none")
 
 

@@ -28,8 +28,8 @@ class ClientRegistration(RedactedStruct, frozen=True, kw_only=True):
     redirect_uris: list[str] = field(default_factory=list)
     # The client may request these scopes. The list is empty if the server does not limit them.
     scopes: list[str] = field(default_factory=list)
-    given: bool = False  # It is True if the user passed the client ID.
-    refused: bool = False  # It is True if the server rejects the client, for example because the client was deleted.
+    given: bool = False  # The user passed the client ID.
+    refused: bool = False  # The server rejects the client, for example because the client was deleted.
 
 
 class Token(RedactedStruct, frozen=True, kw_only=True):

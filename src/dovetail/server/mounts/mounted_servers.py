@@ -90,8 +90,8 @@ class MountedServers:
         self._own_handlers = own_handlers
         self._mounts: list[Mount] = []
         self.resolver = MountResolver(server, self._mounts)
-        self._removed_mounts: list[Mount] = []  # These servers were unmounted, but are not stopped yet.
-        self._routes: dict[str, ToolRoute] = {}  # It contains only tools that no other mount can have.
+        self._removed_mounts: list[Mount] = []  # Unmounted servers that are not stopped yet.
+        self._routes: dict[str, ToolRoute] = {}  # Routes of tools that no other mount can have.
         self._remote_subscriptions = RemoteSubscriptions(
             self._mounts, self.resolver, partial(self._registry.on_mounted_change, RESOURCE_UPDATED)
         )

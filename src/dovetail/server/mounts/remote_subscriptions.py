@@ -27,7 +27,7 @@ class RemoteSubscription:
     def __init__(self, uris: Sequence[str], principal: Principal | None) -> None:
         self.uris = uris
         self.principal = principal
-        self.holder_count = 0  # This is the number of sessions that share the subscription.
+        self.holder_count = 0  # Number of sessions that share the subscription.
         self._stop_callbacks: list[Callable[[], None]] = []
         self._is_ended = False
 
@@ -53,7 +53,7 @@ class RemoteSubscriptions:
     def __init__(self, mounts: Sequence[Mount], resolver: MountResolver, report_update: Callable[[str], None]) -> None:
         self._mounts = mounts
         self._resolver = resolver
-        # This function sends an update of a resource to the clients of this server.
+        # A function that sends an update of a resource to the clients of this server.
         self._report_update = report_update
         self._open_subscriptions: set[RemoteSubscription] = set()
         # The keys are the normalized URI and the principal of the sessions that share the subscription.

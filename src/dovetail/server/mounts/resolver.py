@@ -45,7 +45,7 @@ class Mount:
         self.name_map = name_map
         self.access_rule = access_rule  # None means that all callers have access.
         self.stop_following = stop_following
-        self.needs_transform_check = False  # It is True until the transforms have been compared with the items.
+        self.needs_transform_check = False
         # While the server is not available, the last known lists are used. The keys are the kind of item and the
         # caller.
         self._stored_items: dict[tuple[ItemKind, Hashable], dict[str, Any]] = {}
@@ -53,7 +53,7 @@ class Mount:
         self.retry_at = 0.0  # After a failure, no request is sent to the server before this time.
         self.resource_index = ResourceIndex()
         self.is_unavailable = False
-        self._is_logged = False  # It is True after the log message that the server is not available was written.
+        self._is_logged = False
 
     def store_items(self, kind: ItemKind, exchange: IncomingExchange, items: dict[str, Any]) -> dict[str, Any]:
         """Store and return a list of the server's items. A server may have different lists for different callers."""

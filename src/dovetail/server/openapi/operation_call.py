@@ -45,7 +45,7 @@ class OperationCall:
         self._send = send
         self._headers = headers
         self._max_response_bytes = max_response_bytes
-        self._promises_json = promises_json  # It is True if the tool has an output schema.
+        self._promises_json = promises_json  # The tool has an output schema, which promises a JSON response.
         self.__name__ = operation.name
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:

@@ -36,7 +36,7 @@ _FORMAT_EXAMPLES: Final = {
     "base64": "base64 such as `aGVsbG8=`",
 }
 
-# These are the names that msgspec uses, so that all messages use the same names.
+# All messages use the type names of msgspec.
 _TYPE_NAMES: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
 _BOUNDS: Final[tuple[tuple[str, str, Callable[[Any, Any], bool]], ...]] = (
     ("minimum", "must be at least", operator.ge),

@@ -44,7 +44,7 @@ class SchemaWriter:
         self._hook = hook
         self._literal_orders = literal_orders
         self._output = output
-        self._names: dict[Any, str] = {}  # It contains recursive types, and types whose schemas are not complete yet.
+        self._names: dict[Any, str] = {}  # Names of recursive types, and of types whose schemas are not complete yet.
         self._recursive_types: set[Any] = set()
 
     def write(self, node: seen.Type) -> Schema:

@@ -176,7 +176,7 @@ class Signature:
         self.choices: dict[str, tuple[str, ...]] = {
             name: choices for name, annotation in layout.types.items() if (choices := _list_choices(annotation))
         }
-        self.returns: Any = layout.returns  # It is Any if the function has no return annotation.
+        self.returns: Any = layout.returns  # A function without a return annotation has the return type Any.
         self.where: str = layout.where  # Error messages start with this name, file and line of the function.
         self._layout = layout
         self._struct_type = layout.build_struct()
@@ -440,10 +440,10 @@ class _Layout:
         self.keywords: list[str] = []
         self.context: str | None = None
         self.context_index: int | None = None
-        self.extra_type: Any = None  # This is the type of `**kwargs`, or None if the function has none.
+        self.extra_type: Any = None  # The type of `**kwargs`, or None if the function has none.
         self._extra_name = ""
         self.reserved_names: set[str] = set()
-        self.pydantic_arguments: PydanticArguments | None = None  # It is None if msgspec handles the types.
+        self.pydantic_arguments: PydanticArguments | None = None
         self._allows_positional = True
 
     def add(self, parameter: inspect.Parameter, annotation: Any) -> None:
