@@ -220,8 +220,8 @@ else:
         return True
 
 
-# Each migration converts the content from one version to the next, starting with version 1. So the current version is
-# the number of migrations plus one. Files of version 1 do not contain a version number.
+# Each migration converts the content from one version to the next, starting with version 1.
+# The current version is the number of migrations plus one. Files of version 1 contain no version number.
 Migrations = Sequence[Callable[[T], None]]
 
 

@@ -48,8 +48,8 @@ _MAX_STEP_UPS, _STEP_UP_WINDOW_S = (
     5,
     600.0,
 )
-# After one of these errors, the client registers again. `invalid_scope` is one of them, because some servers limit the
-# scopes of a client without reporting it.
+# After one of these errors, the client registers again.
+# Some servers limit the scopes of a client without reporting it, so `invalid_scope` is one of the errors.
 _STALE_CLIENT_ERRORS = (
     *token_request.UNKNOWN_CLIENT_ERRORS,
     "invalid_scope",

@@ -87,8 +87,8 @@ class SafeFetcher:
             return FetchResponse(0, error="the URL is not a valid web URL")
         if not (self._allows_http or is_secure_url(request.url)):
             return FetchResponse(0, error="the URL must be an https URL")
-        # A proxy resolves the host name itself, so the name is checked here. IP addresses are checked when the client
-        # connects.
+        # A proxy resolves the host name itself, so the name is checked here.
+        # IP addresses are checked when the client connects.
         if (
             not self._allows_private_network
             and request.url != self._trusted_url

@@ -56,8 +56,8 @@ class SQLiteStore:
             self._writer_lock, self._reader_lock = threading.Lock(), threading.Lock()
             self._writer = connect_database(self._path)
             self._writer.execute("PRAGMA synchronous = FULL")
-            # Every request to a protected server reads from the store, so reads use a separate connection and do not
-            # wait for writes.
+            # Every request to a protected server reads from the store.
+            # Reads use a separate connection, so they do not wait for writes.
             self._reader = connect_database(self._path)
             self._reader.execute("PRAGMA query_only = ON")
             # The connections are closed even if `close` is never called.

@@ -142,8 +142,7 @@ def translate_error(exc: MCPError) -> None:
                 "its URL with --auth TOKEN"
             )
         case RemoteError() if "elicitation" in get_required_capabilities(exc.data):
-            # Every command declares elicitation. So the protocol version does not support it, or a program in between
-            # removed it.
+            # Every command declares elicitation, so a program between the client and the server may have removed it.
             exc.hint = hint if "_handler=" not in hint else BRIDGE_HINT
         case RequestTimeout() if "imeout" in hint:
             exc.hint = "pass --timeout SECONDS to wait longer"

@@ -185,8 +185,7 @@ class Connection:
         if sent is not None and isinstance(exc, ConnectionLost):
             exc.maybe_sent = sent
         if self.encoder is None:
-            # If the connection fails while it opens, the error shows all output of the server, which may explain the
-            # failure.
+            # If the connection fails while it opens, the output of the server may explain the failure.
             since = None
         diagnostics = self.transport.get_diagnostics(since) if isinstance(exc, TransportError) else {}
         return add_context(exc, server=self.name, step=step, protocol_version=self.revision, **diagnostics)

@@ -37,8 +37,7 @@ from dovetail.wire.sampling import CreateMessageRequestParams, CreateMessageResu
 _MAX_ERROR_CHARS: Final = 300
 _USER_REJECTED: Final = -1  # spec: handshake/sampling#error-handling
 
-# An elicitation handler answers a form or a URL request with an ElicitResult or a dict of the fields. To decline, it
-# returns None. It may be async.
+# An elicitation handler returns an ElicitResult, a dict of the fields, or None to decline. It may be async.
 ElicitationHandler: TypeAlias = Callable[[ElicitRequestParams], object]
 # A sampling handler answers a request with a CreateMessageResult or a string. It may be async.
 SamplingHandler: TypeAlias = Callable[
@@ -51,8 +50,8 @@ RootsProvider: TypeAlias = (
 # A log handler receives the log messages of the server. It may be async.
 LogHandler: TypeAlias = Callable[[LoggingMessageNotificationParams], object]
 
-# A notification handler receives the method and the params of notifications that no other option handles. It may be
-# async.
+# A notification handler receives the method and params of notifications that no other option handles.
+# Notification handlers may be async.
 NotificationHandler: TypeAlias = Callable[[str, dict[str, Any]], object]
 
 InputRelay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]

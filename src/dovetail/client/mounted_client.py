@@ -220,8 +220,8 @@ _ASSUMED_CAPABILITIES: Final = ServerCapabilities(
     completions={},
 )
 
-# An input filter checks an input request from a server before the caller sees it. It returns an answer, or None to ask
-# the caller. It raises ProtocolError to reject the request.
+# An input filter checks an input request from a server before the caller sees it.
+# The filter returns an answer, or None to ask the caller. To reject the request, it raises ProtocolError.
 InputFilter: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
 
 _current_exchange: ContextVar[IncomingExchange | None] = ContextVar("dovetail_forwarded", default=None)
@@ -249,14 +249,12 @@ class MountedClient:
         self._limits = session.limits
         self._call_timeout = session.timeouts.call
         self._active_exchanges: list[IncomingExchange] = []
-        # These attributes record whether there were several callers. All anonymous callers on this machine count as
-        # one.
+        # A mount records whether it had several callers. All anonymous callers on this machine count as one.
         self._has_local_callers = False
         self._other_caller: Caller | None = None
         self._has_several_callers = False
         self._parked_calls = ParkedCalls()
-        # The limit is one less than that of the connection, which could otherwise refuse an input request before an
-        # older one is dropped.
+        # The connection has the same limit plus one, so it never refuses a request before an older one is dropped.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
         self._change_listeners: list[ChangeCallback] = []

@@ -67,8 +67,7 @@ class Reconnector:
         self._failure_count = 0
         self._retry_at = 0.0
         self._is_closed = False
-        # The connection outlives the request that opens it, so its messages must not run in the context of that
-        # request.
+        # The connection outlives the request that opens it, so it must not use the context of that request.
         self._context = contextvars.copy_context()
         self._deadlines: DeadlineTimer | None = None
         self.open_count = 0

@@ -344,8 +344,8 @@ class RequestSender:
             elif exc.code != HeaderMismatch.code or not self.sends_headers:
                 raise
             else:
-                # The server rejected the headers before it ran the tool, so it is safe to send the call again with new
-                # headers. spec: streamable-http#client-behavior
+                # The server rejected the headers before it ran the tool, so the call can safely be sent again.
+                # spec: streamable-http#client-behavior
                 tool = await self._refresh_tool(name)
                 raw = await self._reconnector.request(
                     CALL_TOOL.name, params, send_options, _build_headers(tool, params)

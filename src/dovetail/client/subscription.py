@@ -216,8 +216,7 @@ class ReconnectingSubscription:
                 # The task that waits for changes raises the error.
                 self._fail(exc)
                 return
-            # Proxies close idle streams, so the end of a stream that lasted several minutes does not count as a
-            # failure.
+            # Proxies close idle streams, so the end of a stream after several minutes is not a failure.
             was_stable = loop.time() - self._acknowledged_at >= self._limits.max_reconnect_delay
             failed_attempts = 0 if was_stable or self._notice_count != notice_count else failed_attempts + 1
             # A server that ends its streams may want fewer of them, even if it sends notifications.

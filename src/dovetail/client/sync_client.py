@@ -158,8 +158,7 @@ class SyncClient:
     """A client of one server, for code without async and await. It takes the same options as `Client`."""
 
     def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
-        # A type checker assumes that an unpacked TypedDict may have other keys, so it never matches an option of type
-        # Never.
+        # For a type checker, an unpacked TypedDict may have other keys, so it never matches an option of type Never.
         self._client = Client(target, **options)  # pyright: ignore[reportArgumentType]
 
     def __enter__(self) -> Self:

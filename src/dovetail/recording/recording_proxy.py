@@ -97,8 +97,7 @@ async def _feed(
         line_watcher.feed(data)
 
 
-# These headers are not forwarded. They belong to one connection, or each side sets them itself. RFC 9110, section
-# 7.6.1.
+# These headers belong to one connection, or each side sets them itself. RFC 9110, section 7.6.1
 _UNFORWARDED_HEADERS: Final = frozenset(
     b"host connection keep-alive proxy-connection proxy-authorization te trailer transfer-encoding upgrade "
     b"content-length accept-encoding content-encoding expect".split()

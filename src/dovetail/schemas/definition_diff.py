@@ -11,8 +11,8 @@ from dovetail.schemas.reader import get_list, get_mapping
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical
 
-# "text" is a change in text for a model or a user. "same" is a change in order or whitespace. "mixed" means that some
-# new values are accepted and some old values are rejected.
+# "text" is a change in text for a model or a user. "same" is a change in order or whitespace.
+# "mixed" means that some new values are accepted and some old values are rejected.
 Effect: TypeAlias = Literal["text", "same", "narrower", "wider", "mixed", "unknown"]
 Path: TypeAlias = tuple[str, ...]
 

@@ -61,8 +61,8 @@ def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     while tokens and not tokens[-1]["either"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
-        # If all widths so far are fixed, only one atom is possible at each position. After a variable width, any atom
-        # is possible.
+        # If all widths so far are fixed, only one atom is possible at each position.
+        # After a variable width, any atom is possible.
         concurrent_states = (
             max(concurrent_states, atom.concurrent_states)
             if width is not None

@@ -225,8 +225,7 @@ class Dispatcher:
             self._handlers = self.mounts.handlers
             self._wrap_handlers()
         if isinstance(target, LocalServer):
-            # All worker processes must be able to decrypt the request state, so mounted servers share the keys of this
-            # server.
+            # Mounted servers share the keys of this server, so that all workers can decrypt their request state.
             target.server.use_sealer(self._items.sealer)
         if access_rule is not None:
             self.registry.ensure_access_rules()
@@ -336,8 +335,8 @@ class Dispatcher:
         if any(
             exchange.verdict is None for exchange in state.running_exchanges
         ) or self.registry.subscriptions.has_listener_on(state.loop):
-            # Running requests and listeners still need the server, and nothing reports when the last of them ends. The
-            # dispatcher itself becomes a user, so that the lifespan stays open.
+            # Running requests and listeners still need the server, and nothing reports when the last of them ends.
+            # The dispatcher itself becomes a user, so that the lifespan stays open.
             state.users.add(self)
         else:
             await self._close_state(state)
@@ -414,8 +413,7 @@ class Dispatcher:
         if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
             # A mounted server is not started explicitly. Its first request opens the lifespan.
             await self._open_lifespan_for_request(state, self._lifespan)
-            # `stop` does not wait for requests that wait here for the lifespan, so this method must check whether it
-            # was called.
+            # `stop` does not wait for requests that wait for the lifespan, so it may have been called meanwhile.
             if state.is_closing:
                 raise ServerBusy("The server is shutting down")
         if exchange.method == "subscriptions/listen":

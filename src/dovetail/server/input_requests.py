@@ -296,8 +296,7 @@ class InputRequests:
     def _get_binding(self) -> bytes:
         if self._state_binding is None:
             exchange = self._exchange
-            # Mounted servers share encryption keys with the server on which they are mounted, so the mount path is
-            # needed to tell their states apart.
+            # Mounted servers share encryption keys, so only the mount path distinguishes their states.
             server = (*exchange.mount_path, self._server_name)
             self._state_binding = compute_binding(exchange.caller.principal, server, exchange.method, exchange.params)
         return self._state_binding

@@ -198,8 +198,7 @@ def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
         from dovetail.server.parameters.argument_errors import format_names
 
         raise TypeError(f"unknown name in annotations=: {format_names(misspelled, field_by_wire_name)}")
-    # The custom fields are added to a subclass, so that lists of tools contain them. Clients ignore fields that they do
-    # not know.
+    # Lists of tools contain the custom fields of a subclass. Clients ignore fields that they do not know.
     attributes = {f"extra_{index}": name for index, name in enumerate(extra)}
     namespace = dict.fromkeys(attributes) | {"__annotations__": dict.fromkeys(attributes, Any)}
     metaclass: Any = type(ToolAnnotations)

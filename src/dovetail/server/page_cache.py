@@ -53,8 +53,7 @@ class PageCache:
             raise ValueError("page_size must be at least 1")
         self._page_size = page_size
         self._max_cursor_bytes = max_cursor_bytes
-        # Callers read this attribute before they read the registry, so that outdated items are never cached after a
-        # change.
+        # Callers read `current` before the registry, so that outdated items are never cached after a change.
         self.current = CachedPages()
 
     def clear(self) -> None:

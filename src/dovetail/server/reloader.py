@@ -181,8 +181,7 @@ def _reject_connections(listener: socket.socket) -> None:
                 connection.recv(65536)
                 connection.sendall(_build_unavailable_response())
                 connection.shutdown(socket.SHUT_WR)
-                # If the socket is closed before the client has read the response, the client may lose it. So wait for
-                # the client.
+                # If the socket is closed before the client has read the response, the response may be lost.
                 while connection.recv(65536):
                     pass
 

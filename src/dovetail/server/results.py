@@ -222,16 +222,15 @@ def _convert_value(value: Any) -> ToolResult:
 
 
 def _make_checked_converter(annotation: Any, schema: dict[str, Any]) -> Callable[[Any], ToolResult]:
-    # msgspec is faster than a schema validation. It is not used if it would run the user's code or match patterns,
-    # which can be slow.
+    # msgspec is faster than a schema validation, but can run the user's code, and its patterns can be slow.
     check = _SchemaCheck(schema) if _runs_code(annotation) or has_pattern(schema) else None
 
     def to_result(value: Any) -> ToolResult:
         if isinstance(value, _RESULT_TYPES):
             return _check_result(value)
         data, text = to_json(value)
-        # The encoded data is checked instead of the value, because the fields of an instance may never have been
-        # checked. spec: tools#output-schema
+        # The fields of an instance may never have been checked, so the encoded data is checked.
+        # spec: tools#output-schema
         if check is not None:
             check.require_valid(data)
             return _build_structured_result(data, text)

@@ -29,8 +29,8 @@ _EXIT_GRACE_S: Final = 0.7
 _SIGNAL_GRACE_S: Final = 1.7
 _SECOND_SIGNAL_GRACE_S: Final = 0.8
 _STUCK_EXIT_CODE: Final = 75  # EX_TEMPFAIL in sysexits.h has the value 75.
-# Dozens of waiting calls have more objects than Python's default thresholds of 700 or 2000. The garbage collector would
-# examine these objects repeatedly, although reference counting frees them soon.
+# Dozens of waiting calls have more objects than Python's default thresholds of 700 or 2000.
+# The garbage collector would examine these objects repeatedly, although reference counting frees them soon.
 _GC_THRESHOLD: Final = 5000
 # Each key means all addresses of a machine. The value is the address that clients on the same machine can use.
 _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
@@ -121,8 +121,7 @@ async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "L
     try:
         await runnable.server.start()
         lines = LineProtocol(runnable.service)
-        # Signals are handled before the first message, because the client may stop the process after its first
-        # response.
+        # The client may stop the process after its first response, so signals are handled before the first message.
         with _SignalHandlers(on_stop, lines.end):
             lines.done.add_done_callback(on_stop)
             await attach_streams(lines, source, sink)

@@ -28,9 +28,9 @@ _NON_ASCII_PATTERN: Final = re.compile(r"[^\x00-\x7f]+")
 _ESCAPES_PATTERN: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 _UNSAFE_PATTERN: Final = re.compile(r"[\\\x00]")
 _DRIVE_PATTERN: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
-# Each percent-encoded byte becomes one private-use character, so that no search splits it. Characters in the URI that
-# are not ASCII are converted to bytes in the same way, so they cannot be confused with these characters. An encoded
-# unreserved character equals the character itself (RFC 3986, section 2.3).
+# Each percent-encoded byte becomes one private-use character, so that no search splits it.
+# Characters that are not ASCII become bytes first, so the URI cannot contain private-use characters itself.
+# An encoded unreserved character equals the character itself (RFC 3986, section 2.3).
 _ATOM_BY_BYTE: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
 _BYTE_BY_ATOM: Final = {atom: byte for byte, atom in _ATOM_BY_BYTE.items()}
 

@@ -37,8 +37,8 @@ class Visibility:
         self._registry = registry
         self._page_cache = page_cache
         self._cache_hints = _check_cache_hints(cache_hints)
-        # This is the dict of resources that was indexed last, and its index by normalized URI. In the index, the value
-        # is None if several resources have the same normalized URI.
+        # The resources that were indexed last, and their index by normalized URI.
+        # If several resources have the same normalized URI, the value in the index is None.
         self._resource_index: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
     def list_visible(self, kind: "ItemKind", exchange: IncomingExchange) -> dict[str, Any]:
@@ -102,8 +102,7 @@ class Visibility:
     ) -> bool:
         if access_rules.has_unchecked_names:
             self._registry.warn_unused_rules()
-        # The name is checked after the rule. `remove` deletes an item before its rule, so the item is never used
-        # without it.
+        # `remove` deletes an item before its rule, so a check of the rule and then of the name is safe.
         return access_rules.check(kind, name, principal) and name in self._registry.get_items(kind)
 
     def find_resource(

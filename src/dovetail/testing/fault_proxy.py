@@ -336,8 +336,7 @@ class SocketProxy:
             self._stop_listening()
         await self._backend.stop()
         if fault.restart:
-            # The server is started before its clients notice the lost connection, so that their retry delay does not
-            # matter.
+            # The server starts before its clients notice the lost connection, so their retry delay does not matter.
             await self._backend.start()
             self._abort_connections()
 

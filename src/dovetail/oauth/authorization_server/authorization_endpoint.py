@@ -508,8 +508,7 @@ class AuthorizationEndpoints:
             now + _PENDING_REQUEST_TTL_S,
             now,
         )
-        # The response is a page instead of a redirect, because browsers apply the form policy of the consent page to
-        # redirects.
+        # Browsers apply the form policy of the consent page to redirects, so the response is a page.
         return html_response(pages.render_provider_redirect(self._identity_provider.name, provider_url))
 
     def _handle_callback(self, request: Request) -> Flow[HTTPResponse]:

@@ -34,8 +34,7 @@ _MAX_URI_CHARS: Final = 2048
 _MAX_NAME_BYTES: Final = 128
 _UNSAFE_CHARS: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
 _PRIVATE_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]{2,63}")
-# RFC 8252, section 7.1, requires a reversed domain name as the scheme, which operating systems do not use. These
-# well-known applications use other schemes.
+# RFC 8252, section 7.1, requires a reversed domain name as the scheme, but these applications use other schemes.
 _KNOWN_SCHEMES: Final = frozenset(
     {
         "cherrystudio", "claude", "cursor", "goose", "kiro", "lmstudio", "raycast", "vscode", "vscode-insiders",

@@ -13,8 +13,7 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
 
     issuer: str
     name: str
-    # These are the URLs of the servers that accept the tokens. If empty, all servers on the issuer's origin accept
-    # them.
+    # URLs of the servers that accept the tokens. If empty, all servers on the issuer's origin accept them.
     resources: tuple[str, ...] = ()
     scopes_supported: tuple[str, ...] = ()  # Clients may request these scopes. If empty, they may request all scopes.
     clients: tuple[ClientRecord, ...] = ()

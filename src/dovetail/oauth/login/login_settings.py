@@ -132,8 +132,8 @@ class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
     # The place where the login is saved: "memory", "file", "keyring", a directory, or a `TokenStore`.
     token_store: str | Path | TokenStore = "file"
     timeout: float = 900.0  # Seconds to wait for the user.
-    # If True, the authorization server may be on this machine or in a private network. If None, this is allowed only if
-    # the MCP server is there, too.
+    # If True, the authorization server may be on this machine or in a private network.
+    # If None, this is allowed only if the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -153,8 +153,8 @@ class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
     token_endpoint_auth_method: str | None = None
     issuer: str | None = None  # The authorization server. The secret or a signature is sent only to this server.
     dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
-    # If True, the authorization server may be on this machine or in a private network. If None, this is allowed only if
-    # the MCP server is there, too.
+    # If True, the authorization server may be on this machine or in a private network.
+    # If None, this is allowed only if the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -181,8 +181,8 @@ class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
     issuer: str | None = None  # The authorization server. The secret and the grant are sent only to this server.
     scopes: str | Sequence[str] = ()  # The scopes to request.
     dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
-    # If True, the authorization server may be on this machine or in a private network. If None, this is allowed only if
-    # the MCP server is there, too.
+    # If True, the authorization server may be on this machine or in a private network.
+    # If None, this is allowed only if the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -201,8 +201,8 @@ class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
     issuer: str | None = None  # The authorization server. The token is sent only to this server.
     scopes: str | Sequence[str] = ()  # The scopes to request.
     dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
-    # If True, the authorization server may be on this machine or in a private network. If None, this is allowed only if
-    # the MCP server is there, too.
+    # If True, the authorization server may be on this machine or in a private network.
+    # If None, this is allowed only if the MCP server is there, too.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:

@@ -56,8 +56,8 @@ def add_operations(
         [operation.name for operation in included], [one.name for one in all_operations], tool_names or {}
     )
     for operation in included:
-        # A tool with an invalid output schema is registered without this schema. If this fails too, the operation is
-        # skipped.
+        # A tool with an invalid output schema is registered without this schema.
+        # If the registration fails again, the operation is skipped.
         for output in (operation.output_schema if validate_output else None, None):
             try:
                 app.add_tool(

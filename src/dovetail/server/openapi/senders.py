@@ -108,8 +108,7 @@ async def call_app(app: ASGIApp, request: HTTPRequest, *, max_bytes: int) -> HTT
 
     async def receive() -> Any:
         if not request_messages:
-            # The application waits here for the client to disconnect, which does not happen before the response is
-            # complete.
+            # The application waits for a disconnect, which does not happen before the response is complete.
             await asyncio.Event().wait()
         return request_messages.pop()
 

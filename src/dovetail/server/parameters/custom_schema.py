@@ -52,8 +52,8 @@ class CustomSchemaSignature:
         if not self._validator.is_valid(arguments):
             arguments = repair_arguments(self.schema, arguments)
             self._check_arguments(arguments)
-        # The tool may change its copy. The original must not change, because the encryption of requestState depends on
-        # it.
+        # The function may change its copy of the arguments.
+        # The original must not change, because the encryption of requestState depends on it.
         copied_arguments = deepcopy(arguments)
         kwargs: dict[str, Any] = (
             copied_arguments if self._parameter_name is None else {self._parameter_name: copied_arguments}

@@ -85,8 +85,8 @@ class SchemaWriter:
                 return self._write_string(node)
 
     def _write_string(self, node: Any) -> Schema:
-        # Schemas of arguments contain a format for models. Schemas of results do not, because a value may lack the time
-        # zone that the format requires.
+        # Schemas of arguments contain the format, because models need it.
+        # A result may lack the time zone that a format requires, so schemas of results contain no format.
         format_name = _STRING_FORMATS.get(type(node))
         if isinstance(node, (seen.DateTimeType, seen.TimeType)) and (node.tz is True or not self._output):
             format_name = "date-time" if isinstance(node, seen.DateTimeType) else "time"

@@ -326,8 +326,7 @@ class Signature:
         for name, outer_name in outer_names.items():
             messages = self._find_schema_mismatches(name, raw_arguments[name], outer_name)
             if name in pattern_errors:
-                # A string that fails its pattern is not converted, because the regex engine of msgspec may need very
-                # long.
+                # The regex engine of msgspec can be very slow, so the argument is not converted.
                 yield from messages
             else:
                 yield from self._find_argument_mismatches(name, raw_arguments[name], outer_name, messages)
@@ -646,8 +645,7 @@ def make_validator(schema: dict[str, Any]) -> Any:
     try:
         return jsonschema_rs.validator_for(schema, pattern_options=jsonschema_rs.RegexOptions(), mask="value")
     except ValueError:
-        # The regex engine with linear time does not support lookaround, so these patterns use another engine with a
-        # limit.
+        # The linear-time engine does not support lookaround, so another engine with a step limit is used.
         return jsonschema_rs.validator_for(
             schema,
             pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACK_STEPS),
