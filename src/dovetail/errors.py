@@ -449,7 +449,7 @@ class ToolError(MCPError):
     result: Any = None
 
     def _location_parts(self) -> list[str]:
-        # Tool errors do not depend on the protocol version, so it is not shown.
+        # Tool errors do not depend on the protocol version, so the version is not shown.
         return [part for part in (self.server, self.step) if part]
 
 

@@ -133,8 +133,8 @@ def create_asgi_guard(
 ) -> ASGIGuard:
     if public_url is None and allowed_hosts:
         raise ValueError(
-            "auth= needs the URL of this server to check the audience of tokens. Pass public_url= instead of "
-            "allowed_hosts=, or both"
+            "auth= needs the URL of this server to check the audience of tokens. Pass public_url=, which can "
+            "replace allowed_hosts="
         )
     return ASGIGuard(get_credential_checker(auth), path, public_url, get_used_scopes)
 

@@ -117,7 +117,7 @@ class AuthorizationServer:
             )
         if users is None and upstream is None:
             if not is_local:
-                raise ValueError("pass users= or upstream=. Only an issuer on this machine may skip the login")
+                raise ValueError("pass users= or upstream=. Only an issuer on this machine may work without a login")
             log.warning(
                 "authorization server %s: development mode, so every user who allows access is logged in as %r",
                 issuer,

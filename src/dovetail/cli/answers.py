@@ -90,7 +90,7 @@ class AnswerProvider:
         if not output.is_interactive():
             raise self._record_unanswered(request, {})
         self._clear_output()
-        # The user has declined until the user confirms.
+        # Without a confirmation, the elicitation counts as declined.
         self.has_declined = True
         try:
             with LineReader() as lines:

@@ -99,8 +99,9 @@ class CommandClient:
         raise add_context(
             ProcessStartError("the program serves HTTP and writes nothing to stdout"),
             server=self.client.name,
-            hint=f"start the program yourself and pass its URL instead: {self._stderr_monitor.url}, or with "
-            "/mcp. If the program also serves stdio, pass --timeout SECONDS to wait longer",
+            hint="start the program yourself and pass its URL instead, which is "
+            f"{self._stderr_monitor.url} with or without /mcp. If the program also serves stdio, pass --timeout "
+            "SECONDS to wait longer",
         )
 
 

@@ -25,7 +25,7 @@ from dovetail.cli.target_argument import TargetOptions, build_client_options, ca
 
 _REQUEST_TIMEOUT_S = 5.0
 _CACHE_TTL_S = 60.0
-_MEMORY_TTL_S = 30 * 24 * 3600.0  # The stored items of a server that completion does not start expire after this time.
+_MEMORY_TTL_S = 30 * 24 * 3600.0  # After this time, the stored items of a server expire.
 _SHELL_SAFE_PATTERN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _TARGET_SUFFIXES = (".py", ".jsonl", ".json", ".js", ".mjs", ".ts")
 

@@ -35,7 +35,7 @@ class QuestionSlots:
             return await task
         except asyncio.CancelledError:
             if task not in self._owner_by_task:
-                raise ServerBusy("Too many questions are open") from None
+                raise ServerBusy("Too many input requests are open") from None
             raise
         finally:
             self._owner_by_task.pop(task, None)

@@ -283,7 +283,7 @@ class ReconnectingSubscription:
     def _add_change(self, change: ChangeEvent) -> None:
         """Add a change to the queue, unless the queue already has it. If the queue is full, drop the oldest change."""
         if not change.maybe_missed or (change.kind, change.uri) not in self._changes:
-            # A change that the server reported replaces one that may have been missed.
+            # A reported change replaces a change that may have been missed.
             self._changes[change.kind, change.uri] = change
         if len(self._changes) > self._limits.max_queued_notifications:
             del self._changes[next(iter(self._changes))]

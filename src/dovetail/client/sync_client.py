@@ -155,7 +155,7 @@ async def _next_change(changes: Any) -> ChangeEvent:
 
 
 class SyncClient:
-    """A client of one server, for code without async and await. It takes the same options as `Client`."""
+    """A client of one server, for code without async and await. The options are the same as for `Client`."""
 
     def __init__(self, target: Target, **options: Unpack[ClientOptions]) -> None:
         # For a type checker, an unpacked TypedDict may have other keys, so it never matches an option of type Never.

@@ -39,7 +39,7 @@ class AccessRules:
         # Both dicts map each normalized form of a URI to the rule names and resources with that URI.
         self._names_by_key: dict[str, frozenset[str]] = {}
         self._resources_by_key: dict[str, frozenset[str]] = {}
-        self.has_unchecked_names = False  # `warn_unused` sets it to False after it has checked all names.
+        self.has_unchecked_names = False  # `warn_unused` resets this flag after it has checked all names.
         self._show_locked = show_locked  # If True, lists include items for which the caller lacks scopes.
 
     def add(self, kind: str, name: str, rule: AccessRule) -> None:

@@ -29,7 +29,7 @@ def tool(function: F, /) -> F: ...
 @overload
 def tool(called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function or method as a tool for `Server.include`. It takes the same options as `Server.tool`.
+    """Mark a function or method as a tool for `Server.include`. This decorator takes the options of `Server.tool`.
 
     Args:
         function: The function, or a name for the tool. Defaults to the name of the function.
@@ -42,7 +42,7 @@ def prompt(function: F, /) -> F: ...
 @overload
 def prompt(called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
 def prompt(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function or method as a prompt for `Server.include`. It takes the same options as `Server.prompt`.
+    """Mark a function or method as a prompt for `Server.include`. This decorator takes the options of `Server.prompt`.
 
     Args:
         function: The function, or a name for the prompt. Defaults to the name of the function.
@@ -51,8 +51,9 @@ def prompt(function: Any = None, /, **options: Any) -> Any:
 
 
 def resource(uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-    """Mark a function or method as a resource or template for `Server.include`. It takes the same options as
-    `Server.resource`.
+    """Mark a function or method as a resource or template for `Server.include`.
+
+    This decorator takes the options of `Server.resource`.
 
     Args:
         uri: The URI, or a template such as `city://{name}`.

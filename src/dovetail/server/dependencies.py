@@ -219,7 +219,7 @@ def _find_dependencies(function: Callable[..., Any], where: str) -> dict[str, De
         notes: list[Any] = [*hint.__metadata__] if typing.get_origin(hint) is Annotated else []
         depends_notes = [note for note in (*notes, parameter.default) if isinstance(note, Depends)]
         if depends_notes and _is_variadic(parameter):
-            raise TypeError(f"{where}: Depends cannot fill the variadic parameter `{parameter.name}`")
+            raise TypeError(f"{where}: Depends cannot be used for *args or **kwargs (parameter `{parameter.name}`)")
         if depends_notes:
             dependencies[parameter.name] = depends_notes[0]
         elif Depends in notes:

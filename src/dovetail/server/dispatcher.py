@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 # This environment variable sets the recording file of all servers and clients.
 RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
 
-_SWEEP_INTERVAL_S: Final = 0.5  # The dispatcher looks for calls that take too long at this interval.
+_SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
 # Errors and log messages describe the failed item with these nouns.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt"}
@@ -413,7 +413,7 @@ class Dispatcher:
         if self._lifespan is not None and (state.lifespan_run is None or not state.lifespan_run.is_open):
             # A mounted server is not started explicitly. Its first request opens the lifespan.
             await self._open_lifespan_for_request(state, self._lifespan)
-            # `stop` does not wait for requests that wait for the lifespan, so it may have been called meanwhile.
+            # `stop` does not wait for a request that waits for the lifespan, so the server may be closing now.
             if state.is_closing:
                 raise ServerBusy("The server is shutting down")
         if exchange.method == "subscriptions/listen":

@@ -257,7 +257,7 @@ class ItemHandlers:
                 except BaseExceptionGroup as group:
                     if group.split(InputRoundEnded)[1] is not None:
                         raise
-                    # The exception that ends the run was raised in a task group.
+                    # The function requested input in a task group, which wraps the exception.
                     return input_requests.build_required_result()
                 if input_requests.has_unanswered:
                     raise RuntimeError(

@@ -41,7 +41,7 @@ class PromptOptions(TypedDict, total=False):
     meta: dict[str, Any] | None  # Additional values for `_meta`.
     timeout: float | timedelta | None  # Maximum seconds for a call. Defaults to `ServerLimits.call_timeout`.
     max_concurrency: int | None  # Maximum number of calls at the same time. None means no limit.
-    run_in_thread: bool  # True by default. Set it to False to run a function that is not async in the event loop.
+    run_in_thread: bool  # True by default. If False, a function that is not async runs in the event loop.
     # Exceptions whose messages are sent to the caller. Messages of other exceptions are hidden.
     expose_errors: type[Exception] | Collection[type[Exception]]
     scopes: Collection[str]  # Scopes that a caller must have.
@@ -54,10 +54,10 @@ class ToolOptions(PromptOptions, total=False):
     """Options of `Server.tool`."""
 
     annotations: ToolAnnotations | Mapping[str, Any] | None  # All annotations of the tool in one object.
-    read_only: bool | None  # Set it to True if the tool changes nothing.
-    destructive: bool | None  # Set it to True if the tool may delete or overwrite something.
-    idempotent: bool | None  # Set it to True if a second call with the same arguments changes nothing.
-    open_world: bool | None  # Set it to True if the tool uses external systems, such as the web.
+    read_only: bool | None  # Whether the tool only reads and changes nothing.
+    destructive: bool | None  # Whether the tool may delete or overwrite something.
+    idempotent: bool | None  # Whether a second call with the same arguments changes nothing.
+    open_world: bool | None  # Whether the tool uses external systems, such as the web.
     # JSON Schema of the arguments. Defaults to a schema that is generated from the function's signature.
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None  # JSON Schema of the result. None means no schema.
@@ -197,7 +197,7 @@ def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
     if misspelled := [name for name in extra if get_close_matches(name, field_by_wire_name)]:
         from dovetail.server.parameters.argument_errors import format_names
 
-        raise TypeError(f"unknown name in annotations=: {format_names(misspelled, field_by_wire_name)}")
+        raise TypeError(f"annotations= contains an unknown name: {format_names(misspelled, field_by_wire_name)}")
     # Lists of tools contain the custom fields of a subclass. Clients ignore fields that they do not know.
     attributes = {f"extra_{index}": name for index, name in enumerate(extra)}
     namespace = dict.fromkeys(attributes) | {"__annotations__": dict.fromkeys(attributes, Any)}

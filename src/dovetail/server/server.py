@@ -140,7 +140,7 @@ class Server:
         )
         self._auth = _check_auth(auth)  # Only HTTP requests are authenticated.
         self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # The `asgi` method created these endpoints.
-        # If it is not None, this function creates ASGI applications for other paths.
+        # An optional function that creates ASGI applications for other paths.
         self._create_other_apps: Callable[[ASGIOptions], OtherApps] | None = None
         self._dispatcher = Dispatcher(
             self._registry,
@@ -550,7 +550,7 @@ class Server:
         self, transport: Literal["tcp"], *, host: str = "127.0.0.1", port: int, allow_anonymous: bool = False
     ) -> None: ...
     async def serve(self, transport: Transport = "stdio", **options: Any) -> None:
-        """Serve in the running event loop. It takes the options of `run`, except `workers` and `reload`.
+        """Serve in the running event loop. This method takes the options of `run`, except `workers` and `reload`.
 
         This method returns when the process receives a signal. With "stdio", it also returns when the client
         disconnects. Cancel the task to stop serving.

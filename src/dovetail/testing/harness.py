@@ -57,7 +57,7 @@ async def connect(
     principal: str | None = None,
     **options: Unpack[ClientOptions],
 ) -> AsyncGenerator[Client]:
-    """Yield a client that is connected to a server. It takes the same options as `Client`.
+    """Yield a client that is connected to a server. This function takes the same options as `Client`.
 
     Args:
         server: A `Server`, the "module:name" of a server, or any target of a client.
@@ -83,7 +83,7 @@ def connect_sync(
     principal: str | None = None,
     **options: Unpack[ClientOptions],
 ) -> Generator[SyncClient]:
-    """Yield a `SyncClient` that is connected to a server. It takes the same options as `Client`."""
+    """Yield a `SyncClient` that is connected to a server. This function takes the same options as `Client`."""
     context = _serve_for_client(server, transport, faults, principal)
     target, defaults = run_blocking(_enter(context))
     try:

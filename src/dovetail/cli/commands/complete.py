@@ -24,7 +24,7 @@ def command(ctx: click.Context, **params: Any) -> int:
 
     async def execute(command_run: CommandRun) -> None:
         if len(command_run.args) != 2 or "=" not in command_run.args[1]:
-            raise click.UsageError("pass two arguments: a prompt or template, and NAME=PREFIX")
+            raise click.UsageError("`dovetail complete` requires two arguments: a prompt or template, and NAME=PREFIX")
         reference, (name, _, prefix) = command_run.args[0], command_run.args[1].partition("=")
         reference_options: dict[str, Any] = {"template": reference} if "://" in reference else {"prompt": reference}
         completion = await command_run.client.complete(name, prefix, **reference_options)

@@ -45,7 +45,7 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **params: Any) -> int:
     """
     options = read_target_options(ctx, **params)
     if len(options.args) != (1 if options.command or options.module else 2):
-        raise click.UsageError("pass a target and a recording: TARGET RECORDING")
+        raise click.UsageError("`dovetail replay` requires two arguments: TARGET and RECORDING")
     frames = read_recording(options.args[-1])
     exchanges = [
         exchange

@@ -35,10 +35,10 @@ _LEEWAY_S: Final = 30.0
 _MAX_ASSERTION_TTL_S: Final = 3600.0  # An assertion may be valid for at most this many seconds.
 # An assertion must be used soon after it was issued. The server remembers used assertions for this time.
 _MAX_ASSERTION_AGE_S: Final = 300.0
-# A client or an address can use at most this many assertions during that time.
+# A client or an address can use at most this many assertions within `_MAX_ASSERTION_AGE_S`.
 _MAX_ASSERTIONS: Final = MAX_ENTRIES // 20
 _MAX_JTI_CHARS: Final = 256
-_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # Each key URL has this limit.
+_MAX_KEY_FETCHES_PER_MINUTE: Final = 5  # A client's keys are fetched at most this often from one URL.
 
 
 class OAuthError(Exception):

@@ -247,7 +247,7 @@ def _parse_keys(metadata: Mapping[str, Any], method: str) -> tuple[dict[str, Any
         else []
     )
     if not keys or len(keys) > _MAX_KEYS:
-        raise InvalidClient("private_key_jwt requires jwks or jwks_uri, with a limited number of keys")
+        raise InvalidClient("private_key_jwt requires jwks_uri, or jwks with at least one key and not too many keys")
     return {"keys": [key.jwk for key in keys]}, None
 
 
@@ -319,7 +319,9 @@ class RegisteredClient:
                 "pass redirect_uris= for a client with users, or client_secret= or public_keys= for a program"
             )
         if redirect_uris and scopes:
-            raise ValueError("scopes= is only for programs without redirect_uris=. For other clients, the users decide")
+            raise ValueError(
+                "scopes= is only for programs without redirect_uris=. For other clients, users decide which scopes to grant"
+            )
         if client_secret is not None and not client_secret.strip():
             raise ValueError("client_secret= must not be blank, because any program could use this client")
         if client_secret is not None and public_keys is not None:

@@ -23,7 +23,7 @@ class AuthorizationServerSettings(Struct, frozen=True, kw_only=True):
     max_token_responses_per_minute: int = 600  # Maximum token responses for one client at one address.
     max_decisions_per_minute: int = 60  # Maximum consent decisions from one address.
     max_fetches_per_minute: int = 30  # Maximum client documents that are fetched for one address.
-    # The function returns True if clients may publish their metadata documents on this host.
+    # A function that takes a host name and returns True if it may publish client documents.
     is_trusted_client: Callable[[str], bool] | None = None
     has_passwords: bool = False  # Users log in with a password at this server.
     development_user: str | None = None  # In development mode, every login is a login of this user.

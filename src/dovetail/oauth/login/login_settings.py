@@ -133,7 +133,7 @@ class DeviceLogin(RedactedStruct, frozen=True, kw_only=True):
     token_store: str | Path | TokenStore = "file"
     timeout: float = 900.0  # Seconds to wait for the user.
     # If True, the authorization server may be on this machine or in a private network.
-    # If None, this is allowed only if the MCP server is there, too.
+    # If None, a private authorization server is allowed only for a private MCP server.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ class ClientCredentials(RedactedStruct, frozen=True, kw_only=True):
     issuer: str | None = None  # The authorization server. The secret or a signature is sent only to this server.
     dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
     # If True, the authorization server may be on this machine or in a private network.
-    # If None, this is allowed only if the MCP server is there, too.
+    # If None, a private authorization server is allowed only for a private MCP server.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -182,7 +182,7 @@ class EnterpriseLogin(RedactedStruct, frozen=True, kw_only=True):
     scopes: str | Sequence[str] = ()  # The scopes to request.
     dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
     # If True, the authorization server may be on this machine or in a private network.
-    # If None, this is allowed only if the MCP server is there, too.
+    # If None, a private authorization server is allowed only for a private MCP server.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:
@@ -202,7 +202,7 @@ class WorkloadIdentity(RedactedStruct, frozen=True, kw_only=True):
     scopes: str | Sequence[str] = ()  # The scopes to request.
     dpop: bool | None = None  # If True, tokens are bound to a key of this client. If None, the server decides.
     # If True, the authorization server may be on this machine or in a private network.
-    # If None, this is allowed only if the MCP server is there, too.
+    # If None, a private authorization server is allowed only for a private MCP server.
     allow_private_network: bool | None = None
 
     def __post_init__(self) -> None:

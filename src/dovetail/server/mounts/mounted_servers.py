@@ -50,7 +50,9 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult
 if TYPE_CHECKING:  # Only type checkers import this module, because few servers have access rules.
     from dovetail.server.access_rules import AccessRule, AccessRules
 
-_RETRY_WAIT_S: Final = 1.0  # A list waits this many seconds for a server that was not available before.
+_RETRY_WAIT_S: Final = (
+    1.0  # A request for a list waits at most this many seconds for a server that was not available before.
+)
 _MAX_ROUTES: Final = 1024
 _MAX_ROUTE_NAME_CHARS: Final = 256
 
@@ -294,7 +296,7 @@ class MountedServers:
         """List the items of a server that was not available. If the server responds, notify the clients of the
         change.
         """
-        # This prevents a second attempt while the first one runs.
+        # The delay prevents a second attempt while the first attempt runs.
         mount.delay_retry(LIST_TIMEOUT_S)
         await self._refresh_items(mount, kind, exchange)
         if not mount.is_unavailable:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # Only type checkers import this module, because few servers 
 
 # A mounted server that does not list its items within this time is left out.
 LIST_TIMEOUT_S: Final = 10.0
-_RETRY_DELAY_S: Final = 1.0  # After a server refused a request, this many seconds pass before the next one.
+_RETRY_DELAY_S: Final = 1.0  # After a server refused a request, this many seconds pass before the next request.
 
 _MAX_STORED_LISTS: Final = 1024
 _MAX_FORGOTTEN_URIS: Final = 4096  # An index may contain at most this many resources that no longer exist.
@@ -207,7 +207,7 @@ class MountResolver:
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """List the items of those mounts that need their lists to translate this name."""
+        """List the items of each mount that cannot translate this name without its list."""
         mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
         if mounts and not self.find_candidates(kind, name):
             await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))

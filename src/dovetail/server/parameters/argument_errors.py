@@ -101,7 +101,7 @@ class _Location(NamedTuple):
     definitions: Schema
     path: str
     depth: int = 0
-    branches: int = 0  # The path contains this number of unions in which several alternatives match.
+    branches: int = 0  # Number of unions on the path in which several alternatives match.
 
     def descend(self, schema: Any, step: str) -> "_Location":
         return self._replace(

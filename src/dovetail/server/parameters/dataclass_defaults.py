@@ -57,7 +57,7 @@ def _inspect_class(class_type: type) -> _ClassInfo:
 
 
 def _get_defaults(class_type: Any) -> dict[str, Any]:
-    # msgspec sets the defaults of classes with slots on the objects.
+    # For classes with slots, msgspec sets the defaults on the objects itself.
     if not hasattr(class_type, "__dataclass_fields__") or not class_type.__dictoffset__:
         return {}
     # This import takes no time, because the user's code has already imported dataclasses.

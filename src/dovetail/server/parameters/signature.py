@@ -435,7 +435,7 @@ class _Layout:
         self.returns = returns
         self.types: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
-        self.positional_count = 0  # This many of `types` are passed by position. The others are in `keywords`.
+        self.positional_count = 0  # Number of parameters in `types` that are passed by position.
         self.keywords: list[str] = []
         self.context: str | None = None
         self.context_index: int | None = None
