@@ -191,7 +191,7 @@ class PromptNotFound(InvalidParams):
 
 
 class InternalError(ProtocolError):
-    """An internal error. The message contains no details. The server's log contains them."""
+    """An internal error. The details are only in the server's log, not in the message."""
 
     code = -32603
 

@@ -540,7 +540,7 @@ def _get_reference_name(value: str) -> str | None:
 
 
 def _convert_references(value: str, host_format: HostFormat, option: str) -> str:
-    """Convert the references to variables in a value to the syntax of a host."""
+    """Rewrite references to environment variables in the syntax of a host."""
     match = REFERENCE_PATTERN.search(value)
     if match is None:
         return value

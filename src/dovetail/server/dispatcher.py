@@ -513,8 +513,9 @@ class Dispatcher:
         )
 
     def can_subscribe(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether a handshake client (protocol version 2025-11 or older) may subscribe to a resource. Raise
-        InsufficientScope if only scopes are missing.
+        """Return whether a client may subscribe to a resource, in protocol versions up to 2025-11.
+
+        Raise InsufficientScope if only scopes are missing.
         """
         is_allowed = self.can_receive_updates(uri, principal)
         if not is_allowed:

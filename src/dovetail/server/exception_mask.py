@@ -48,7 +48,7 @@ def mask_exception(
 
 
 def unwrap_group(exc: BaseException) -> BaseException:
-    """Return the exception in a group that contains only one. Otherwise return `exc`."""
+    """Return the only exception in an exception group. Return any other exception unchanged."""
     while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     return exc

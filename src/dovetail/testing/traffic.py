@@ -43,7 +43,7 @@ Message = dict[str, Any]
 
 @contextmanager
 def record_traffic(client: Client | SyncClient, *, include_request_state: bool = False) -> Generator["Traffic"]:
-    """Record the messages of a client while the context is open. The client may connect before or after this.
+    """Record the messages of a client while the context is open. The client may connect before or during this time.
 
     Args:
         client: The client to record.

@@ -320,7 +320,8 @@ class RegisteredClient:
             )
         if redirect_uris and scopes:
             raise ValueError(
-                "scopes= is only for programs without redirect_uris=. For other clients, users decide which scopes to grant"
+                "scopes= is only for programs without redirect_uris=. For other clients, users decide which scopes "
+                "to grant"
             )
         if client_secret is not None and not client_secret.strip():
             raise ValueError("client_secret= must not be blank, because any program could use this client")

@@ -24,9 +24,8 @@ SCOPE_CLAIMS: Final = ("scope", "scp")
 
 # RFC 9068 defines the token types with at+jwt. Older issuers use the other types.
 _ACCESS_TOKEN_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")
-_KEY_FETCH_INTERVAL_S: Final = (
-    30.0  # After an unknown key ID, the keys are fetched again at most once in this interval.
-)
+# After an unknown key ID, the keys are fetched again at most once in this interval.
+_KEY_FETCH_INTERVAL_S: Final = 30.0
 _KEY_REFRESH_INTERVAL_S: Final = 600.0  # After this time, the keys are fetched again.
 _KEY_TTL_S: Final = 3600.0  # If the keys cannot be fetched, the known keys stay valid for this time.
 _MAX_CACHED_TOKENS: Final = 1024

@@ -26,7 +26,7 @@ class ItemResolver(Protocol):
 
 
 class MountedItems(Protocol):
-    """The mounts of a server, as seen by a server on which it is mounted itself."""
+    """Mounts of a server that is itself mounted on another server."""
 
     @property
     def resolver(self) -> ItemResolver: ...

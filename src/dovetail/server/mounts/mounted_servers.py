@@ -50,9 +50,8 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult
 if TYPE_CHECKING:  # Only type checkers import this module, because few servers have access rules.
     from dovetail.server.access_rules import AccessRule, AccessRules
 
-_RETRY_WAIT_S: Final = (
-    1.0  # A request for a list waits at most this many seconds for a server that was not available before.
-)
+# A request for a list waits at most this many seconds for a server that was not available before.
+_RETRY_WAIT_S: Final = 1.0
 _MAX_ROUTES: Final = 1024
 _MAX_ROUTE_NAME_CHARS: Final = 256
 

@@ -75,7 +75,7 @@ class NameMap:
         return self._transform_by_name.get(inner_name, IDENTITY_TRANSFORM)
 
     def find_problems(self, declarations_by_kind: Mapping[ItemKind, Mapping[str, Any]]) -> Iterator[str]:
-        """Yield a message for each problem between the transforms and these items."""
+        """Yield a message for each transform that does not fit these items."""
         # This import is here because only mounts with transforms need the module.
         from dovetail.server.parameters.argument_errors import format_names
 

@@ -87,7 +87,7 @@ def _check_unique_names(item_name: str, names: list[str]) -> None:
 
 
 def find_transform_problems(transform: Transform, declaration: Any) -> Iterator[str]:
-    """Yield a message for each problem between a transform and the arguments of this tool or prompt."""
+    """Yield a message for each change of an argument that does not fit this tool or prompt."""
     try:
         transform_declaration(transform, declaration)
     except ValueError as exc:

@@ -168,7 +168,7 @@ def _build_operation(
 
 
 def _build_output_schema(schemas: "_SchemaResolver", definition: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the JSON Schema of successful responses. Return None if there is not exactly one."""
+    """Return the JSON Schema of successful responses. Return None if there is no such schema, or more than one."""
     responses: Mapping[Any, Any] = definition.get("responses") or {}
     successes = [schemas.resolve(response) for code, response in responses.items() if str(code).startswith("2")]
     content: Mapping[str, Any] = (successes[0].get("content") or {}) if len(successes) == 1 else {}
