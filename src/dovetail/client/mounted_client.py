@@ -254,7 +254,7 @@ class MountedClient:
         self._other_caller: Caller | None = None
         self._has_several_callers = False
         self._parked_calls = ParkedCalls()
-        # The connection has the same limit plus one, so it never refuses a request before an older one is dropped.
+        # The limit of the connection is higher by one, so an old input request is dropped before a new one is refused.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
         self._change_listeners: list[ChangeCallback] = []

@@ -63,7 +63,7 @@ def post_token_request(
 def parse_issued_token(response: FetchResponse, now: float, key: dict[str, Any] | None) -> Token:
     """Return the token in a response. Raise LoginFailed if the token is missing or is not bound to the key."""
     token = parse_token(response, now)
-    # Only a client with a key must get a token that is bound to a key. RFC 9449, section 5
+    # A token must be bound to a key if and only if the client has a key. RFC 9449, section 5
     if (token.token_type == "DPoP") != (key is not None):
         raise LoginFailed(f"the server issued a token of type {token.token_type}, which was not requested")
     return token

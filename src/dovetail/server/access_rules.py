@@ -53,8 +53,9 @@ class AccessRules:
         self._tag_rules.append((frozenset(tags), rule))
 
     def add_for_name(self, name: str, rule: AccessRule) -> None:
-        """Add a rule for items with this name or URI, or with a URI that matches this template. The rule also applies
-        to items added or mounted later.
+        """Add a rule for items with this name or URI, or with a URI that matches this template.
+
+        The rule also applies to items that are added or mounted later.
         """
         self._name_rules[name] = _combine_rules(self._name_rules.get(name), rule)
         self.has_unchecked_names = True
@@ -233,8 +234,9 @@ def is_accessible(rule: AccessRule, name: str, principal: Principal | None) -> b
 
 
 def _add_to_index(index: dict[str, frozenset[str]], uri: str) -> None:
-    """Add a URI to the index under all its normalized forms. Replace the sets instead of changing them, because other
-    threads may be reading them.
+    """Add a URI to the index under all its normalized forms.
+
+    The sets are replaced instead of changed, because other threads may be reading them.
     """
     for key in rule_keys(uri):
         index[key] = index.get(key, _EMPTY_SET) | {uri}

@@ -39,8 +39,9 @@ def compile_function(
     run_in_thread: bool = True,
     expose_errors: Collection[type[Exception]] = (),
 ) -> "tuple[Signature | CustomSchemaSignature, Runner]":
-    """Return the signature of a function and the object that runs it. If `schema` is set, the function gets all
-    arguments as one dict.
+    """Return the signature of a function and the object that runs it.
+
+    If `schema` is set, the function gets all arguments as one dict.
 
     Raises:
         TypeError: the type of a parameter cannot be read from JSON, and the parameter is not a dependency.

@@ -135,6 +135,7 @@ def _make_decorator(kind: str, function: Any, options: dict[str, Any]) -> Any:
 
 def _register(function: F, registration: Registration) -> F:
     check_options(registration.kind, registration.options)
-    target: Any = getattr(function, "__func__", function)  # This unwraps a staticmethod or classmethod.
+    # `__func__` is the function inside a staticmethod or classmethod.
+    target: Any = getattr(function, "__func__", function)
     setattr(target, _REGISTRATIONS_ATTRIBUTE, (*getattr(target, _REGISTRATIONS_ATTRIBUTE, ()), registration))
     return function

@@ -242,8 +242,9 @@ class Dispatcher:
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes:
-        """Handle a request inside a running call: one that the mounting server forwarded, or a resource that a function
-        of this server reads.
+        """Handle a request inside a running call.
+
+        The mounting server forwarded the request, or a function of this server reads a resource.
         """
         if not self._middleware:
             return await self._wrapped_handlers[exchange.method](exchange)
@@ -484,8 +485,9 @@ class Dispatcher:
         return len(running_exchanges) - min(waiting_count, self.limits.max_calls) >= self.limits.max_calls
 
     def _check_share(self, origin: str, state: LoopState) -> None:
-        """Raise CallerBusy if too many calls of this caller are running. Up to `max_calls_per_principal` calls that
-        wait for user input do not count.
+        """Raise CallerBusy if too many calls of this caller are running.
+
+        Up to `max_calls_per_principal` calls that wait for user input do not count.
         """
         limit = self.limits.max_calls_per_principal
         waiting_count = sum(

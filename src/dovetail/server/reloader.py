@@ -418,7 +418,7 @@ class ReloadRelay:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await child.wait_exited()
-        # This also closes the child's output if another process has the pipe open.
+        # `stop` closes the child's output, even if another process has the pipe open.
         await child.stop()
         await asyncio.wait([read_task])
         self._child = self._read_task = None

@@ -104,7 +104,7 @@ async def serve(runnable: Runnable, transport: Transport, options: dict[str, Any
         await _SERVE_SOCKET[transport](runnable, **options)
 
 
-# There is one function per transport. If a watchdog is passed, it ends the process if stopping takes too long.
+# Each transport has one function. A watchdog ends the process if the server takes too long to stop.
 
 
 async def serve_stdio(runnable: Runnable, streams: tuple[int, int], watchdog: "LoopWatchdog | None" = None) -> None:

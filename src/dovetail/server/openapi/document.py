@@ -89,7 +89,7 @@ def resolve_base_url(document: Mapping[str, Any], client_base_url: str | None = 
             url = url.replace("{" + name + "}", str(variable.get("default", "")))
         if url.startswith(("http://", "https://")):
             return (client_base_url or url).rstrip("/")
-        # This condition is true if the URL is only a path, without scheme or host.
+        # The URL is only a path, without scheme or host.
         if client_base_url is not None and url.strip("/") and not any(urlsplit(url)[:2]):
             return urljoin(client_base_url.rstrip("/") + "/", url).rstrip("/")
     return client_base_url
