@@ -352,8 +352,8 @@ class InputRequests:
         if previous_digest is not None and previous_digest != request_digest:
             if self._debug:
                 raise RuntimeError(
-                    f"input request {key!r} differs from the input request in the previous run. The function runs again "
-                    "from the top after each response and must make the same input requests in the same order"
+                    f"input request {key!r} differs from the input request in the previous run. The function runs "
+                    "again from the top after each response and must make the same input requests in the same order"
                 )
             # The response belongs to a different input request, so it must not be used.
             self.round_state.input_responses.pop(key, None)
