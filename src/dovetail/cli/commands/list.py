@@ -20,8 +20,8 @@ ITEM_KINDS = ("tools", "resources", "templates", "prompts")
 def command(ctx: click.Context, **params: Any) -> int:
     """List tools, resources and prompts of a server.
 
-    Pass one or more kinds to list only items of these kinds. Without a target, lists the servers that are configured in
-    the configuration files of hosts such as Claude Desktop.
+    Pass one or more kinds to list only items of these kinds. Without a target, lists the servers in the
+    configuration files of hosts such as Claude Desktop.
 
     \b
     dovetail list
