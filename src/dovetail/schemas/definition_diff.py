@@ -226,7 +226,7 @@ def _compare_named_schemas(
         if name in old and name in new:
             yield from _compare_schemas((*path, name), old[name], new[name], depth + 1)
         elif member != "properties":
-            # Whether a change of properties breaks clients depends on how the schema is used.
+            # For other keywords, it is unknown whether the change breaks clients.
             kind = "removed" if name in old else "added"
             yield Difference((*path, name), old.get(name), new.get(name), "unknown", kind)
         elif name in old:

@@ -54,7 +54,7 @@ _NUMBER_COST: Final = 250  # Cost of comparing or dividing numbers that are not 
 _FLOAT_COST: Final = 10  # Cost of comparing a small integer with another number.
 _LARGE_DIVISION_COST: Final = 100
 _EXTREME_COST: Final = 3000  # Cost of a number with many zeros.
-_UNEVALUATED_FACTOR: Final = 3  # The keywords `unevaluated...` evaluate the keywords next to them again.
+_UNEVALUATED_FACTOR: Final = 3  # `unevaluatedItems` and `unevaluatedProperties` evaluate other keywords again.
 
 
 class UnusableSchema(ValueError):
