@@ -35,14 +35,14 @@ from dovetail.storage import append, lock_path, make_private_dir, open_for_appen
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import encode, to_plain
 
-# Count time from this date, so that the entries of all processes are in one order.
+# Entry times count from this date, so that the entries of all processes share one order.
 _EPOCH: Final = "1970-01-01T00:00:00Z"
 _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
-_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # larger arguments are shortened in the log
+_MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # The audit log shortens larger arguments.
 _MAX_TEXT_CHARS: Final = 1000
-# After another process has rotated the files, lines may go to the previous file for this time. A check for each line
-# would take longer than writing the line.
+# Another process may rotate the files. Until the next check, this process writes to the previous file. A check before
+# each line would take longer than writing the line.
 _FILE_CHECK_INTERVAL_S: Final = 0.01
 
 _LOGGED_EVENTS: Final[tuple[EventKind, ...]] = (
@@ -60,12 +60,12 @@ _TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
 
 
 class AuditLog:
-    """A log file of JSON lines. Entries are only appended. `dropped_count` counts entries that could not be written.
+    """An audit log file with one JSON object per line. `dropped_count` counts the entries that could not be written.
 
     Args:
-        path: The file.
+        path: The path of the log file.
         include_values: True writes the values of arguments. False writes their names, types and lengths.
-        secrets: Masks the values that it has resolved.
+        secrets: The resolver whose secrets are masked in the log.
         max_bytes: The maximum size of a file. Larger files are rotated.
         backup_count: The number of older files to keep.
 
@@ -91,8 +91,9 @@ class AuditLog:
         self._lock = threading.Lock()
         self._file_descriptor = -1
         self._file_bytes = 0
-        self._check_at = 0.0  # when to check again whether another process has started a new file
-        read_version(read_first_line(self.path), self.path)  # raise an error now if the file cannot be used
+        self._check_at = 0.0  # the time of the next check whether another process has rotated the file
+        # An unusable file raises an error here instead of at the first entry.
+        read_version(read_first_line(self.path), self.path)
 
     def write(self, event: str, server: str = "", **fields: object) -> None:
         """Add an entry. Fields with the value None are left out.
@@ -114,7 +115,7 @@ class AuditLog:
         self._write_line(encoded_line)
 
     def _may_hold_secrets(self, encoded_line: bytes) -> bool:
-        """Return whether a line may contain a secret. Masking is slow, and most lines contain no secrets."""
+        """Return whether a log line may contain a secret, because masking every line would be slow."""
         return may_hold_secrets(encoded_line) or any(
             get_secret_lookup(resolver).has_known_secret(encoded_line) for resolver in self._resolvers
         )
@@ -122,7 +123,7 @@ class AuditLog:
     def _mask_and_truncate(self, fields: dict[str, Any]) -> dict[str, Any]:
         for resolver in self._resolvers:
             fields = resolver.mask(fields)
-        # Shorten values after masking, because half a secret would not be recognized.
+        # Values are shortened after masking, because half a secret would not be recognized.
         return {name: _truncate(value) if isinstance(value, str) else value for name, value in fields.items()}
 
     def close(self) -> None:
@@ -163,7 +164,7 @@ class AuditLog:
                 self._open_file()
         if self._file_bytes + next_bytes > self._max_bytes:
             with lock_path(self.path):
-                if self._is_current_file():  # another process may have started a new file already
+                if self._is_current_file():  # Another process may have rotated the file already.
                     _rotate_files(self.path, self._backup_count)
             self._close_file()
             # Open the file after the lock is released, because opening may need the same lock.
@@ -171,7 +172,7 @@ class AuditLog:
         self._file_bytes += next_bytes
 
     def _is_current_file(self) -> bool:
-        """Return whether the open file still has its name, and read its size. Another process may have rotated it."""
+        """Return whether the log path still refers to the open file, and update the known file size."""
         if self._file_descriptor < 0:
             return False
         file_stat = os.fstat(self._file_descriptor)
@@ -230,7 +231,7 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
 
 
 def _now() -> float:
-    return time.time_ns() // 1000 / 1e6  # keep microseconds. `round` would take ten times as long
+    return time.time_ns() // 1000 / 1e6  # Integer division keeps microseconds and is ten times faster than `round`.
 
 
 def _request_fields(request: PolicyRequest) -> dict[str, Any]:
@@ -244,7 +245,7 @@ def _truncate(text: str) -> str:
 def _encode_ascii_line(part: Event | Frame | RecordingHeader) -> bytes:
     try:
         encoded_part = encode(part)
-    except (TypeError, ValueError):  # only the `json` module can encode half a surrogate pair
+    except (TypeError, ValueError):  # The fast encoder rejects half a surrogate pair, but the `json` module accepts it.
         encoded_part = b"\x7f"
     if encoded_part.isascii() and b"\x7f" not in encoded_part:
         return encoded_part + b"\n"
@@ -261,7 +262,7 @@ def _open_log(path: Path) -> int:
             if read_version(read_first_line(path), path) < FORMAT_VERSION:
                 _migrate_log(path)
     file_descriptor = open_for_append(path)
-    # If two processes both write a header, the second one does no harm.
+    # A second header is harmless, so two processes may both write one.
     if os.fstat(file_descriptor).st_size == 0:
         append(file_descriptor, _encode_ascii_line(_HEADER))
     return file_descriptor
@@ -286,7 +287,7 @@ class CallOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of a call."""
 
     request: PolicyRequest
-    outcome: str  # "ok", "error", or the name of the exception
+    outcome: str  # "ok", "error", or the name of the exception class
     duration_ms: float
     error: str = ""
     result_bytes: int | None = None
@@ -300,7 +301,7 @@ def build_call_event(request: PolicyRequest) -> HostEvent:
 def build_outcome_event(
     request: PolicyRequest, started_at: float, result: Any, error: BaseException | None
 ) -> HostEvent:
-    """Return the event that a call has ended. `started_at` is a `perf_counter` time."""
+    """Return the event for a call that has ended. `started_at` is a `perf_counter` time."""
     outcome = type(error).__name__ if error is not None else "error" if getattr(result, "is_error", False) else "ok"
     details = CallOutcome(
         request=request,

@@ -1,4 +1,4 @@
-"""Authorization: combines policy, pins, grants and the answers of the user, once for each request.
+"""Decide whether a host may send a request, from its policy, pins, grants and the answers of its user.
 
 Every decision is reported with its reason. A changed definition is shown to the user before it is used, even if a rule
 or a grant allows the call. Arguments that the user edits are checked again.
@@ -33,7 +33,7 @@ from dovetail.wire.base import Struct, replace
 
 _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
 _KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
-# The host does not know when a caller of a gateway has gone, so its grants for a session end after this time.
+# The host cannot see when a gateway caller disconnects, so the caller's session grants end after this time.
 _MAX_CALLER_GRANT_S: Final = 86_400.0
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ AskUser = Callable[[ConsentRequest], Any]
 
 
 class ConsentDeferred(PolicyError):
-    """The user has not answered yet. The question is stored under a ticket."""
+    """The user has not answered the consent request yet. The request is stored under a ticket."""
 
     def __init__(self, ticket: str) -> None:
         super().__init__(f"the call waits for an answer to ticket {ticket}", action="ask")
@@ -49,12 +49,12 @@ class ConsentDeferred(PolicyError):
 
 
 class ToolRecord(Struct, frozen=True, kw_only=True):
-    """A tool of a server, with everything that is computed only once per definition."""
+    """A tool of a server, with the values that are computed once per tool definition."""
 
     definition: Any
     fingerprint: str
-    request: PolicyRequest  # asks the policy about the tool, without arguments
-    result_request: PolicyRequest  # asks the policy about results of the tool
+    request: PolicyRequest  # the policy request for calls of the tool, without arguments
+    result_request: PolicyRequest  # the policy request for results of the tool
     limits: ToolLimits
 
 
@@ -62,11 +62,12 @@ class Authorization(Struct, frozen=True, kw_only=True):
     """The permission to send one request."""
 
     reason: str
-    request: PolicyRequest  # the request that the policy allowed. Send its arguments
+    request: PolicyRequest  # the allowed request, with the arguments to send
     limits: ToolLimits = ToolLimits()
-    record: ToolRecord | None = None  # the tool, or None for other requests
-    is_immediate: bool = False  # True if nothing was awaited, so the tool definition is still current
-    edited_value: Any = None  # the arguments or result that the user entered instead
+    record: ToolRecord | None = None  # the tool to call, or None if the request is not a tool call
+    # True if the decision needed no await, so the tool definition cannot have changed meanwhile.
+    is_immediate: bool = False
+    edited_value: Any = None  # the arguments or result that the user entered instead of the original
 
 
 class DecisionDetails(Struct, frozen=True):
@@ -97,8 +98,6 @@ class RequestAuthorizer:
         self._events = events
         self._project = project
 
-    # Methods that create requests and limits
-
     def create_request(
         self,
         supervisor: ServerSupervisor,
@@ -107,7 +106,7 @@ class RequestAuthorizer:
         arguments: Mapping[str, Any] | None,
         definition: Any = None,
     ) -> PolicyRequest:
-        """Return the question for the policy about one item of one server."""
+        """Return the policy request for one item of one server."""
         request = PolicyRequest(
             server=supervisor.name,
             tool=name,
@@ -132,7 +131,7 @@ class RequestAuthorizer:
         )
 
     def get_limits(self, supervisor: ServerSupervisor, name: str) -> ToolLimits:
-        """Return the limits of one item. They come from the policy and the settings of its server."""
+        """Return the limits of one item, combined from the policy and the settings of its server."""
         return combine_limits(find_limits(self.policy, supervisor.name, name), supervisor.settings.limits)
 
     async def check_rate(self, server_name: str, operation: str) -> None:
@@ -141,10 +140,8 @@ class RequestAuthorizer:
         if rate is not None:
             self.meter.record_call(server_name, operation, rate)
 
-    # Methods that decide
-
     def check(self, request: PolicyRequest) -> Decision:
-        """Return the policy's decision. Raise PolicyError if the request is denied."""
+        """Return the policy's decision about a request. Raise PolicyError if the request is denied."""
         return self._check_decision(request, self.policy.decide(request))
 
     async def authorize_call(
@@ -195,7 +192,7 @@ class RequestAuthorizer:
 
         Args:
             decision: The decision of the policy, if it is known already.
-            ask: Asks a different user than the user of the host.
+            ask: A function that asks another user instead of the host's user.
         """
         if request.kind in _KINDS_WITH_ARGUMENTS and request.arguments is None:
             request = replace(request, arguments={})
@@ -278,10 +275,10 @@ class RequestAuthorizer:
         self.check(edited_request)
         return edited_request
 
-    # Methods that emit events for decisions
-
     def _decide(self, request: PolicyRequest, decision: Decision, ask: AskUser | None) -> Decision:
-        """Return the policy's decision. Replace "ask" if there is no user to ask."""
+        """Return the decision. If it is "ask" and there is no user to ask, return the policy's non-interactive
+        decision.
+        """
         if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
         decision = apply_non_interactive(self.policy, decision)
@@ -330,8 +327,6 @@ class RequestAuthorizer:
             HostEvent(kind="consent", server=request.server, message=message, reason=reason, details=request)
         )
 
-    # Methods for grants and pins
-
     async def _find_grant(self, request: PolicyRequest, current_fingerprint: str) -> Grant | None:
         grant = peek_grant(self.grants, request, current_fingerprint)
         if grant is None or grant.scope != "once":
@@ -341,8 +336,8 @@ class RequestAuthorizer:
     async def _store_grant(self, request: PolicyRequest, current_fingerprint: str, answer: Allow) -> None:
         """Store a grant, unless the user allowed the request only once.
 
-        A grant for anonymous callers would apply to all of them, so none is stored. A session does not come back, so
-        its grants are not written to the file.
+        A grant for anonymous callers would apply to all of them, so none is stored. A caller that is known only by its
+        session gets a session grant, because the session never returns.
         """
         if answer.scope == "once" or not request.server_identity or request.caller == ANONYMOUS:
             return
@@ -360,10 +355,10 @@ class RequestAuthorizer:
         await _store(request, self.grants.add, new_grant)
 
     def _is_pinned(self, request: PolicyRequest, current_fingerprint: str) -> bool:
-        """Return whether this tool definition is the one that the caller used last."""
+        """Return whether the caller's pin matches this tool definition."""
         identity = request.server_identity
         if not identity:
-            return True  # a server without an identity cannot have pins
+            return True  # A server without an identity cannot have pins.
         if request.caller:
             return self._caller_pins.get(request.caller, identity, request.tool) == current_fingerprint
         pin = self.pins.get(identity, request.tool)
@@ -383,12 +378,10 @@ class RequestAuthorizer:
         if pin is None or pin.fingerprint != current_fingerprint:
             await _store(request, self.pins.accept, request.server, request.server_identity, [definition])
 
-    # Methods for changed definitions
-
     def find_definition_changes(
         self, request: PolicyRequest, definition: Any, current_fingerprint: str
     ) -> list[DefinitionChange] | None:
-        """Return how a definition changed since its last use. Return None if the changes are harmless."""
+        """Return how a tool definition changed since its last use. Return None if the changes are harmless."""
         if definition is None or not request.server_identity:
             return None
         definition_changes = self._compare_with_pin(request, definition, current_fingerprint)
@@ -397,7 +390,7 @@ class RequestAuthorizer:
     def _compare_with_pin(
         self, request: PolicyRequest, definition: Any, current_fingerprint: str
     ) -> list[DefinitionChange]:
-        """Return how a definition changed since the caller last used it.
+        """Return how a tool definition changed since the caller last used it.
 
         If the caller has not used the definition, compare with the pin of the host's user. An anonymous caller gets no
         changes if the host's user has pinned the current definition.
@@ -435,7 +428,7 @@ class RequestAuthorizer:
 
 
 async def _store(request: PolicyRequest, save: Callable[..., T], *args: Any) -> T:
-    """Save in a thread, because another process may have locked the file. Raise PolicyError if saving fails."""
+    """Call `save` in a thread, because another process may have locked the file. Raise PolicyError if saving fails."""
     try:
         return await asyncio.to_thread(save, *args)
     except OSError as exc:
@@ -459,7 +452,7 @@ def _suggest_rule(request: PolicyRequest) -> str:
 def build_consent_request(
     request: PolicyRequest, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
 ) -> ConsentRequest:
-    """Return the question for the user about a policy request."""
+    """Return the consent request that asks the user about a policy request."""
     kind: ConsentKind = request.kind  # pyright: ignore[reportAssignmentType]
     return ConsentRequest(
         kind=kind,

@@ -1,4 +1,4 @@
-"""Clients for gateway callers with separate credentials. Each caller has a separate client of a server.
+"""Separate clients for gateway callers, so that each caller uses its own credentials.
 
 A client is never shared, so no caller sees the data or the session of another caller.
 """
@@ -12,11 +12,11 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.principal import Principal
 from dovetail.wire.base import replace
 
-_IDLE_TIMEOUT_S: Final = 900.0  # close a client that was unused for this long
+_IDLE_TIMEOUT_S: Final = 900.0  # A client is closed after it was unused for this long.
 _MAX_CALLERS: Final = 256
 
-# Returns the client options for a caller, such as headers, auth or env.
-# Returns None if the caller has no credentials.
+# A function that returns the client options for a caller, such as headers, auth or env. It returns None if the caller
+# has no credentials.
 CredentialsProvider = Callable[[Principal], Mapping[str, Any] | None]
 
 
@@ -46,7 +46,8 @@ class CallerClients:
                 server=self._shared_server.name,
             )
         server = self._servers_by_caller.pop(str(principal), None) or self._create_server(principal)
-        self._servers_by_caller[str(principal)] = server  # move the caller to the end, because it was used last
+        # Callers are ordered by last use, so this caller moves to the end.
+        self._servers_by_caller[str(principal)] = server
         return server
 
     def _create_server(self, principal: Any) -> ServerSupervisor:

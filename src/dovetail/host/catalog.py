@@ -1,6 +1,6 @@
-"""Catalog: an immutable snapshot of the items of all servers, with unambiguous names.
+"""An immutable catalog of the tools, resources and prompts of all servers, with unambiguous names.
 
-The names in a snapshot never change their meaning. The order depends only on the names.
+A name in a catalog always refers to the same item. The order of the items depends only on their names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,11 +32,11 @@ __all__ = ["Catalog", "CatalogEntry", "ServerDefinitions"]
 class Catalog(Struct, frozen=True, kw_only=True, dict=True):
     """All tools, resources and prompts that the servers of a host offer."""
 
-    tools: tuple[CatalogEntry, ...] = ()  # all tools
-    resources: tuple[CatalogEntry, ...] = ()  # all resources
-    resource_templates: tuple[CatalogEntry, ...] = ()  # all resource templates
-    prompts: tuple[CatalogEntry, ...] = ()  # all prompts
-    problems: tuple[str, ...] = ()  # items that were left out, each with a reason
+    tools: tuple[CatalogEntry, ...] = ()  # the tools of all servers
+    resources: tuple[CatalogEntry, ...] = ()  # the resources of all servers
+    resource_templates: tuple[CatalogEntry, ...] = ()  # the resource templates of all servers
+    prompts: tuple[CatalogEntry, ...] = ()  # the prompts of all servers
+    problems: tuple[str, ...] = ()  # the items that were left out, each with the reason
 
     @classmethod
     def from_servers(cls, servers: Mapping[str, ServerDefinitions]) -> "Catalog":
@@ -54,8 +54,9 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def find(self, name: str) -> CatalogEntry | None:
-        """Return a tool by its full name or model name. A bare name works if only one server has it. Return None if it
-        is unknown.
+        """Return the tool with this full name or model name, or None if it is unknown.
+
+        A bare tool name works if only one server has the tool.
         """
         entry = self._by_name.get(name)
         if entry is not None:
@@ -64,12 +65,12 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         return candidates[0] if len(candidates) == 1 else None
 
     def find_prompt(self, name: str) -> CatalogEntry | None:
-        """Return a prompt by its full name or its model name, or None."""
+        """Return the prompt with this full name or model name, or None if it is unknown."""
         return next((prompt for prompt in self.prompts if name in (prompt.full_name, prompt.model_name)), None)
 
     @property
     def tokens(self) -> int:
-        """Return the estimated tokens of all tool definitions."""
+        """Return the estimated number of tokens of all tool definitions."""
         return sum(tool.tokens for tool in self.tools)
 
     def search(self, text: str, limit: int = 10) -> list[CatalogEntry]:
@@ -95,7 +96,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         """Return the tools in the format of OpenAI.
 
         Args:
-            api: "chat" or "responses".
+            api: The OpenAI API, "chat" or "responses".
         """
         return to_openai_tools(self.tools, api)
 
@@ -122,7 +123,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
         return self._resolve_call(*parse_gemini_call(call))
 
     def lint(self, profile: str) -> list[tuple[str, str]]:
-        """Return problems that make a model provider reject a tool, each with the tool's full name."""
+        """Return the problems that would make a model provider reject a tool, each with the full name of the tool."""
         return lint_tools(self.tools, profile)
 
     def _resolve_call(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -169,7 +170,7 @@ def _merge_entries(
 def _drop_ambiguous(
     kind: str, server: str, definitions: Sequence[Definition], problems: list[str]
 ) -> Iterable[CatalogEntry]:
-    """Return each item once. Leave out a name that has several different definitions."""
+    """Return an entry for each item name. Leave out a name that has several different definitions."""
     definitions_by_name: dict[str, Definition] = {}
     ambiguous: set[str] = set()
     for definition in definitions:
@@ -241,7 +242,7 @@ def explain_unknown_tool(
 
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """Return a suggestion for an error message, or an empty string."""
+    """Return a "Did you mean" suggestion for an error message, or an empty string."""
     matches = get_close_matches(name, [*candidates], 1)
     return f". Did you mean {matches[0]}?" if matches else ""
 

@@ -1,4 +1,4 @@
-"""The lists of one server, and one item of them with its names in the host."""
+"""The tools, resources and prompts of one server, and the entries of a host's catalog."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -9,7 +9,7 @@ from dovetail.wire.prompts import Prompt
 from dovetail.wire.resources import Resource, ResourceTemplate
 from dovetail.wire.tools import Tool
 
-# An estimate for English text and JSON. Each model counts tokens differently.
+# This number is an estimate for English text and JSON. Each model counts tokens differently.
 BYTES_PER_TOKEN: Final = 4
 
 Definition: TypeAlias = Tool | Resource | ResourceTemplate | Prompt
@@ -18,10 +18,10 @@ Definition: TypeAlias = Tool | Resource | ResourceTemplate | Prompt
 class ServerDefinitions(Struct, frozen=True, kw_only=True):
     """The tools, resources, templates and prompts of one server."""
 
-    tools: Sequence[Tool] = ()  # tools of the server
-    resources: Sequence[Resource] = ()  # resources of the server
-    resource_templates: Sequence[ResourceTemplate] = ()  # resource templates of the server
-    prompts: Sequence[Prompt] = ()  # prompts of the server
+    tools: Sequence[Tool] = ()  # the tools of the server
+    resources: Sequence[Resource] = ()  # the resources of the server
+    resource_templates: Sequence[ResourceTemplate] = ()  # the resource templates of the server
+    prompts: Sequence[Prompt] = ()  # the prompts of the server
 
 
 class CatalogEntry(Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class CatalogEntry(Struct, frozen=True, kw_only=True):
     full_name: str  # the name in the host, such as "server.tool"
     model_name: str  # the name that models see
     definition: Any  # the definition that the server sent
-    tokens: int = 0  # estimated tokens of the definition
+    tokens: int = 0  # the estimated number of tokens of the definition
 
 
 def estimate_tokens(definition: Definition) -> int:

@@ -1,4 +1,4 @@
-"""Events of a host. Listeners choose events by kind, or by a glob of kinds."""
+"""Events of a host. A listener selects events by a kind or by a glob pattern for kinds."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -32,12 +32,12 @@ class HostEvent(Struct, frozen=True, kw_only=True):
     """One event of a host."""
 
     kind: EventKind  # the kind of event, such as "server.state" or "tool.call"
-    server: str  # name of the server. Empty for events of the host itself
-    previous_state: str | None = None  # for "server.state": the previous state
-    state: str | None = None  # for "server.state": the new state
-    message: str | None = None  # short text, such as a line of stderr or a tool name
+    server: str  # the name of the server, or "" for events of the host
+    previous_state: str | None = None  # the previous state, for "server.state" events
+    state: str | None = None  # the new state, for "server.state" events
+    message: str | None = None  # a short text, such as a line of stderr or a tool name
     reason: str | None = None  # the reason for the event
-    details: Any = None  # more data. Its type depends on the kind of event
+    details: Any = None  # more data, whose type depends on the kind of event
 
 
 EventCallback: TypeAlias = Callable[[HostEvent], object]
@@ -48,11 +48,13 @@ class EventEmitter:
 
     def __init__(self) -> None:
         self._listeners: list[tuple[str, EventCallback]] = []
-        # cache: the listeners for each kind of event
+        # The callbacks are cached for each kind of event.
         self._callbacks_by_kind: dict[str, tuple[EventCallback, ...]] = {}
 
     def on(self, kind: str, callback: EventCallback) -> Callable[[], None]:
-        """Call a function for each event that matches a kind or glob. The returned function removes the callback."""
+        """Call a function for each event whose kind matches a name or glob. The returned function removes the
+        callback.
+        """
         listener = (check_event_kind(kind), callback)
         self._listeners.append(listener)
         self._callbacks_by_kind.clear()
@@ -70,7 +72,7 @@ class EventEmitter:
         return bool(self._find_callbacks(kind) if callbacks is None else callbacks)
 
     def emit(self, event: HostEvent) -> None:
-        """Call the listeners for an event. If one raises an exception, log it."""
+        """Call the listeners for an event. Log the exception if a listener fails."""
         for callback in self._find_callbacks(event.kind):
             try:
                 callback(event)
@@ -86,7 +88,7 @@ class EventEmitter:
 
 
 def check_event_kind(kind: str) -> str:
-    """Return an event kind or glob. Raise ValueError if it matches no known kind."""
+    """Return the given event kind or glob pattern. Raise ValueError if it matches no known kind."""
     if any(fnmatchcase(event_kind, kind) for event_kind in EVENT_KINDS):
         return kind
     matches = get_close_matches(kind, EVENT_KINDS, 1)

@@ -1,4 +1,4 @@
-"""Execution: runs authorized requests within their limits, and checks the results.
+"""Run authorized requests within their limits, and check the results.
 
 The host and its gateways both use this module, so the same rules and limits apply to calls of the user and of gateway
 callers.
@@ -35,9 +35,9 @@ class CallExecutor:
         self._authorizer = authorizer
 
     async def review(self, authorization: Authorization, result: Any, ask: AskUser | None = None) -> Any:
-        """Return the result of a tool after the policy checked it. Raise PolicyError if the result is denied.
+        """Check the result of a tool with the policy, and return it. Raise PolicyError if the result is denied.
 
-        An encoded result stays encoded if it does not change.
+        An encoded result is returned without decoding if it does not change.
         """
         assert authorization.record is not None
         request, max_bytes = authorization.record.result_request, authorization.limits.max_result_bytes
@@ -65,7 +65,7 @@ class CallExecutor:
 
 
 class ServerUse:
-    """Uses a server for one authorized request, within its limits. At the end it emits an event.
+    """A context manager that uses a server for one authorized request, within its limits. It emits an event at the end.
 
     `async with ServerUse(...) as use: use.result = await use.client.call_tool(...)`
     """
@@ -117,8 +117,9 @@ def find_denial(
     name: str,
     arguments: Mapping[str, Any] | None = None,
 ) -> PolicyError | None:
-    """Return the error for an item that the policy denies or hides for every call with these arguments. Other arguments
-    and the annotations of the item are not known yet.
+    """Return an error if the policy denies or hides an item for every call with these arguments.
+
+    Other arguments and the annotations of the item are not known yet.
     """
     request = authorizer.create_request(supervisor, kind, name, arguments)
     decision = authorizer.policy.decide(request)
@@ -145,14 +146,14 @@ def find_completion_denial(
     template: str,
     arguments: Mapping[str, str],
 ) -> PolicyError | None:
-    """Return the error for a completion of a prompt or a resource that the policy denies or hides.
+    """Return an error if the policy denies or hides the prompt or resource of a completion request.
 
     `arguments` has the values that are known so far. They select the resource of a template.
     """
     if prompt is not None:
         return find_denial(authorizer, supervisor, "prompt.get", prompt, arguments)
     uris = {template: None}
-    with suppress(ValueError):  # the server may send an invalid template
+    with suppress(ValueError):  # The server may have sent an invalid template.
         uris[expand(template, arguments)] = None
     denials = (find_denial(authorizer, supervisor, "resource.read", uri) for uri in uris)
     return next((denial for denial in denials if denial is not None), None)

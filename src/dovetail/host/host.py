@@ -1,7 +1,7 @@
-"""Host: connects one user to many servers.
+"""A host connects one user to many servers.
 
-The policy authorizes each call once, and asks the user if a rule requires consent. Requests of servers are authorized
-in the same way. A gateway serves the host as one server.
+The policy authorizes each call once, and asks the user if a rule requires consent. Requests from
+servers are authorized in the same way. A gateway serves the host as one server.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.roots import Root
 from dovetail.wire.tools import CallToolResult
 
-# When the host closes, wait this long for the calls of gateway callers.
+# A host that closes waits this long for the calls of gateway callers.
 _SERVE_DRAIN_TIMEOUT_S: Final = 15.0
 
 
@@ -92,18 +92,20 @@ class Host:
     """Connects one user to many servers. The user decides what the servers may do.
 
     Args:
-        policy: The rules, as a `Policy` or as a TOML file. Defaults to asking about everything.
-        consent: Asks the user: a function of a `ConsentRequest`, or a consent handler. None denies every question.
+        policy: The rules, as a `Policy` or the path of a TOML file. By default, the host asks about everything.
+        consent: A function that asks the user about a `ConsentRequest`, or a consent handler. None denies every
+            request.
         state_dir: A directory for grants.json, pins.json and audit.jsonl.
-        grants: Another file for grants, or a store. Without a file, grants end with the host.
-        pins: Another file for pins, or a store. Defaults to a file beside the grants.
-        audit_log: Another file for the audit log, or an `AuditLog`. Without a file, the host writes no audit log.
-        secrets: Resolves references in configuration files, and masks their values in events and in the audit log.
-        project: The directory that grants with the scope "project" are limited to.
-        model: Answers sampling requests of servers. Without a model, the host does not declare sampling.
+        grants: A file for grants, or a `GrantStore`. Without a file, grants are lost when the host ends.
+        pins: A file for pins, or a `PinStore`. Defaults to pins.json beside the file of the grants.
+        audit_log: A file for the audit log, or an `AuditLog`. Without a file, the host writes no audit log.
+        secrets: The resolver for references in configuration files. It masks their values in events and in the
+            audit log.
+        project: The project directory. Grants with the scope "project" apply only in this directory.
+        model: The model that answers sampling requests of servers. Without a model, the host does not declare sampling.
         roots: The directories that servers may use.
-        defaults: The settings for servers that do not set their own.
-        ready_timeout: Seconds that a list waits for servers that are not ready.
+        defaults: The settings for servers that are added without settings.
+        ready_timeout: The time in seconds that list methods wait for servers that are starting.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class Host:
             audit_log = audit_log or Path(state_dir, "audit.jsonl")
         self._defaults = defaults or ServerSettings()
         self._events = EventEmitter()
-        self._secrets = secrets or SecretResolver()  # masks secrets in all output
+        self._secrets = secrets or SecretResolver()  # The resolver masks secrets in all output.
         grant_store = grants if isinstance(grants, GrantStore) else GrantStore(grants)
         self._authorizer = RequestAuthorizer(
             as_policy(policy),
@@ -157,8 +159,6 @@ class Host:
         if self._audit_log is not None:
             write_host_events(self._audit_log, self._events, self._secrets)
 
-    # Methods for the configuration
-
     @classmethod
     def from_config(
         cls,
@@ -167,11 +167,11 @@ class Host:
         watch: bool = False,
         **options: Unpack[HostOptions],
     ) -> Self:
-        """Create a host with the servers from configuration files. Without paths, use the files of all known hosts.
+        """Create a host with the servers from configuration files. Without paths, use the files of all supported hosts.
 
         Args:
-            level: "user", or "project" for files of a project, whose servers start only with the user's consent.
-            watch: True reloads the files when they change, while the host is open.
+            level: "user" or "project". Servers from project files start only with the user's consent.
+            watch: True reloads changed files while the host is open.
         """
         check_level(level)
         check_files_exist(paths)
@@ -186,7 +186,7 @@ class Host:
             raise ValueError("reload() works only for a host that was created with Host.from_config()")
         entries, problems = self._config_watcher.read()
         for name in self._config_watcher.forget_changed(entries):
-            if self._servers.find(name) is not None:  # the server may already be removed
+            if self._servers.find(name) is not None:  # The server may already be removed.
                 await self._servers.remove(name)
         self._apply_config(entries, problems)
 
@@ -219,8 +219,6 @@ class Host:
         """Return the problems in the configuration files."""
         return self._servers.config_problems
 
-    # Methods that open and close the host
-
     async def __aenter__(self) -> Self:
         await self.open()
         return self
@@ -240,7 +238,7 @@ class Host:
         return self._servers.is_open
 
     def stats(self) -> HostStats:
-        """Return how many servers, calls and other resources are running or open."""
+        """Return the numbers of running servers, calls and other open resources."""
         servers = [
             server for supervisor in self._servers.list() for server in self._servers.list_for_callers(supervisor)
         ]
@@ -255,7 +253,7 @@ class Host:
         await self.close()
 
     async def close(self) -> None:
-        """Stop all servers at the same time, within a time limit. No server starts again until the host is opened."""
+        """Stop all servers at the same time, within a time limit. No server starts until the host is opened again."""
         self._servers.is_open = False
         if self._watch_task is not None:
             self._watch_task.cancel()
@@ -268,14 +266,12 @@ class Host:
             await asyncio.wait(serve_tasks, timeout=_SERVE_DRAIN_TIMEOUT_S)
         await self._servers.stop_all()
         if self._audit_log is not None:
-            self._audit_log.close()  # the next entry opens the audit log again
+            self._audit_log.close()  # The next entry opens the audit log again.
 
     @property
     def policy(self) -> Policy:
         """Return the policy of the host."""
         return self._authorizer.policy
-
-    # Methods for servers
 
     def add(
         self,
@@ -291,11 +287,11 @@ class Host:
         """Add a server. The target and the options are those of `Client`.
 
         Args:
-            settings: How to treat the server. Defaults to the `defaults` of the host.
+            settings: The settings of the server. Defaults to the `defaults` of the host.
             trusted: A shortcut for `settings.trusted`.
             enabled: False adds the server without starting it.
-            credentials: Returns the client options for one caller of a gateway, such as headers. None means that the
-                caller may not use the server.
+            credentials: A function that returns the client options for a gateway caller, such as headers. If it returns
+                None, the caller cannot use the server.
         """
         for option in client_options:
             if option in ServerSettings.__struct_fields__:
@@ -326,17 +322,18 @@ class Host:
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncGenerator[Client]:
-        """Yield the client of one server, for methods that the host does not have. The policy does not check its
-        requests.
+        """Yield the client of one server, for methods that the host does not have.
+
+        The policy does not check the requests of this client.
         """
         async with self._servers.get(name).using() as client:
             yield client
 
     def on(self, event: str, callback: Callable[[HostEvent], object]) -> Callable[[], None]:
-        """Call a function for each event that matches a kind or glob. The returned function removes the callback."""
+        """Call a function for each event whose kind matches a name or glob. The returned function removes the
+        callback.
+        """
         return self._events.on(event, callback)
-
-    # Methods that list items
 
     async def list_tools(self) -> tuple[CatalogEntry, ...]:
         """Return the tools of all servers. Names are unique, and the order is stable."""
@@ -358,14 +355,12 @@ class Host:
         """Return a snapshot of the tools, resources and prompts of all servers.
 
         Args:
-            max_tokens: If the tools take more tokens, three search tools replace them.
+            max_tokens: If the tool definitions take more tokens than this, three search tools replace them.
         """
         catalog = await self._catalog.fetch("tool", "resource", "resource template", "prompt")
         if max_tokens is not None and catalog.tokens > max_tokens:
             return create_search_catalog(catalog)
         return catalog
-
-    # Methods that send requests
 
     @overload
     async def call(
@@ -408,15 +403,15 @@ class Host:
         retry: bool | None = None,
         **kwargs: object,
     ) -> CallToolResult | CallAwaitingConsent:
-        """Call a tool by "server.tool" or by its model name. The bare name works if only one server has such a tool.
+        """Call a tool by its full name "server.tool", its model name, or a bare name that only one server has.
 
         Args:
             arguments: The arguments of the tool. Other keyword arguments are added to them.
             wait: False returns a `CallAwaitingConsent` if the user must answer first. It requires a `FileConsent`.
             timeout: Seconds without progress after which the call fails. Defaults to `Timeouts.call`.
-            progress_handler: Receives `(progress, total, message)`.
+            progress_handler: A function that is called with `(progress, total, message)`.
             meta: The `_meta` of the request.
-            retry: True allows the call to run twice. False never sends the call again. None repeats only calls of tools
+            retry: True may send the call twice. False never sends the call again. None repeats only calls of tools
                 that are declared read-only or idempotent.
 
         Raises:
@@ -456,7 +451,9 @@ class Host:
         timeout: float | None = None,
         **options: Any,
     ) -> Any:
-        """Run an authorized call with the arguments that the policy checked. `resume` continues an earlier call."""
+        """Run an authorized call with the arguments that the policy checked, or continue an earlier call with
+        `resume`.
+        """
         request, max_seconds = authorization.request, authorization.limits.timeout
         try:
             async with ServerUse(self._executor, supervisor, authorization) as use:
@@ -534,23 +531,19 @@ class Host:
         request = self._authorizer.create_request(supervisor, kind, name, arguments)
         return await self._authorizer.authorize(request, limits=self._authorizer.get_limits(supervisor, name))
 
-    # Methods for pending questions
-
     async def list_pending(self) -> "AsyncGenerator[PendingConsent]":
-        """Yield the open questions to the user, oldest first."""
+        """Yield the open consent requests, oldest first."""
         for item in await self._pending_calls.list_items():
             yield item
 
     async def answer(
         self, ticket: str, answer: ConsentAnswer | ShortAnswer
     ) -> CallToolResult | CallAwaitingConsent | None:
-        """Answer an open question with True, False, Allow, Deny, AllowWithChanges, or the values of a form.
+        """Answer an open consent request with True, False, Allow, Deny, AllowWithChanges, or the values of a form.
 
         Returns the result of the call that waited for the answer. Returns None if another process waits for the answer.
         """
         return await self._pending_calls.answer(ticket, as_consent_answer(answer))
-
-    # Methods that serve the host as a gateway
 
     def as_server(
         self,
@@ -560,10 +553,10 @@ class Host:
         name: str = "gateway",
         **options: Unpack[ServerOptions],
     ) -> Server:
-        """Return a gateway: one server that offers the items of all servers. It has the options of `Server`.
+        """Return a gateway, which is one server with the items of all servers. The options are those of `Server`.
 
         Args:
-            mode: "merged" offers all tools, "search" offers three tools that find the others.
+            mode: "merged" offers all tools, "search" offers three tools that find and call the others.
             server: The name of the only server to offer. None offers all servers.
             name: The name of the gateway.
         """
@@ -584,15 +577,14 @@ class Host:
         auth: "ServerAuth | None" = None,
         **options: Unpack[ASGIOptions],
     ) -> ASGIApp:
-        """Return the gateway as an ASGI application. Its paths are `/mcp`, `/search/mcp`, and `/servers/NAME/mcp` for
-        each server.
+        """Return the gateway as an ASGI application. The options are those of `Server.asgi`.
 
-        Options are those of `Server.asgi`.
+        The paths are `/mcp`, `/search/mcp`, and `/servers/NAME/mcp` for each server.
 
         Args:
-            mode: "merged" offers all tools, "search" offers three tools that find the others.
+            mode: "merged" offers all tools, "search" offers three tools that find and call the others.
             name: The name of the gateway.
-            auth: Checks the credentials of callers, as in `Server(auth=...)`.
+            auth: How to check the credentials of callers, as in `Server(auth=...)`.
         """
         return self.as_server(mode, name=name, auth=auth).asgi(**options)
 
@@ -606,16 +598,16 @@ class Host:
         reload: bool = False,
         **options: Unpack[HTTPServerOptions],
     ) -> None:
-        """Serve all servers as one, until a signal arrives or the client disconnects.
+        """Serve all servers as one server, until a signal arrives or the client disconnects.
 
         Options are those of `Server.run`.
 
         Args:
             transport: "stdio", "http", "unix" or "tcp".
-            mode: "merged" offers all tools, "search" offers three tools that find the others.
+            mode: "merged" offers all tools, "search" offers three tools that find and call the others.
             name: The name of the gateway.
-            auth: Checks the credentials of callers over HTTP, as in `Server(auth=...)`.
-            reload: Restarts the program when one of its files changes. Use it only in development.
+            auth: How to check the credentials of callers over HTTP, as in `Server(auth=...)`.
+            reload: True restarts the program when one of its files changes. Use it only in development.
         """
         # `Server.run` checks these options.
         run: Callable[..., None] = self.as_server(mode, name=name, auth=auth).run
@@ -630,15 +622,15 @@ class Host:
         auth: "ServerAuth | None" = None,
         **options: Unpack[HTTPServerOptions],
     ) -> None:
-        """Serve all servers as one in the running event loop. The options are those of `Server.serve`.
+        """Serve all servers as one server in the running event loop. The options are those of `Server.serve`.
 
         Returns when the host is closed. If the host is not open, this method opens it and closes it at the end.
 
         Args:
             transport: "stdio", "http", "unix" or "tcp".
-            mode: "merged" offers all tools, "search" offers three tools that find the others.
+            mode: "merged" offers all tools, "search" offers three tools that find and call the others.
             name: The name of the gateway.
-            auth: Checks the credentials of callers over HTTP, as in `Server(auth=...)`.
+            auth: How to check the credentials of callers over HTTP, as in `Server(auth=...)`.
         """
         async with nullcontext() if self.is_open else self:
             # `Server.serve` checks these options.
@@ -661,7 +653,7 @@ def get_parts(host: Host) -> HostParts:
 
 
 def _create_pin_store(pins: PinStore | str | Path | None, grants: GrantStore) -> PinStore:
-    """Return the store for pins. By default, it is a file next to the grants."""
+    """Return the store for pins. By default, it uses a file next to the file of the grants."""
     if pins is None and grants.path is not None:
         return PinStore(grants.path.with_name("pins.json"))
     return pins if isinstance(pins, PinStore) else PinStore(pins)

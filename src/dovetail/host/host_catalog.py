@@ -1,4 +1,4 @@
-"""One catalog of all lists of a host's servers, and the record of one tool for a call.
+"""The catalog of a host, which combines the lists of all its servers.
 
 A slow or failed server does not affect the other servers. A list waits at most `ready_timeout` for each server.
 """
@@ -32,7 +32,7 @@ _REQUEST_KINDS: Final[Mapping[ItemKind, str]] = {"tool": "tool.call", "prompt": 
 
 
 class ToolRecords:
-    """The tools of one server with their policy data, computed once per list and policy."""
+    """The tools of one server with their policy data. The data is computed once per list and policy."""
 
     __slots__ = ("by_name", "policy", "tools")
 
@@ -43,20 +43,19 @@ class ToolRecords:
 
 
 class HostCatalog:
-    """The items of all servers of a host that the policy does not hide."""
+    """The items of a host's servers that the policy does not hide."""
 
     def __init__(self, servers: ManagedServers, authorizer: RequestAuthorizer, ready_timeout: float) -> None:
-        self.ready_timeout = ready_timeout  # how long to wait for servers that are starting
+        self.ready_timeout = ready_timeout  # Lists wait this long for servers that are starting.
         self._servers = servers
         self._authorizer = authorizer
         self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
         self._tool_records: WeakKeyDictionary[ServerSupervisor, ToolRecords] = WeakKeyDictionary()
 
-    # Methods that build catalogs
-
     async def fetch(self, *kinds: ItemKind) -> Catalog:
-        """Fetch these lists from all servers and return the catalog. The items of a slow server appear in a later
-        catalog. Raise ProcessStartError if the host is not open.
+        """Fetch these lists from all servers and return the catalog.
+
+        The items of a slow server appear in a later catalog. Raise ProcessStartError if the host is not open.
         """
         if not self._servers.is_open:
             raise ProcessStartError(HOST_NOT_OPEN)
@@ -69,7 +68,7 @@ class HostCatalog:
                 await asyncio.wait(tasks, timeout=self.ready_timeout)
             finally:
                 for task in tasks:
-                    task.cancel()  # cancel only the wait. Another task continues to fetch the list
+                    task.cancel()  # Only the wait is cancelled. Another task continues to fetch the list.
         return self.get_cached(*kinds)
 
     async def _fetch_lists(self, supervisor: ServerSupervisor, kinds: Sequence[ItemKind]) -> None:
@@ -78,7 +77,7 @@ class HostCatalog:
                 await supervisor.listed(kind)
 
     def get_cached(self, *kinds: ItemKind) -> Catalog:
-        """Return a catalog of the cached lists, without asking a server."""
+        """Return a catalog of the cached lists, without requests to servers."""
         requested_kinds: Sequence[ItemKind] = kinds or ITEM_KINDS
         snapshot: list[tuple[ServerSupervisor, ItemKind, dict[str, Any]]] = [
             (supervisor, kind, supervisor.known.get(kind, _NO_ITEMS))
@@ -109,8 +108,6 @@ class HostCatalog:
         request = self._authorizer.create_request(supervisor, request_kind, name, None, definition)
         return self._authorizer.policy.decide(request).action != "hide"
 
-    # Methods for one tool
-
     async def find_tool(self, name: str) -> tuple[ServerSupervisor, str]:
         """Return the server and the tool with this name. Raise NotFound if the name is unknown."""
         server_name, dot, tool = name.partition(".")
@@ -125,8 +122,9 @@ class HostCatalog:
         return self._servers.get(entry.server), entry.name
 
     async def get_record(self, supervisor: ServerSupervisor, tool: str) -> ToolRecord:
-        """Return the current definition of a tool with its policy data. Raise NotFound if the tool is unknown or
-        hidden.
+        """Return the current definition of a tool with its policy data.
+
+        Raise NotFound if the tool is unknown or hidden.
         """
         tools = supervisor.get_fresh("tool")
         if tools is None:
@@ -151,7 +149,7 @@ class HostCatalog:
         return record
 
     async def check_unchanged(self, supervisor: ServerSupervisor, record: ToolRecord) -> None:
-        """Raise PolicyError if a tool has changed while the user was asked."""
+        """Raise PolicyError if the definition of a tool has changed while the user was asked."""
         current_record = await self.get_record(supervisor, record.definition.name)
         if current_record is not record and current_record.fingerprint != record.fingerprint:
             name = f"{supervisor.name}.{record.definition.name}"

@@ -1,6 +1,7 @@
 """Handlers for the input requests of one server: forms, URLs, sampling and roots.
 
-Each server has separate handlers, so an answer goes only to the server that asked. The policy decides before the user.
+Each server has separate handlers, so an answer goes only to the server that asked. The policy decides
+before the user is asked.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ _KIND_BY_METHOD: Final = {
     "sampling/createMessage": "sampling.request",
     "roots/list": "roots.list",
 }
-_MAX_REPLY_TOKENS: Final = 8192  # maximum tokens of one sampling response
+_MAX_REPLY_TOKENS: Final = 8192  # The host requests at most this many tokens for one sampling response.
 
 
 class RequestRejected(InvalidParams):
@@ -42,7 +43,7 @@ class RequestRejected(InvalidParams):
 
 
 class HostInputHandlers:
-    """Answers the requests for input from one server."""
+    """Answers the input requests from one server."""
 
     def __init__(
         self,
@@ -61,12 +62,13 @@ class HostInputHandlers:
         self._roots_provider = roots_provider
         self._is_trusted = is_trusted
         self._server_identity = server_identity
-        self._check_rate = check_rate  # applies the server's rate limit
-        self._user_lock = asyncio.Lock()  # a server asks the user one question at a time
+        self._check_rate = check_rate  # a function that applies the server's rate limit
+        self._user_lock = asyncio.Lock()  # A server can ask the user one question at a time.
 
     def client_options(self) -> dict[str, Any]:
-        """Return the client options with the input handlers. The client declares only the capabilities that have a
-        handler.
+        """Return the client options with the input handlers.
+
+        The client declares only the capabilities that have a handler.
         """
         options: dict[str, Any] = {
             "elicitation_handler": self.elicit,
@@ -88,9 +90,9 @@ class HostInputHandlers:
         )
 
     def filter_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return a response that declines a request if the policy denies it. Otherwise return None.
+        """Return a response that declines an input request if the policy denies it. Otherwise return None.
 
-        The request is for the user of a gateway's caller. If this method returns None, that user decides.
+        The input request is meant for the user of a gateway caller. If this method returns None, that user decides.
         """
         kind = "elicitation.url" if params.get("mode") == "url" else _KIND_BY_METHOD.get(method, method)
         decision = self._authorizer.policy.decide(self._policy_request(kind))
@@ -105,20 +107,18 @@ class HostInputHandlers:
             case _:
                 raise RequestRejected(f"The request was rejected: {decision.reason}")
 
-    # Methods for forms and URLs
-
     async def elicit(self, params: ElicitRequestParams) -> Any:
         """Ask the user to fill in a form."""
         details = {"message": params.message, "schema": params.requested_schema or {}}
         return await self._ask_user("elicitation.form", details)
 
     async def elicit_url(self, params: ElicitRequestParams) -> Any:
-        """Ask the user to visit a web page. The consent handler may open the page."""
+        """Ask the user for consent to visit a web page. The consent handler may open the page."""
         host = urlsplit(params.url or "").hostname or ""
         return await self._ask_user("elicitation.url", {"message": params.message, "url": params.url, "host": host})
 
     async def _ask_user(self, kind: str, details: dict[str, Any]) -> Any:
-        """Ask the user, unless the policy denies the request. The policy can never answer for the user."""
+        """Ask the user for input, unless the policy denies the request. The policy can never answer for the user."""
         decision = self._authorizer.policy.decide(self._policy_request(kind))
         if decision.action in ("deny", "hide"):
             return ElicitResult(action="decline")
@@ -141,11 +141,10 @@ class HostInputHandlers:
                     return True
                 raise InputRequestError("answer a form with Deny(), a dict of the values, or AllowWithChanges({...})")
 
-    # Methods for sampling
-
     async def create_message(self, params: CreateMessageRequestParams) -> CreateMessageResult:
-        """Return a reply from the host's model. The model sees nothing from other servers. The server's rate limit
-        applies.
+        """Return a reply from the host's model. The server's rate limit applies.
+
+        The model sees no data from other servers.
         """
         assert self._model is not None
         params = replace(params, include_context="none", max_tokens=min(params.max_tokens, _MAX_REPLY_TOKENS))
@@ -196,8 +195,6 @@ class HostInputHandlers:
             label="an edited response",
         )
 
-    # Methods for roots
-
     async def list_roots(self) -> Sequence[Any]:
         """Return the roots that the server may see."""
         roots: Any = self._roots_provider() if callable(self._roots_provider) else self._roots_provider
@@ -226,7 +223,7 @@ def _to_content(edited: Any) -> Any:
 
 
 def _apply_edit(params: CreateMessageRequestParams, edited: Any) -> CreateMessageRequestParams:
-    """Apply the user's changes to a sampling request: its messages, or any of its fields."""
+    """Return a sampling request with the user's changes to its messages or other fields."""
     if isinstance(edited, str):
         edited = [{"role": "user", "content": _to_content(edited)}]
     changes = {"messages": to_plain(edited)} if isinstance(edited, list) else to_plain(edited)
@@ -237,7 +234,7 @@ _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[..
 
 
 def add_handler_hints(exc: MCPError) -> None:
-    """Add a hint to an error if the host lacks the option for a capability that the server requires."""
+    """Add a hint to an error if the host lacks an option that the server requires."""
     required_capabilities = get_required_capabilities(getattr(exc, "data", None))
     hints = [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
     if hints:

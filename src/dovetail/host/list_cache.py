@@ -1,4 +1,4 @@
-"""The last known lists of one server, whether they are current, and callbacks for their changes."""
+"""The last known lists of one server, with callbacks for changes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ _LIST_BY_KIND: Final[Mapping[ItemKind, str]] = {kind: name for name, kinds in _K
 
 
 class ListCache:
-    """The lists of one server."""
+    """The last known lists of one server."""
 
     def __init__(self, server_name: str, emit: Callable[[HostEvent], None]) -> None:
         self.items_by_kind: dict[ItemKind, dict[str, Any]] = {}
@@ -59,19 +59,20 @@ class ListCache:
         self._notify(list_name, uri, details)
 
     def mark_awaited(self, kind: ItemKind) -> None:
-        """Remember that a caller got an incomplete list. The next update then calls the callbacks."""
+        """Remember that a caller got an incomplete list, so that the next update calls the callbacks."""
         self._awaited_kinds.add(kind)
 
     def get_change_count(self, kind: ItemKind) -> int:
-        """Return the number of change notifications so far. Call this before requesting the list, and pass the number
-        to `update`.
+        """Return the number of change notifications for a list.
+
+        Call this before requesting the list, and pass the number to `update`.
         """
         return self._change_counts[kind]
 
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, change_count: int) -> None:
         """Store a list. `fetched_at` and `change_count` are from the moment when the list was requested."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
-        if change_count == self._change_counts[kind]:  # store the list if it did not change during the request
+        if change_count == self._change_counts[kind]:  # A list that changed during the request is outdated already.
             self.fetched_at[kind] = fetched_at
         is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count
         self._seen_change_counts[kind] = change_count
@@ -90,7 +91,7 @@ class ListCache:
             callback(_NOTIFICATION_BY_LIST[list_name], uri)
 
     def add_callback(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change. The returned function removes the callback."""
+        """Call a function for each change of a list. The returned function removes the callback."""
         self.change_callbacks.append(callback)
 
         def stop() -> None:
@@ -101,7 +102,7 @@ class ListCache:
 
 
 def has_change_notices(client: Client) -> bool:
-    """Return whether the server promises change notifications."""
+    """Return whether the server declares that it sends change notifications."""
     capabilities = client.server_capabilities
     return any(
         capability is not None and capability.list_changed
@@ -110,7 +111,7 @@ def has_change_notices(client: Client) -> bool:
 
 
 async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
-    """Fetch all items of a kind, by name or URI."""
+    """Fetch all items of a kind from a server. Return them by name or URI."""
     capabilities = client.server_capabilities
     match kind:
         case "tool":
@@ -127,7 +128,7 @@ async def fetch_definitions(client: Client, kind: ItemKind) -> dict[str, Any]:
 
 
 def _index_definitions(definitions: Sequence[Any], key_attribute: str) -> dict[str, Any]:
-    """Return the definitions by name or URI. Leave out a name that has several different definitions."""
+    """Return the definitions by name or URI. Leave out names with several different definitions."""
     by_key: dict[str, Any] = {}
     ambiguous: set[str] = set()
     for definition in definitions:

@@ -1,4 +1,4 @@
-"""One server of a host, as the user of the host sees it."""
+"""The public view of one server of a host."""
 
 from dovetail.client.client import Client
 from dovetail.error_context import clip
@@ -25,17 +25,17 @@ class ManagedServer:
 
     @property
     def state(self) -> ServerState:
-        """Return the state, such as "ready" or "failed". `last_error` has the reason."""
+        """Return the state of the server, such as "ready" or "failed". `last_error` contains the reason."""
         return self._supervisor.state
 
     @property
     def last_error(self) -> MCPError | None:
-        """Return the error that led to the state, or None."""
+        """Return the error that led to the current state, or None."""
         return self._supervisor.last_error
 
     @property
     def identity(self) -> str:
-        """Return a digest of the command or URL. Grants and pins use it instead of the name."""
+        """Return a digest of the server's command or URL. Grants and pins use this digest instead of the name."""
         return self._supervisor.identity
 
     @property
@@ -54,13 +54,13 @@ class ManagedServer:
         return self._supervisor.client
 
     async def stop(self) -> None:
-        """Stop the server within a time limit. It starts again when it is needed."""
+        """Stop the server within a time limit. The server starts again when it is needed."""
         await self._supervisor.stop()
 
     async def restart(self) -> None:
-        """Stop the server and start it again now, even if it failed repeatedly."""
+        """Stop the server and start it again immediately, even if it failed repeatedly."""
         await self._supervisor.restart()
 
     async def disable(self) -> None:
-        """Stop the server. It stays stopped until `restart`."""
+        """Stop the server. It stays stopped until you call `restart`."""
         await self._supervisor.disable()

@@ -1,4 +1,4 @@
-"""The parts of a host, for its gateways and for other packages of dovetail."""
+"""The objects that a host consists of, for gateways and other packages of dovetail."""
 
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.config.secret_lookup import SecretResolver

@@ -1,6 +1,6 @@
-"""Names across servers: the full name `server.tool`, and the name that a model sees.
+"""The names of tools in a host: the full name `server.tool`, and the name that a model sees.
 
-The name for a model depends only on the server and the tool, so it does not change when another server is added. It is
+The model name depends only on the server and the tool, so it does not change when another server is added. It is
 unique. A name with two parts consists of the server and the tool. A name with three parts was shortened or cleaned, and
 ends with a digest of the server and the tool.
 """
@@ -13,27 +13,27 @@ from typing import Final
 MAX_NAME_CHARS: Final = 64
 SEPARATOR: Final = "__"
 
-# Each character has 5 bits, so a collision takes 2**65 attempts.
+# Each digest character has 5 bits, so a collision takes 2**65 attempts.
 _DIGEST_CHARS: Final = 13
-_MAX_SERVER_CHARS: Final = 20  # longer server names are shortened to this length
+_MAX_SERVER_CHARS: Final = 20  # Longer server names are shortened to this length.
 _MAX_TOOL_CHARS: Final = MAX_NAME_CHARS - _MAX_SERVER_CHARS - _DIGEST_CHARS - 2 * len(SEPARATOR)
 
-# An underscore counts as invalid, because two of them separate the server from the tool.
+# An underscore is not allowed here, because two underscores separate the server from the tool.
 _INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")
-# Neither part may contain the separator, also not together with the other part.
-# Gemini requires a letter or underscore first.
+# The separator must not appear in either part, or where the two parts meet. Gemini requires a letter or an underscore
+# first.
 _PLAIN_SERVER: Final = re.compile(r"(?!.*__)(?:[A-Za-z]|_[A-Za-z0-9-])(?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _PLAIN_TOOL: Final = re.compile(r"(?!.*__)[A-Za-z0-9-][A-Za-z0-9_-]*")
 _SERVER_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def make_full_name(server: str, tool: str) -> str:
-    """Return the full name "server.tool". Server names have no dot, so the full name can be split again."""
+    """Return the full name "server.tool". Server names have no dot, so `split_full_name` can split it."""
     return f"{server}.{tool}"
 
 
 def split_full_name(name: str) -> tuple[str, str]:
-    """Split a full name into server and tool. Raise ValueError if it is invalid."""
+    """Split a full name into server and tool. Raise ValueError if the full name is invalid."""
     server, dot, tool = name.partition(".")
     if not dot or not server:
         raise ValueError(f"invalid full name {name!r}. It must be server.tool")
@@ -41,8 +41,9 @@ def split_full_name(name: str) -> tuple[str, str]:
 
 
 def make_model_name(server: str, tool: str) -> str:
-    """Return a name for models that is unique for each server and tool. It has at most 64 letters, digits, dashes and
-    underscores.
+    """Return a name for models that is unique for each server and tool.
+
+    The name has at most 64 letters, digits, dashes and underscores.
     """
     joined = f"{server}{SEPARATOR}{tool}"
     if len(joined) <= MAX_NAME_CHARS and _PLAIN_SERVER.fullmatch(server) and _PLAIN_TOOL.fullmatch(tool):
@@ -58,14 +59,15 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def _digest_pair(server: str, tool: str) -> str:
-    # The length shows where the server name ends. Plain UTF-8 cannot encode the surrogates that JSON may contain.
+    # The length marks the end of the server name. Plain UTF-8 cannot encode the surrogates that JSON may contain.
     pair = f"{len(server)}:{server}{tool}".encode("utf-8", "surrogatepass")
     return base64.b32encode(hashlib.sha256(pair).digest()).decode("ascii").lower()[:_DIGEST_CHARS]
 
 
 def check_server_name(name: str) -> str:
-    """Return a server name. Raise ValueError if it contains anything but ASCII letters, digits, dashes
-    and underscores.
+    """Return the given server name.
+
+    Raise ValueError unless it consists of 1 to 64 ASCII letters, digits, dashes and underscores.
     """
     if not _SERVER_NAME_PATTERN.fullmatch(name):
         raise ValueError(f"a server name must be 1 to 64 letters, digits, dashes and underscores, not {name!r}")
@@ -73,8 +75,9 @@ def check_server_name(name: str) -> str:
 
 
 def make_server_name(name: str) -> str:
-    """Make a valid server name from a name in a file. Invalid characters are replaced, and a digest keeps
-    names unique.
+    """Return a valid server name for a name in a configuration file.
+
+    Invalid characters are replaced, and a digest keeps names unique.
     """
     if _SERVER_NAME_PATTERN.fullmatch(name):
         return name

@@ -1,4 +1,4 @@
-"""Search for tools by words, ranked by BM25: rare words count more, and long descriptions count less."""
+"""Search for tools by words. The BM25 ranking gives rare words more weight and long descriptions less."""
 
 import math
 import re
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from dovetail.wire.tools import Tool
 
-_SATURATION: Final = 1.2  # the usual constant of the BM25 ranking
+_SATURATION: Final = 1.2  # This is the usual constant of the BM25 ranking.
 _LENGTH_WEIGHT: Final = 0.75
 _NAME_WEIGHT: Final = 4
 _TITLE_WEIGHT: Final = 2
-_MAX_INDEXED_WORDS: Final = 2000  # index only the first words of a tool
+_MAX_INDEXED_WORDS: Final = 2000  # Only the first words of a tool are indexed.
 _MAX_TEXT_CHARS: Final = 20_000
 _MAX_QUERY_WORDS: Final = 64
 
@@ -39,7 +39,7 @@ def _stem(word: str) -> str:
 
 
 class SearchIndex:
-    """A search index for tools."""
+    """A BM25 search index for tools."""
 
     def __init__(self, tools: Sequence[Tool], servers: Sequence[str] = ()) -> None:
         counters = [_count_words(tool) for tool in tools]
@@ -53,7 +53,7 @@ class SearchIndex:
                 self._postings.setdefault(word, []).append((position, count))
 
     def search(self, text: str, limit: int) -> list[int]:
-        """Return the positions of the best matches. Equally good matches keep their order."""
+        """Return the positions of the tools that match a text best. Equally good tools keep their order."""
         scores: dict[int, float] = {}
         for word in dict.fromkeys(extract_words(text)[:_MAX_QUERY_WORDS]):
             postings = self._postings.get(word, ())

@@ -1,4 +1,4 @@
-"""Three search tools. They replace all other tools if the definitions of the other tools would use too many tokens.
+"""Three search tools, which replace all other tools if the definitions of those tools would use too many tokens.
 
 The model calls a tool by the name that it found. Policy and consent apply to that tool, not to `call_tool`.
 """
@@ -59,7 +59,7 @@ SEARCH_TOOLS: Final = (
 )
 
 
-# The search tools by their full names and model names.
+# The keys are the full names and the model names of the search tools.
 SEARCH_TOOL_BY_NAME: Final = {
     spelling(HOST_SERVER_NAME, tool.name): tool.name
     for tool in SEARCH_TOOLS
@@ -68,7 +68,7 @@ SEARCH_TOOL_BY_NAME: Final = {
 
 
 def create_search_catalog(catalog: Catalog) -> Catalog:
-    """Return a catalog with the three search tools instead of all tools."""
+    """Return a catalog with the three search tools instead of its tools."""
     search_catalog = Catalog.from_servers({HOST_SERVER_NAME: ServerDefinitions(tools=SEARCH_TOOLS)})
     return replace(
         search_catalog,

@@ -19,19 +19,20 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     """Settings for one server of a host. Times are in seconds."""
 
     trusted: bool = False  # True if the policy may rely on the tool annotations of this server
-    include_tools: Sequence[str] = ("*",)  # globs for the tools to offer
-    exclude_tools: Sequence[str] = ()  # globs for the tools to leave out
+    include_tools: Sequence[str] = ("*",)  # globs for the names of the tools to offer
+    exclude_tools: Sequence[str] = ()  # globs for the names of the tools to leave out
     start: Literal["lazy", "eager"] = "lazy"  # "lazy" starts the server on first use, "eager" when the host opens
-    start_timeout: float = 30.0  # maximum seconds for starting the server
-    timeouts: Timeouts | None = None  # timeouts for requests to the server
-    roots: Sequence[str | Path | Root] | None = None  # roots that the server may see. None means the roots of the host
-    limits: ToolLimits = ToolLimits()  # limits for each tool, in addition to those of the policy
-    idle_timeout: float | None = None  # stop the server after this many seconds without use. None means never
-    list_timeout: float = 10.0  # maximum seconds for listing tools, resources and prompts
+    start_timeout: float = 30.0  # the maximum seconds for starting the server
+    timeouts: Timeouts | None = None  # the timeouts for requests to the server
+    # The roots that the server may see, or None for the roots of the host.
+    roots: Sequence[str | Path | Root] | None = None
+    limits: ToolLimits = ToolLimits()  # the limits for each tool, in addition to those of the policy
+    idle_timeout: float | None = None  # seconds without use after which the server is stopped, or None for never
+    list_timeout: float = 10.0  # the maximum seconds for listing tools, resources and prompts
     list_ttl: float = 60.0  # seconds to reuse a list if the server sends no change notifications
-    restart_delay: float = 1.0  # seconds before the second start. The delay doubles after each failure
-    max_restart_delay: float = 60.0  # maximum seconds between two starts
-    max_restarts: int = 5  # after this many failures in a row, wait `max_restart_delay`
+    restart_delay: float = 1.0  # seconds before the second start, doubled after each failure
+    max_restart_delay: float = 60.0  # the maximum seconds between two starts
+    max_restarts: int = 5  # the number of failures in a row after which the delay is `max_restart_delay`
 
     def __post_init__(self) -> None:
         for name in ("include_tools", "exclude_tools", "roots"):
@@ -48,7 +49,7 @@ _PROCESS_KEYS: Final = ("command", "args", "env", "envFile", "cwd")
 
 
 def compute_server_id(target: Target) -> str:
-    """Return a digest of a target. It does not depend on secrets, because references stay as written.
+    """Return a digest of a target. The digest contains references as written, so it does not depend on secrets.
 
     Headers are left out, because they identify the client and not the server.
 
@@ -79,7 +80,7 @@ def _describe_target(target: Any) -> Any:
             return {"target": str(target["url"])}
         case Mapping():
             return {name: target[name] for name in _PROCESS_KEYS if target.get(name)}
-        case _:  # the target is a Python object
+        case _:  # The target is a Python object.
             return {"object": f"{type(target).__module__}.{type(target).__qualname__}", "name": _get_name(target)}
 
 

@@ -1,4 +1,4 @@
-"""The servers of a host: add, find, start and remove them, for the user and for callers of a gateway."""
+"""The servers of a host, for its user and for gateway callers."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ class ManagedServers:
         model: Model | None,
         roots: Sequence[str | Path | Root],
     ) -> None:
-        self.is_open = False  # servers can only start while the host is open
+        self.is_open = False  # Servers can only start while the host is open.
         self.config_problems: tuple[ConfigProblem, ...] = ()
         self._authorizer = authorizer
         self._events = events
@@ -68,8 +68,9 @@ class ManagedServers:
         credentials: CredentialsProvider | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> ManagedServer:
-        """Add a server and return its supervisor. `target` may be a function that creates the target, after it resolved
-        secrets.
+        """Add a server and return its public view.
+
+        `target` may be a function that resolves secrets and returns the target.
         """
         check_server_name(name)
         if name == HOST_SERVER_NAME:
@@ -87,7 +88,7 @@ class ManagedServers:
         )
 
         async def create_client(**extra_options: Any) -> Client:
-            # Run this in a thread, because reading a secret may take long.
+            # The function runs in a thread, because reading a secret may take long.
             resolved_target: Any = (
                 await asyncio.to_thread(target)
                 if callable(target) and not isinstance(target, InProcessServer)
@@ -175,26 +176,24 @@ class ManagedServers:
         """Start a server without waiting for it."""
 
         async def start() -> None:
-            with contextlib.suppress(MCPError):  # the state of the server contains the error
+            with contextlib.suppress(MCPError):  # The state of the server contains the error.
                 await supervisor.ready()
 
         supervisor.spawn(start())
 
-    # Methods that find servers
-
     def find(self, name: str) -> ServerSupervisor | None:
-        """Return the server with this name, or None."""
+        """Return the supervisor of the server with this name, or None."""
         return self._servers_by_name.get(name)
 
     def get(self, name: str) -> ServerSupervisor:
-        """Return the server with this name. Raise NotFound if the name is unknown."""
+        """Return the supervisor of the server with this name. Raise NotFound if the name is unknown."""
         supervisor = self._servers_by_name.get(name)
         if supervisor is None:
             raise NotFound(InvalidParams.code, explain_unknown_server(name, self.list(), self.config_problems))
         return supervisor
 
     def list(self) -> tuple[ServerSupervisor, ...]:
-        """Return all servers, sorted by name."""
+        """Return the supervisors of all servers, sorted by server name."""
         return tuple(self._servers_by_name[name] for name in sorted(self._servers_by_name))
 
     def list_views(self) -> tuple[ManagedServer, ...]:
@@ -202,13 +201,14 @@ class ManagedServers:
         return tuple(self._views_by_name[name] for name in sorted(self._views_by_name))
 
     def get_for_caller(self, supervisor: ServerSupervisor, principal: Any) -> ServerSupervisor:
-        """Return the supervisor that a gateway caller uses for a server. Raise PolicyError if the caller may not use
-        it.
+        """Return the supervisor that a gateway caller uses for a server.
+
+        Raise PolicyError if the caller may not use the server.
         """
         caller_clients = self._caller_clients.get(supervisor.name)
         return supervisor if caller_clients is None else caller_clients.get_server(principal)
 
     def list_for_callers(self, supervisor: ServerSupervisor) -> tuple[ServerSupervisor, ...]:
-        """Return all supervisors of a server: the shared one, and those of single gateway callers."""
+        """Return all supervisors of a server. These are the shared supervisor and those of single gateway callers."""
         caller_clients = self._caller_clients.get(supervisor.name)
         return (supervisor,) if caller_clients is None else (supervisor, *caller_clients.servers)

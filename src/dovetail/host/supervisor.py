@@ -1,7 +1,7 @@
-"""The supervisor of one server: starts it when it is needed, watches it, and stops it when it is idle.
+"""A supervisor starts one server when it is needed, watches it, and stops it when it is idle.
 
-After repeated failures, the supervisor waits before the next start. The last lists of a server stay known while it is
-stopped.
+After repeated failures, the supervisor waits before the next start. The last known lists of a stopped
+server stay available.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from dovetail.wire.revisions import is_stateless
 T = TypeVar("T")
 
 _MAX_LIST_ATTEMPTS: Final = 2
-_STOP_TIMEOUT_S: Final = 5.0  # maximum time for stopping a server
+_STOP_TIMEOUT_S: Final = 5.0  # Stopping a server takes at most this long.
 
 
 class ResourceSubscription:
@@ -62,15 +62,16 @@ class ServerSupervisor:
         self.state: ServerState = "idle" if enabled else "disabled"
         self.last_error: MCPError | None = None
         self.shared = False
-        self.screen = input_filter  # checks questions that the server sends to gateway callers
+        self.screen = input_filter  # a function that checks the server's input requests to gateway callers
         self._create_client = create_client
         self._emit = emit
-        self._authorize_start = authorize_start  # raises an error if the server must not start
-        self._find_start_obstacle = find_start_obstacle  # returns why the server cannot start, or an empty string
-        self._mask = mask  # masks secrets in messages
+        self._authorize_start = authorize_start  # a function that raises an error if the server must not start
+        self._find_start_obstacle = find_start_obstacle  # a function that returns why the server cannot start, or ""
+        self._mask = mask  # a function that masks secrets in messages
         self.client: Client | None = None
         self._mounted_client: MountedClient | None = None
-        # Forwards requests of gateway callers. None if the server was started without their capabilities.
+        # The forwarder sends requests of gateway callers to the server. It is None if the server was started without
+        # the capabilities of these callers.
         self.forwarder: MountedClient | None = None
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -78,7 +79,7 @@ class ServerSupervisor:
         self._list_cache = ListCache(name, emit)
         self._list_tasks: dict[ItemKind, asyncio.Task[dict[str, Any]]] = {}
         self._subscriptions: list[ResourceSubscription] = []
-        self.use_count = 0  # number of running calls and subscriptions
+        self.use_count = 0  # the number of running calls and subscriptions
         self._idle_timer: asyncio.TimerHandle | None = None
         self._failure_count = 0
         self._retry_at = 0.0
@@ -87,7 +88,9 @@ class ServerSupervisor:
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings
     ) -> "ServerSupervisor":
-        """Return a supervisor of the same server with another client. Both report changes to the same callbacks."""
+        """Return a supervisor of the same server with another client. Both supervisors report changes to the same
+        callbacks.
+        """
         sibling = ServerSupervisor(
             self.name,
             create_client,
@@ -105,8 +108,6 @@ class ServerSupervisor:
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.state}{f', {clip(str(self.last_error))}' if self.last_error else ''}>"
-
-    # Methods for the state
 
     def _set_state(self, state: ServerState, reason: MCPError | None = None) -> None:
         if reason is not None:
@@ -127,7 +128,7 @@ class ServerSupervisor:
 
     @property
     def known(self) -> Mapping[ItemKind, dict[str, Any]]:
-        """Return the last known items."""
+        """Return the last known items of the server, by kind."""
         return self._list_cache.items_by_kind
 
     @property
@@ -135,11 +136,10 @@ class ServerSupervisor:
         """Return whether the server is neither running nor starting."""
         return self.client is None and (self._start_task is None or self._start_task.done())
 
-    # Methods that start the server
-
     async def ready(self) -> Client:
-        """Start the server if needed, and return its client. Callers share one start. After a failure, raise an error
-        until the delay has passed.
+        """Start the server if needed, and return its client.
+
+        Concurrent callers share one start. After a failure, raise an error until the delay has passed.
         """
         if self.client is not None:
             return self.client
@@ -151,7 +151,7 @@ class ServerSupervisor:
         return await self._await_shared(start_task)
 
     async def _await_shared(self, task: "asyncio.Task[T]") -> T:
-        """Wait for a task that other callers may also wait for."""
+        """Wait for a task without cancelling it, because other callers may wait for the same task."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -202,7 +202,7 @@ class ServerSupervisor:
             start_error = self._record_failure(self._to_start_error(exc))
             raise start_error from start_error.__cause__
         self.client, self._mounted_client = client, mounted_client
-        # Stateless servers receive the capabilities with each request.
+        # A stateless server receives the capabilities with each request.
         if is_announced or is_stateless(client.protocol_version or ""):
             self.forwarder = mounted_client
         self._list_cache.invalidate()
@@ -234,8 +234,9 @@ class ServerSupervisor:
                 )
 
     def _record_failure(self, exc: MCPError, *, was_connected: bool = False) -> MCPError:
-        """Count a failure and schedule the next start. The delay grows with each failure. After a lost connection, the
-        first delay is 0.
+        """Count a failure and schedule the next start.
+
+        The delay grows with each failure. After a lost connection, the first delay is 0.
         """
         self._failure_count += 1
         first_delay, max_delay = self.settings.restart_delay, self.settings.max_restart_delay
@@ -250,8 +251,6 @@ class ServerSupervisor:
         self._retry_at = asyncio.get_running_loop().time() + delay
         self._set_state("unauthorized" if isinstance(exc, AuthError) else "failed", exc)
         return exc
-
-    # Methods for a running server
 
     def _on_connection_change(self, error: TransportError | None) -> None:
         """Update the state when the connection is lost or restored. After too many failures, close the client."""
@@ -269,7 +268,7 @@ class ServerSupervisor:
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[Client]:
-        """Yield the client. If a request fails, the state of the server changes."""
+        """Yield the client of the server. If a request fails, update the state of the server."""
         self.use_count += 1
         client: Client | None = None
         error: BaseException | None = None
@@ -283,9 +282,9 @@ class ServerSupervisor:
             self.end_use(client, error)
 
     def end_use(self, client: Client | None, error: BaseException | None) -> None:
-        """End the use of the server that `use_count` counts. `error` is the error of the request, if any."""
+        """End one use of the server, and update `use_count`. `error` is the error of the request, or None."""
         if client is None:
-            pass  # do not count the failed start again
+            pass  # The failed start is already counted.
         elif error is None:
             self._failure_count = 0
             if self.state in ("degraded", "unauthorized") and self.client is client:
@@ -303,18 +302,19 @@ class ServerSupervisor:
             async with client.listen() as changes:
                 async for change in changes:
                     self._handle_change(change)
-        self._has_change_notices = False  # without change notifications, cached lists expire
+        self._has_change_notices = False  # Without change notifications, cached lists expire.
 
     def _handle_change(self, change: ChangeEvent) -> None:
         self._list_cache.handle_change(change.kind, change.uri, change)
 
     def follow(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change. The returned function stops this."""
+        """Call a function for each change on the server. The returned function removes the callback."""
         return self._list_cache.add_callback(callback)
 
     async def subscribe(self, uris: Sequence[str]) -> Callable[[], None]:
-        """Subscribe to resources. This keeps the server running and continues after a restart. The returned function
-        ends it.
+        """Subscribe to resources of the server. The returned function ends the subscription.
+
+        The subscription keeps the server running, and continues after a restart.
         """
         subscription = ResourceSubscription(tuple(uris))
         await self._open_subscription(subscription)
@@ -352,10 +352,8 @@ class ServerSupervisor:
         self.use_count -= 1
         self._schedule_idle_stop()
 
-    # Methods that list items
-
     async def listed(self, kind: ItemKind) -> Mapping[str, Any]:
-        """Return the items by name or URI. If the server is stopped or fails, return the last known ones."""
+        """Return the items of a kind by name or URI. If the server is stopped or fails, return the last known items."""
         if self.state == "disabled":
             return {}
         if kind in self.known and (self.asleep or self.get_fresh(kind) is not None):
@@ -372,7 +370,7 @@ class ServerSupervisor:
             raise
 
     def get_fresh(self, kind: ItemKind) -> Mapping[str, Any] | None:
-        """Return the items if they are certainly current, else None."""
+        """Return the items of a kind if they are certainly current. Otherwise return None."""
         fetched_at = self._list_cache.fetched_at.get(kind)
         if fetched_at is None or self.client is None:
             return None
@@ -381,15 +379,15 @@ class ServerSupervisor:
         return None
 
     async def current(self, kind: ItemKind) -> Mapping[str, Any]:
-        """Return the current items. Fetch them again if they may have changed."""
-        for _ in range(_MAX_LIST_ATTEMPTS):  # fetch a list again if it changed during the request
+        """Return the current items of a kind. Fetch them if they may have changed."""
+        for _ in range(_MAX_LIST_ATTEMPTS):  # A list that changed during the request is fetched again.
             if self.get_fresh(kind) is not None:
                 break
             await self._fetch_list(kind)
         return self.known[kind]
 
     async def _fetch_list(self, kind: ItemKind) -> dict[str, Any]:
-        """Fetch a list. Concurrent callers share one request."""
+        """Fetch a list from the server. Concurrent callers share one request."""
         list_task = self._list_tasks.get(kind)
         if list_task is None or list_task.done():
             list_task = self._list_tasks[kind] = self.spawn(self._run_list(kind))
@@ -400,7 +398,7 @@ class ServerSupervisor:
         started_at, change_count = asyncio.get_running_loop().time(), self._list_cache.get_change_count(kind)
         try:
             async with asyncio.timeout(self.settings.list_timeout):
-                await client.connect()  # the capabilities are not known before the connection is open
+                await client.connect()  # The capabilities are unknown until the connection is open.
                 items = await fetch_definitions(client, kind)
         except TimeoutError:
             timeout_error = RequestTimeout(
@@ -417,8 +415,6 @@ class ServerSupervisor:
         if self.state == "ready":
             self._set_state("unauthorized" if isinstance(exc, AuthError) else "degraded", exc)
         return exc
-
-    # Methods for gateways
 
     async def get_forwarder(self) -> MountedClient:
         """Return the client that forwards requests of gateway callers. Restart the server if needed."""
@@ -437,10 +433,8 @@ class ServerSupervisor:
         return self.use_count <= 1 and all(task.done() for task in self._list_tasks.values())
 
     async def answer(self, input_requests: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer the server's questions with the handlers of the client."""
+        """Answer the server's input requests with the handlers of the client."""
         return await (await self.ready()).answer_input_requests(input_requests)
-
-    # Methods that stop the server
 
     def _schedule_idle_stop(self) -> None:
         """Stop the server after the idle timeout, unless a request is using it."""
@@ -458,7 +452,7 @@ class ServerSupervisor:
             await self.stop()
 
     async def stop(self) -> None:
-        """Stop the server within a time limit. It starts again on the next use."""
+        """Stop the server within a time limit. The server starts again on the next use."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         start_task, self._start_task = self._start_task, None
@@ -476,7 +470,7 @@ class ServerSupervisor:
             self._set_state("idle")
 
     async def restart(self) -> None:
-        """Restart the server now, even if it failed before."""
+        """Restart the server immediately, even if it failed before."""
         await self.stop()
         self._failure_count, self._retry_at = 0, 0.0
         if self.state == "disabled":
@@ -484,7 +478,7 @@ class ServerSupervisor:
         await self.ready()
 
     async def disable(self) -> None:
-        """Stop the server. It stays stopped until `restart`."""
+        """Stop the server. The server stays stopped until `restart` is called."""
         await self.stop()
         self._set_state("disabled")
 

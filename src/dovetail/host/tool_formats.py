@@ -1,7 +1,7 @@
-"""Tools in the formats of model providers, and functions that parse the calls of models.
+"""Convert tools to the formats of model providers, and parse the tool calls of models.
 
-A schema is passed on as declared. If a provider would reject the schema, it is widened, and the description lists the
-removed constraints. Valid arguments stay valid, and the server still checks them.
+A schema is passed on as declared. If a provider would reject the schema, some constraints are removed, and the
+description lists them. Valid arguments stay valid, and the server checks the arguments of each call.
 """
 
 import json
@@ -50,7 +50,7 @@ def to_gemini_tools(tools: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
 
 
 def lint_tools(tools: Iterable[CatalogEntry], provider: str) -> list[tuple[str, str]]:
-    """Return problems that make a provider reject a tool, each with the tool's full name."""
+    """Return the problems that would make a provider reject a tool, each with the full name of the tool."""
     if provider not in MODEL_PROVIDERS:
         raise ValueError(f"provider must be one of {', '.join(MODEL_PROVIDERS)}, not {provider!r}")
     return [
@@ -93,9 +93,6 @@ def _add_missing_items(schema: Any, depth: int) -> Any:
     if adapted.get("type") == "array" and "items" not in adapted:
         adapted["items"] = {}
     return adapted
-
-
-# Functions that parse calls
 
 
 def parse_openai_call(call: Any) -> tuple[str, dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""Configuration files of known hosts: read, watch and edit."""
+"""Read, watch and edit the MCP configuration files of hosts such as Claude Desktop and VS Code."""

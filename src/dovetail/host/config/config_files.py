@@ -1,7 +1,7 @@
-"""Read the configuration files of the known hosts into one form: the name of each server, and how to reach it.
+"""Read the MCP configuration files of hosts such as Claude Desktop and VS Code into one form.
 
 This module never writes a file. An invalid entry does not affect the other entries. Unknown keys are kept and reported.
-References are resolved when a server starts, and their values are not stored.
+References to secrets are resolved when a server starts, and their values are not stored.
 """
 
 import json
@@ -56,7 +56,7 @@ _HOST_FOLDERS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".z
 
 
 def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iterator[tuple[str, Path, ConfigLevel]]:
-    """Yield the configuration files of all known hosts, each with its host and level. Project files come first."""
+    """Yield the configuration files of all supported hosts, each with its host and level. Project files come first."""
     seen_paths: set[Path] = set()
     for source, path, level in _iter_candidate_files(home, cwd):
         if path.is_file() and path not in seen_paths:
@@ -113,7 +113,7 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
 def discover_configs(
     home: Path | None = None, cwd: Path | None = None
 ) -> tuple[list[ServerConfig], list[ConfigProblem]]:
-    """Return the servers in the configuration files of all known hosts, and problems in the files.
+    """Return the servers in the configuration files of all supported hosts, and the problems in the files.
 
     Args:
         home: The home directory. Defaults to that of the user.
@@ -131,12 +131,12 @@ def discover_configs(
 def load_config(
     path: Path, source: str | None = None, *, level: ConfigLevel | None = None, cwd: Path | None = None
 ) -> tuple[list[ServerConfig], list[ConfigProblem]]:
-    """Return the servers in one configuration file, and problems in the file.
+    """Return the servers in one configuration file, and the problems in the file.
 
     Args:
-        path: The file.
+        path: The path of the configuration file.
         source: The host whose format the file has. By default, the location of the file determines the host.
-        level: "user" or "project". A project may not run commands for secrets, nor trust its own servers. By default,
+        level: "user" or "project". A project file cannot run commands for secrets or trust its servers. By default,
             the location of the file determines the level, or "project" is used.
         cwd: The directory of the project. Defaults to the current directory.
     """
@@ -190,7 +190,7 @@ def _find_project_dir(path: Path) -> Path:
 
 
 def check_level(level: str | None) -> None:
-    """Raise ValueError for an unknown level. A misspelled "project" must not count as "user"."""
+    """Raise ValueError for an unknown level, so that a misspelled "project" does not count as "user"."""
     if level not in (None, "user", "project"):
         raise ValueError(f"level must be 'user' or 'project', not {level!r}")
 
@@ -225,7 +225,7 @@ _STRING_OR_TRAILING_COMMA: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|,(?=\s*[}\]
 
 
 def _strip_comments(text: str) -> str:
-    """Remove comments and trailing commas from JSON, because editors allow them."""
+    """Remove comments and trailing commas from JSON, because some hosts allow them in their files."""
     plain = _STRING_OR_COMMENT.sub(lambda match: match[1] or "", text)
     return _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or "", plain)
 
@@ -242,14 +242,14 @@ def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
         if isinstance(section, dict):
             yield from ((str(name), entry) for name, entry in section.items())
             break
-        if isinstance(section, list):  # Continue has a list of entries, each with a name.
+        if isinstance(section, list):  # In Continue, this section is a list of entries, each with a name.
             for number, entry in enumerate(section):
                 yield str(entry.get("name") or number) if isinstance(entry, dict) else str(number), entry
             break
 
 
 def _get_section(document: dict[str, Any], key: str) -> Any:
-    """Return the servers under a key. VS Code nests them in "mcp", and Gemini CLI has only settings there."""
+    """Return the servers under a key. Under "mcp", VS Code nests them in "servers" and Gemini CLI has only settings."""
     section: Any = document.get(key)
     if key != "mcp" or not isinstance(section, dict):
         return section
@@ -260,7 +260,7 @@ def _get_section(document: dict[str, Any], key: str) -> Any:
 
 
 def _read_server_filter(document: Any) -> Callable[[str], bool]:
-    """Return a function that tells whether Gemini CLI uses a server, by the name of the server in the file."""
+    """Return a function that takes a server name in the file and returns whether Gemini CLI uses the server."""
     settings: Any = document.get("mcp") if isinstance(document, dict) else None
     allowed, excluded = (
         (value if isinstance(value := settings.get(key), list) else None) if isinstance(settings, dict) else None
@@ -287,7 +287,7 @@ def _find_section_problems(document: Any, is_explicit: bool) -> Iterator[str]:
 
 
 def _read_inputs(document: Any) -> dict[str, dict[str, Any]]:
-    """Return the inputs that VS Code asks the user for, by ID."""
+    """Return the inputs that VS Code asks the user for. The keys are input IDs."""
     if not isinstance(document, dict):
         return {}
     nested: Any = document.get("mcp")

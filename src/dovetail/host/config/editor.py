@@ -1,4 +1,4 @@
-"""Add a server to the configuration of a known host: find its file, format the entry, and change the file.
+"""Add a server to the MCP configuration file of a host such as Claude Desktop or VS Code.
 
 Only the entry is written. The rest of the file does not change, including comments and spacing. The result is parsed
 before it replaces the old file. A change that would lose data is refused.
@@ -19,7 +19,7 @@ from dovetail.storage import replace_file
 
 Scope = Literal["user", "project"]
 
-# A reference to a variable, as this module and --env write it.
+# A reference to an environment variable, in the form that this module and the --env option write.
 REFERENCE_PATTERN: Final = re.compile(r"\$\{(?:env:)?(\w+)\}")
 
 
@@ -28,15 +28,15 @@ class HostFormat(NamedTuple):
 
     title: str
     section: str
-    project_file: str | None  # path relative to the project
+    project_file: str | None  # the path relative to the project folder
     # Path of the user's file. `~` is the home directory, `@` is the configuration directory of the system.
     user_file: str | None
     # The values of the "type" key for a command, a Streamable HTTP URL and an HTTP+SSE URL, if entries have this key.
     types: tuple[str, str, str] | None = None
     url_key: str | None = "url"  # name of the URL key, or None if the host only starts commands
-    supports_sse: bool = True  # whether the host can use a URL with the HTTP+SSE transport of 2024
-    reference_format: str | None = None  # how the host writes a reference to an environment variable
-    # The key with the names of variables that the host passes to a command.
+    supports_sse: bool = True  # whether the host supports URLs with the HTTP+SSE transport of 2024
+    reference_format: str | None = None  # the form of a reference to an environment variable in this host's files
+    # This key lists the names of the variables that the host passes on to a command.
     passthrough_key: str | None = None
 
 
@@ -120,7 +120,7 @@ HOST_FORMATS: Final[Mapping[str, HostFormat]] = {
 
 
 def get_config_path(host: str, scope: Scope, home: Path | None = None, cwd: Path | None = None) -> Path:
-    """Return the path of a host's configuration file. Raise ValueError if the host has none at this level."""
+    """Return the path of a host's configuration file. Raise ValueError if the host has no file for this scope."""
     host_format = HOST_FORMATS[host]
     name = host_format.project_file if scope == "project" else host_format.user_file
     if name is None:
@@ -190,7 +190,7 @@ def _get_type_fields(host_format: HostFormat, entry: ServerConfig) -> dict[str, 
 
 
 def _split_codex_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the headers in the keys of Codex: values, names of variables, and the variable of a bearer token."""
+    """Return the headers under Codex's keys: literal values, names of variables, and the variable of a bearer token."""
     values: dict[str, str] = {}
     variables: dict[str, str] = {}
     token_fields: dict[str, str] = {}
@@ -216,7 +216,9 @@ def format_document(host: str, entry: ServerConfig) -> str:
 
 
 def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = False) -> None:
-    """Add an entry to a host's configuration file, or create the file. Raise ValueError if that is impossible."""
+    """Add an entry to a host's configuration file, or create the file. Raise ValueError if the entry cannot be
+    added.
+    """
     old = path.read_bytes() if path.exists() else b""
     bom = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
     text = old[len(bom) :].decode()
@@ -224,7 +226,7 @@ def add_entry(host: str, path: Path, entry: ServerConfig, *, replace: bool = Fal
 
 
 def insert_entry(host: str, old: str, name: str, entry: Mapping[str, Any], *, replace: bool = False) -> str:
-    """Return the text of a configuration file with one more entry. Keep its line endings."""
+    """Return the text of a configuration file with the entry added. Keep the line endings of the old text."""
     section, suffix = (
         HOST_FORMATS[host].section,
         Path(HOST_FORMATS[host].user_file or HOST_FORMATS[host].project_file or "").suffix,
@@ -255,7 +257,7 @@ _UNCHANGEABLE_MESSAGE: Final = "the file has a form that cannot be edited withou
 
 
 def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
-    if parsed is None and suffix == ".yaml":  # the file contains only comments
+    if parsed is None and suffix == ".yaml":  # A YAML file with only comments parses as None.
         return {}
     if not isinstance(parsed, dict):
         raise ValueError("the file must contain a JSON object")
@@ -263,8 +265,9 @@ def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
 
 
 def _parse_result(new: str, suffix: str, section: str) -> Any:
-    """Parse the new text of a configuration file like its host."""
-    # Without the yaml library, dovetail only creates new files. It writes JSON, which is valid YAML.
+    """Parse the new text of a configuration file in the format of its host."""
+    # Without the yaml library, dovetail can only create new files. It writes their entries as JSON, which is valid
+    # YAML.
     if suffix == ".yaml" and not _has_yaml():
         return {section: json.loads("{" + new.partition("\n")[2] + "}")}
     try:
@@ -285,20 +288,18 @@ def _format_value(value: Any, indent: int | None = None) -> str:
     return _UNSAFE_CHARS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-# Functions for JSON, with or without comments
-
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL)
 
 
 class MemberSpan(NamedTuple):
-    """Where the value of a JSON member starts and ends in the text."""
+    """The positions in the text where the value of a JSON member starts and ends."""
 
     start: int
     end: int
 
 
 def _find_members(text: str, brace: int) -> dict[str, MemberSpan]:
-    """Return the members of the JSON object that starts at this position."""
+    """Return the positions of the members of a JSON object. `brace` is the position of its opening brace."""
     members: dict[str, MemberSpan] = {}
     depth, name, value_start, last_end = 0, "", -1, brace
     for token, start, end in _iter_tokens(text, brace):
@@ -358,9 +359,6 @@ def _format_indented(value: Any, depth: int, line_end: str) -> str:
     return _format_value(value, 2).replace("\n", line_end + "  " * depth)
 
 
-# Functions for TOML
-
-
 def _insert_toml(old: str, section: str, name: str, entry: Mapping[str, Any], line_end: str) -> str:
     """Add a TOML table, or replace the table with the same name. Comments before the next table stay there."""
     table = "".join(line + line_end for line in _iter_table_lines(section, name, entry))
@@ -409,7 +407,7 @@ def _parse_table_header(line: str) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-# Functions for YAML. JSON is valid YAML.
+# New entries are written as JSON, which is valid YAML.
 
 
 def _has_yaml() -> bool:
@@ -428,7 +426,7 @@ def _insert_yaml(old: str, section: str, name: str, entry: Mapping[str, Any], li
         separator = "" if not old or old.endswith("\n") else line_end
         return f"{old}{separator}{section}:{line_end}  {member}{line_end}"
     start, stop = section_node.start_mark.index, section_node.end_mark.index
-    if not section_node.value or isinstance(section_node.value, str):  # the section is empty
+    if not section_node.value or isinstance(section_node.value, str):  # The section is empty.
         return f"{old[:start].rstrip(' ')}{line_end}  {member}{old[stop:]}"
     if section_node.flow_style:
         return f"{old[: start + 1]}{member}, {old[start + 1 :]}"
@@ -436,7 +434,7 @@ def _insert_yaml(old: str, section: str, name: str, entry: Mapping[str, Any], li
 
 
 def _find_section_node(text: str, section: str) -> Any:
-    """Return a section of a YAML file and its position in the text, or None."""
+    """Return the node of a section in a YAML file, or None if the file does not have the section."""
     _, *values = _compose_unique(text, section)
     return values[0] if values else None
 

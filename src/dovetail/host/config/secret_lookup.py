@@ -1,6 +1,6 @@
-"""Resolve the references in configurations when a server starts, and mask their values afterwards.
+"""Resolve references to secrets when a server starts, and mask the secrets in later output.
 
-Values never appear in a repr, an error or a log. A reference that cannot be resolved raises an error with the setting
+Secrets never appear in a repr, an error or a log. A reference without a value raises an error with the setting
 and the reference. A project file may not run commands, read files outside the project, or read keyring entries of other
 projects or users.
 """
@@ -21,7 +21,7 @@ from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
 
 ConfigLevel: TypeAlias = Literal["user", "project"]
-# Takes a service and a name, and returns a password or None.
+# A function that takes a service and a user name, and returns a password or None.
 KeyringReader: TypeAlias = Callable[[str, str], str | None]
 ReferenceKind: TypeAlias = Literal["env", "input", "keyring", "file", "cmd", "place", "unknown"]
 
@@ -31,7 +31,7 @@ _VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.
 _NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
 _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
 _MIN_MASKED_CHARS: Final = 6  # shorter values are not masked, because they may be ordinary text
-_COMMAND_TIMEOUT_S: Final = 30.0  # seconds for a command, which may ask its user
+_COMMAND_TIMEOUT_S: Final = 30.0  # A command may ask the user for a password, so it gets this much time.
 _MAX_SECRET_BYTES: Final = 64 * 1024  # maximum size of a file or output that contains a secret
 _KEYRING_SERVICE: Final = "dovetail"
 # Variables whose values are ordinary words and paths. The values of all other variables are masked.
@@ -43,7 +43,7 @@ _NON_SECRET_VARIABLES: Final = frozenset(
 
 
 class Reference(Struct, frozen=True):
-    """One reference in a text."""
+    """A reference to a value in a setting, such as `${API_KEY}`."""
 
     kind: ReferenceKind
     name: str
@@ -72,11 +72,11 @@ class SecretNotFound(KeyError):
 
 
 class ReferenceContext(Struct, frozen=True, kw_only=True):
-    """Where a setting comes from: the level of its file, and its project folder."""
+    """The origin of a setting: the level of its file, and the project folder."""
 
     level: ConfigLevel = "user"
     project_dir: Path = Path()
-    allows_bare: bool = False  # True if the file's host also allows $NAME
+    allows_bare: bool = False  # True if the host of the file supports $NAME in addition to ${NAME}
 
 
 def split_references(text: str, *, allow_bare: bool = False) -> Iterator[str | Reference]:
@@ -107,7 +107,7 @@ def _parse_reference(body: str) -> Reference:
 
 
 def get_input_variable(input_id: str) -> str:
-    """Return the name of the environment variable that has the value of an input."""
+    """Return the name of the environment variable that provides the value of an input."""
     return f"DOVETAIL_INPUT_{re.sub(r'[^A-Za-z0-9]', '_', input_id).upper()}"
 
 
@@ -124,10 +124,10 @@ class SecretLookup:
         self._inputs = dict(inputs or {})
         self._keyring = keyring or _get_keyring_password
         self._values: set[str] = set()
-        self._encoded_values: set[bytes] = set()  # the known secrets, as they look in JSON text
+        self._encoded_values: set[bytes] = set()  # the known secrets, escaped as in JSON text
 
     def resolve(self, text: str, setting: str, context: ReferenceContext | None = None) -> str:
-        """Replace the references in a setting. Errors contain the name of the setting."""
+        """Replace the references in a setting with their values. Errors contain the name of the setting."""
         effective_context = context or ReferenceContext()
         value = "".join(
             part if isinstance(part, str) else self._look_up(part, setting, effective_context)
@@ -138,27 +138,30 @@ class SecretLookup:
         return value
 
     def copy_variables(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the values of these environment variables, without those that are not set."""
+        """Return the values of these environment variables. Variables that are not set are left out."""
         variables = {name: self._env[name] for name in names if name in self._env}
         self.remember(value for name, value in variables.items() if name not in _NON_SECRET_VARIABLES)
         return variables
 
     def remember_named(self, members: Mapping[str, Any]) -> None:
-        """Mask from now on all values whose names look like secrets."""
+        """Mask each value whose name looks like the name of a secret in all later output."""
         self.remember(str(value) for name, value in members.items() if is_secret_setting(name))
 
     def remember(self, values: Iterable[str]) -> None:
-        """Mask these values from now on. Each line of a value is masked, too, because output is read by lines."""
+        """Mask these values in all later output. Mask each line of a value separately, because output is read line
+        by line.
+        """
         for value in values:
             for secret in {value, value.removeprefix("Bearer "), *map(str.strip, value.splitlines())}:
                 if len(secret) >= _MIN_MASKED_CHARS:
                     self._values.add(secret)
-                    with contextlib.suppress(UnicodeEncodeError):  # half a surrogate pair cannot appear in JSON text
+                    with contextlib.suppress(UnicodeEncodeError):  # Half a surrogate pair cannot appear in JSON text.
                         self._encoded_values.add(encode(secret)[1:-1])
 
     def mask(self, value: Any) -> Any:
-        """Mask secrets in a JSON value or a text. Secrets are resolved values, and values whose names look like
-        secrets.
+        """Mask the secrets in a JSON value or a text.
+
+        Resolved references are secrets, and so are values whose names look like secrets.
         """
         return mask_secrets(self._replace_secrets(value))
 
@@ -210,7 +213,7 @@ class SecretLookup:
         return value
 
     def _read_keyring(self, name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
-        # The user's other keyring entries are not available to a project file, because someone else wrote it.
+        # Someone else may have written a project file, so it cannot read the user's other keyring entries.
         if context.level == "project":
             service = f"{_KEYRING_SERVICE}:{context.project_dir}"
             value = self._keyring(service, name)
@@ -232,9 +235,9 @@ class SecretResolver:
 
     Args:
         env: Environment variables. Defaults to those of this process.
-        inputs: The user's answers to the inputs of a configuration file, by id. An input without an answer is read
-            from the variable DOVETAIL_INPUT_ID, with the id in upper case and _ for other characters.
-        keyring: Reads a secret from the keyring of the system.
+        inputs: The user's answers to the inputs of a configuration file, by ID. An input without an answer
+            is read from the variable DOVETAIL_INPUT_<ID>, with the ID in upper case and _ for other characters.
+        keyring: A function that reads a password from the system keyring.
     """
 
     def __init__(
@@ -254,8 +257,9 @@ class SecretResolver:
         return self._lookup.resolve(text, "")
 
     def mask(self, value: Any) -> Any:
-        """Mask secrets in a JSON value or a text. Secrets are resolved values, and values whose names look like
-        secrets.
+        """Mask the secrets in a JSON value or a text.
+
+        Resolved references are secrets, and so are values whose names look like secrets.
         """
         return self._lookup.mask(value)
 
@@ -266,7 +270,7 @@ def get_secret_lookup(resolver: SecretResolver) -> SecretLookup:
 
 
 def mask_error(exc: MCPError, mask: Callable[[str], str]) -> None:
-    """Mask the secrets in an error. Remove its cause if that contains secrets."""
+    """Mask the secrets in an error. Remove its cause if the cause contains secrets."""
     exc.args = tuple(mask(arg) if isinstance(arg, str) else arg for arg in exc.args)
     for name in ("message", "stderr", "hint"):
         if isinstance(text := getattr(exc, name, None), str):
@@ -333,5 +337,5 @@ def _get_keyring_password(service: str, name: str) -> str | None:
         return None
     try:
         return keyring.get_password(service, name)
-    except KeyringError:  # the system has no keyring, or it is locked
+    except KeyringError:  # The system does not have a keyring, or the keyring is locked.
         return None

@@ -1,4 +1,4 @@
-"""One server of a configuration file, in one form for all known hosts.
+"""A server entry of a configuration file, in the same form for all supported hosts.
 
 The repr of an entry shows only names, because variables, headers and the path of a URL may contain secrets.
 """
@@ -63,27 +63,30 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     cwd: str | None = None  # the working directory of the command
     url: str | None = None  # the URL of a remote server
     headers: dict[str, str] = field(default_factory=dict[str, str])  # HTTP headers for the URL
-    # The transport of the URL that other hosts need to know. A client of dovetail finds the transport itself.
+    # The transport of the URL, which other hosts need in their files. A dovetail client detects the transport itself.
     transport: Literal["http", "sse"] = "http"
     enabled: bool = True  # False if the server is turned off
     settings: ServerSettings = field(default_factory=ServerSettings)  # settings such as timeouts and trust
-    # keys of the entry that dovetail does not know
+    # The keys of the entry that dovetail does not support.
     unknown_keys: dict[str, Any] = field(default_factory=dict[str, Any])
     # The inputs that the file defines, by ID.
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     original_name: str = ""  # the server name in the file
     level: ConfigLevel = "user"  # "user" or "project"
     project_dir: Path = Path()  # the folder of the project
-    settings_keys: frozenset[str] = frozenset()  # names of the settings that are set in the file
+    settings_keys: frozenset[str] = frozenset()  # the names of the settings that the file contains
 
     @property
     def display_target(self) -> str:
-        """Return the command or URL exactly as in the file, without secrets."""
+        """Return the command or URL exactly as in the file, without the values of references."""
         return self.url or (shlex.join([self.command, *self.args]) if self.command else "")
 
     @property
     def identity(self) -> str:
-        """Return a digest of the command or URL. In a project file, the path, headers and variables also count."""
+        """Return a digest of the command or URL.
+
+        For a project file, the digest includes the file path, the headers and the variables.
+        """
         if self.level != "project":
             return compute_server_id(self._identity_target())
         header_lines = [f"{name}: {value}" for name, value in sorted(self.headers.items())]
@@ -124,12 +127,13 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     def to_target(
         self, env: Mapping[str, str] | None = None, *, secrets: SecretResolver | None = None
     ) -> dict[str, Any]:
-        """Return a target for `Client`. Replace references by their values. Raise SecretNotFound if a reference has no
-        value.
+        """Return a target for `Client`, with references replaced by their values.
+
+        Raise SecretNotFound if a reference has no value.
 
         Args:
             env: Environment variables for references. Defaults to those of this process.
-            secrets: Resolves references, and masks their values later.
+            secrets: The resolver for the references. It masks their values in later output.
         """
         lookup = get_secret_lookup(secrets or SecretResolver(env))
         context = self._reference_context()
@@ -173,7 +177,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 def _list_variables(config: ServerConfig) -> dict[str, str]:
-    """Return the environment variables as in the file. A variable that is passed on refers to itself."""
+    """Return the environment variables as in the file. A variable that is passed on is a reference to its own name."""
     return {name: f"${{{name}}}" for name in config.env_passthrough} | config.env
 
 
@@ -183,7 +187,7 @@ def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSett
 
 
 def describe_config(config: ServerConfig) -> dict[str, Any]:
-    """Return what the user sees before a server may start: each setting as written in the file.
+    """Return the settings that the user reviews before a server may start, as written in the file.
 
     The values of variables are included, because a variable such as NODE_OPTIONS can run other code. The value behind a
     reference is not included.
@@ -202,13 +206,13 @@ def describe_config(config: ServerConfig) -> dict[str, Any]:
 
 
 def select_inputs(config: ServerConfig, inputs: Mapping[str, dict[str, Any]]) -> ServerConfig:
-    """Return the entry with only the inputs that it uses. The file may define more."""
+    """Return the entry with only the inputs that its references use."""
     used_names = {reference.name for reference in config.references if reference.kind == "input"}
     return replace(config, inputs={name: definition for name, definition in inputs.items() if name in used_names})
 
 
 def _parse_env_file(text: str) -> dict[str, str]:
-    """Parse a file of NAME=VALUE lines."""
+    """Parse the text of an env file with NAME=VALUE lines."""
     variables: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
@@ -222,7 +226,7 @@ def _parse_env_file(text: str) -> dict[str, str]:
     return variables
 
 
-# The keys that this module reads from an entry
+# parse_entry() reads these keys.
 
 _KNOWN_KEYS: Final = frozenset(
     ("command", "cmd", "args", "env", "environment", "envs", "env_vars", "env_keys", "envFile", "cwd", "url", "httpUrl",
@@ -231,7 +235,7 @@ _KNOWN_KEYS: Final = frozenset(
      "timeout",
      "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "request_timeout_ms", SETTINGS_KEY)
 )  # fmt: skip
-# These keys of other hosts have no effect in dovetail. The user gets a notice.
+# These keys of other hosts have no effect in dovetail. A notice reports them to the user.
 _KEY_NOTICES: Final = {
     "trust": f'of another host is ignored. Set "{SETTINGS_KEY}": {{"trusted": true}} instead',
     "oauth": "is ignored. Log in here if the server requires it",
@@ -299,19 +303,21 @@ def parse_entry(
 def _parse_command(entry: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
     command, args = entry.get("command") or entry.get("cmd"), entry.get("args") or []
     env = _to_string_mapping("env", entry.get("env") or entry.get("environment") or entry.get("envs"))
-    if isinstance(command, dict):  # older versions of Zed store the command as an object
+    if isinstance(command, dict):  # Older versions of Zed store the command as an object.
         inner: dict[str, Any] = command
         command, args = inner.get("path"), inner.get("args") or []
         env = _to_string_mapping("env", inner.get("env")) | env
     if not isinstance(args, list):
         raise ValueError("args must be a list")
-    if isinstance(command, list) and command:  # opencode stores the command and its arguments in one list
+    if isinstance(command, list) and command:  # opencode stores the command and its arguments in one list.
         command, args = command[0], [*command[1:], *args]
     return command, [str(arg) for arg in args], env
 
 
 def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the HTTP headers. Codex reads some from environment variables, and Continue nests them."""
+    """Return the HTTP headers of an entry. Codex reads some headers from environment variables, and Continue nests
+    them.
+    """
     nested: Any = entry.get("requestOptions")
     inner = nested.get("headers") if isinstance(nested, dict) else None
     raw_headers = entry.get("headers") or entry.get("http_headers") or inner
@@ -335,7 +341,7 @@ def _parse_transport(entry: dict[str, Any], source: str) -> Literal["http", "sse
 def _parse_settings(
     entry: dict[str, Any], source: str, level: ConfigLevel
 ) -> tuple[ServerSettings, frozenset[str], list[str]]:
-    """Return the settings of an entry, the names of those that are set, and notices for the user."""
+    """Return the settings of an entry, the names of the settings that the entry contains, and notices for the user."""
     notices: list[str] = []
     raw_table: Any = entry.get(SETTINGS_KEY) or {}
     if not isinstance(raw_table, dict):
@@ -371,11 +377,13 @@ def _parse_setting(name: str, value: Any) -> Any:
 
 
 def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the filters for tool names. `include_tools` under x-dovetail replaces the host's own filter. A tool that
-    either of them excludes stays excluded.
+    """Return the filters for tool names.
+
+    `include_tools` under x-dovetail replaces the filter of the other host. A tool stays excluded if either of them
+    excludes it.
     """
     filters: dict[str, list[str]] = {}
-    # Copilot CLI has its list under "tools", in which "*" means all tools.
+    # Copilot CLI lists tools under "tools". The value "*" means all tools.
     included = [entry[name] for name in ("includeTools", "enabled_tools", "tools") if entry.get(name) is not None]
     # In Goose, an empty list allows all tools.
     included += [entry["available_tools"]] if entry.get("available_tools") else []
@@ -388,7 +396,7 @@ def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) 
 
 
 def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:
-    """Return the environment variables that Codex passes on. Each is a name, or an object with a name."""
+    """Return the names of the environment variables that Codex passes on. Each is a name, or an object with a name."""
     names: list[str] = []
     for variable in raw_variables if isinstance(raw_variables, list) else []:
         name = variable.get("name") if isinstance(variable, dict) else variable
@@ -400,7 +408,7 @@ def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:
 
 
 def _parse_timeouts(entry: dict[str, Any], source: str) -> dict[str, float]:
-    """Return the timeouts in seconds. Some hosts use milliseconds."""
+    """Return the timeouts of an entry in seconds. Some hosts store milliseconds."""
     timeouts: dict[str, float] = {}
     for name, key, scale in (
         ("timeout", "call", 0.001 if source in _MILLISECOND_HOSTS else 1.0),

@@ -1,1 +1,1 @@
-"""Questions to the user, and the stored answers."""
+"""Ask the user of a host for consent, and store the answers."""

@@ -1,7 +1,8 @@
-"""Consent: how a host asks its user.
+"""Consent requests of a host and the answers of its user.
 
-The host writes the questions. They contain text of a server only quoted and escaped. Consent handlers ask the user on a
-terminal or with a function, or answer without a user. An answer allows, denies, edits or defers.
+The host writes the text of each consent request. Text from a server is quoted and escaped in it. A consent handler asks
+the user in a terminal or with a function, or answers without a user. The user can allow, deny, edit or postpone a
+request.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from dovetail.wire.codec import to_plain
 
 Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
-# The host's questions to the user. Servers cannot change them.
+# The host asks the user with these texts. Servers cannot change them.
 _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
     "server.start": "Start the server {server}?",
     "tool.call": "Let {server} run its tool {tool}?",
@@ -35,26 +36,26 @@ _SUMMARY_TEMPLATES: Final[Mapping[str, str]] = {
 }
 
 
-# Files of format 1 have these older names.
+# Files of format version 1 use these older names.
 RENAMED_KINDS: Final[Mapping[str, str]] = {
     "complete": "completion",
     "elicit.form": "elicitation.form",
     "elicit.url": "elicitation.url",
 }
 
-_MAX_NAME_CHARS: Final = 200  # shorten longer names in the question
-_MAX_VALUE_CHARS: Final = 40_000  # shorten a longer value in the question
-_MAX_SHOWN_MEMBERS: Final = 40  # of a value that is too long, show at most this many members of an object or list
+_MAX_NAME_CHARS: Final = 200  # Longer names are shortened in the text for the user.
+_MAX_VALUE_CHARS: Final = 40_000  # Longer values are shortened in the text for the user.
+_MAX_SHOWN_MEMBERS: Final = 40  # A shortened object or list shows at most this many members.
 
 
 class ConsentRequest(Struct, frozen=True, kw_only=True):
-    """A question for the user. `text` is safe to print."""
+    """A request for the user's consent. Its `text` is safe to print."""
 
     kind: ConsentKind  # the kind of request, such as "tool.call"
     server: str  # the name of the server
     tool: str = ""  # the name of the tool or prompt, or the URI of the resource
     arguments: Mapping[str, Any] | None = None  # the arguments of the call
-    details: Mapping[str, Any] = {}  # further details, some of them from the server
+    details: Mapping[str, Any] = {}  # more details, some of which come from the server
     reason: str = ""  # why the user is asked
     trusted: bool = False  # True if the user trusts the server
     wait: bool = True  # True if the caller waits for the answer
@@ -69,20 +70,22 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Return the question with its details. It is safe to print. Values of more than 40,000 characters are
-        shortened.
+        """Return the question with its details.
+
+        The text is safe to print. Values of more than 40,000 characters are shortened.
         """
         return self._format_text(max_chars=_MAX_VALUE_CHARS)
 
     @property
     def full_text(self) -> str:
-        """Return the question with all details, even if they are very long. It is safe to print."""
+        """Return the question with all details, even if they are very long. The text is safe to print."""
         return self._format_text(max_chars=None)
 
     @property
     def is_shortened(self) -> bool:
-        """Return whether `text` leaves something out. Then offer `full_text`, and no answer that lasts longer than
-        once.
+        """Return whether `text` leaves out a part of a value.
+
+        If it does, offer `full_text`, and do not offer an answer that lasts longer than once.
         """
         return any(len(_format_value(value)) > _MAX_VALUE_CHARS for _, value in self._list_values())
 
@@ -102,10 +105,10 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
 
 class Allow(Struct, frozen=True):
-    """Allows the request."""
+    """The answer that allows a request."""
 
-    scope: Scope = "once"  # "once", "session", "project" or "always"
-    expires_in: float | None = None  # after this many seconds, ask again. None means never
+    scope: Scope = "once"  # how long the answer applies: "once", "session", "project" or "always"
+    expires_in: float | None = None  # seconds until the user is asked again, or None for never
     exact_arguments: bool = False  # True allows only calls with the same arguments
 
     def __post_init__(self) -> None:
@@ -114,28 +117,29 @@ class Allow(Struct, frozen=True):
 
 
 class Deny(Struct, frozen=True):
-    """Denies the request."""
+    """The answer that denies a request."""
 
-    reason: str = ""  # the reason, which is shown to the caller
+    reason: str = ""  # the reason that the caller sees
     cancelled: bool = False  # True if the user closed the question without deciding
 
 
 class AllowWithChanges(Struct, frozen=True):
-    """Allows the request with other values."""
+    """The answer that allows a request with changed values."""
 
     value: Any  # the new arguments, messages, model reply or form fields
 
 
 class AnswerLater(Struct, frozen=True):
-    """Postpones the answer. The question is stored under a ticket."""
+    """The answer that postpones the decision. The request is stored under a ticket."""
 
-    ticket: str  # pass this ticket to `Host.answer`
+    ticket: str  # the ticket to pass to `Host.answer`
 
 
 ConsentAnswer: TypeAlias = Allow | Deny | AllowWithChanges | AnswerLater
 
 
-# Short answers: True means Allow, False or None means Deny, and a dict means AllowWithChanges.
+# A consent function can return a short answer: True means Allow, False or None means Deny, and a dict means
+# AllowWithChanges.
 ShortAnswer: TypeAlias = bool | Mapping[str, object] | None
 ConsentFunction: TypeAlias = Callable[
     [ConsentRequest], ConsentAnswer | ShortAnswer | Awaitable[ConsentAnswer | ShortAnswer]
@@ -151,22 +155,22 @@ class ConsentHandler(Protocol):
 
 
 def is_interactive(consent_handler: ConsentHandler) -> bool:
-    """Return whether there is a user to ask."""
+    """Return whether a consent handler has a user to ask."""
     return bool(getattr(consent_handler, "is_interactive", True))
 
 
 class DenyAllConsent:
-    """Denies every request, for programs without a user."""
+    """A consent handler that denies every request, for programs without a user."""
 
     is_interactive = False
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Return Deny."""
+        """Deny the request."""
         return Deny("no user can be asked")
 
 
 class FunctionConsent:
-    """Asks for consent with a function. A plain function runs in a thread, because it may wait for the user."""
+    """A consent handler that calls a function. A plain function runs in a thread, because it may wait for the user."""
 
     def __init__(self, callback: ConsentFunction) -> None:
         self._callback = callback
@@ -193,7 +197,7 @@ def as_consent_handler(consent: ConsentHandler | ConsentFunction | None) -> Cons
 
 
 def as_consent_answer(answer: object) -> ConsentAnswer:
-    """Convert the return value of a consent function to an answer. Raise TypeError if that is impossible."""
+    """Convert the return value of a consent function to an answer. Raise TypeError if its type is wrong."""
     match answer:
         case Allow() | Deny() | AllowWithChanges() | AnswerLater():
             return answer
@@ -211,8 +215,9 @@ def as_consent_answer(answer: object) -> ConsentAnswer:
 
 
 def quote_value(name: str, value: Any, max_chars: int | None = _MAX_VALUE_CHARS) -> list[str]:
-    """Return a value with a bar before each line, so that it cannot imitate text of the host. Shorten a value of more
-    than `max_chars` characters.
+    """Return the lines of a value with a bar before each line, so that the value cannot imitate text of the host.
+
+    Shorten a value of more than `max_chars` characters.
     """
     text = _format_value(value)
     if max_chars is not None and len(text) > max_chars:

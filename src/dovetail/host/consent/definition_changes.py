@@ -1,4 +1,4 @@
-"""Grade the changes of a definition by their risk.
+"""Grade the changes of a tool, resource or prompt definition by their risk.
 
 A model reads every word of a definition, so a changed word counts as an instruction. Only changes of whitespace and
 order are cosmetic. A change that cannot be graded counts as widening. Definitions above a size limit are not compared,
@@ -19,7 +19,7 @@ from dovetail.wire.codec import encode_canonical, to_plain
 ChangeSeverity: TypeAlias = Literal["cosmetic", "narrowing", "widening", "instruction", "egress"]
 
 _SEVERITY_ORDER: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
-# Fields that a model or user reads, and fields that define the arguments
+# These fields are read by a model or user, or define the arguments.
 _PINNED_FIELDS: Final = (
     "name", "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "uri", "uriTemplate",
     "mimeType",
@@ -31,26 +31,27 @@ _ADDRESS_WORDS: Final = frozenset(
 _ADDRESS_FORMATS: Final = frozenset(
     ("uri", "uri-reference", "iri", "url", "email", "idn-email", "hostname", "ipv4", "ipv6")
 )
-# The end of a URL or an email address. `_find_addresses` adds the characters before the end, so the search is linear.
+# This pattern matches the end of a URL or an email address. `_find_addresses` adds the characters before the end, so
+# the search is linear.
 _ADDRESS_END: Final = re.compile(r"://[^\s\"'<>)]{1,200}|@[\w-]{1,63}\.[\w.-]{1,63}")
 _ADDRESS_START: Final = re.compile(r"[\w.+-]*")
 _MAX_ADDRESS_START_CHARS: Final = 64
-# Schema keywords and type names. Every other string in a schema may be text for a model.
+# These strings are schema keywords and type names. Every other string in a schema may be text for a model.
 _SCHEMA_VOCABULARY: Final = SCHEMA_KEYWORDS | {"string", "number", "integer", "boolean", "null", "array", "object"}
-MAX_COMPARED_BYTES: Final = 64 * 1024  # larger definitions are not compared
+MAX_COMPARED_BYTES: Final = 64 * 1024  # Larger definitions are not compared.
 _MAX_COMPARED_CHANGES: Final = 5000
 _MAX_SHOWN_LINES: Final = 40
-_MAX_NAME_CHARS: Final = 256  # maximum length of a name in a path
-_MAX_REPORTED_CHANGES: Final = 200  # report only the most severe changes
-_MAX_SHOWN_CHARS: Final = 300  # maximum length of a value or line that is shown
+_MAX_NAME_CHARS: Final = 256  # the maximum length of a name in a JSON pointer
+_MAX_REPORTED_CHANGES: Final = 200  # Only the most severe changes are reported.
+_MAX_SHOWN_CHARS: Final = 300  # the maximum length of a value or line in the text for the user
 
 
 class DefinitionChange(Struct, frozen=True):
     """One change in the definition of a tool, resource or prompt."""
 
-    path: str  # JSON pointer to the changed value
+    path: str  # the JSON pointer to the changed value
     severity: ChangeSeverity  # the risk of the change
-    message: str  # what has changed
+    message: str  # the description of the change
 
 
 def extract_pinned_fields(definition: Any) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
     known_strings = {*_iter_strings(old_fields)}
     differences = islice(find_differences(old_fields, new_fields), _MAX_COMPARED_CHANGES)
     graded = [_grade_difference(difference, known_strings) for difference in differences]
-    # Sort before shortening the list, so that many small changes cannot hide a severe one.
+    # The changes are sorted before the list is shortened, so that many small changes cannot hide a severe one.
     graded.sort(key=lambda grade: -_SEVERITY_ORDER[grade.severity])
     changes = [_describe_grade(grade) for grade in graded[:_MAX_REPORTED_CHANGES]]
     if len(graded) == _MAX_COMPARED_CHANGES:
@@ -92,7 +93,7 @@ def diff_definitions(old: object, new: object) -> list[DefinitionChange]:
 class _GradedDifference(NamedTuple):
     severity: ChangeSeverity
     difference: Difference
-    new_strings: set[str]  # new text in a restriction
+    new_strings: set[str]  # the strings that are new in a restriction such as an enum
 
 
 def _grade_difference(difference: Difference, known_strings: set[str]) -> _GradedDifference:
@@ -185,10 +186,10 @@ def _iter_strings(value: Any) -> Iterator[str]:
 
 
 def format_changes(changes: Sequence[DefinitionChange]) -> str:
-    """Return the changes as text for the user. Text from the server is escaped.
+    """Return a text that describes changes to the user. Text from the server is escaped.
 
     Args:
-        changes: The changes.
+        changes: The changes to describe.
     """
     return "\n".join(
         f"{change.severity}: {escape_line(change.path, _MAX_SHOWN_CHARS)}\n{_indent(change.message)}"
@@ -207,7 +208,7 @@ def _to_text(value: Any) -> str:
 
 
 def _format_difference(old: str, new: str) -> str:
-    """Return the removed and added lines. They are escaped, and shortened around the difference."""
+    """Return the removed and added lines of a text. The lines are escaped, and shortened around the difference."""
     old_lines, new_lines = old.split("\n"), new.split("\n")
     removed = _drop_lines(old_lines, new_lines) if old else []
     added = _drop_lines(new_lines, old_lines) if new else []
@@ -226,7 +227,7 @@ def _format_difference(old: str, new: str) -> str:
 
 
 def _drop_lines(lines: list[str], other_lines: list[str]) -> list[str]:
-    """Return the lines without those that another text also has. The cost is linear, whatever a server sends."""
+    """Return the lines that another text does not contain. The running time is linear, whatever a server sends."""
     remaining = Counter(other_lines)
     kept: list[str] = []
     for line in lines:

@@ -1,7 +1,7 @@
-"""Grants: stored answers of the user.
+"""Grants: the stored consent of the user.
 
-A grant applies to one server and one definition. It can be limited to certain arguments and to a time. If the command
-or URL of the server changes, or the definition that the user saw, the grant no longer applies.
+A grant applies to one server and one definition. It can be limited to certain arguments and to a time. A grant
+no longer applies if the server's command or URL changes, or if the definition differs from the one that the user saw.
 """
 
 import secrets
@@ -18,7 +18,7 @@ from dovetail.storage import Document, SharedDocument, rename_fields
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import convert, encode_canonical, to_plain
 
-# The number of callers is limited like the number of callers with pins.
+# This limit equals the limit of callers in `CallerPins`.
 _MAX_CALLERS: Final = 16_384
 _MAX_SESSION_GRANTS_PER_CALLER: Final = 256
 
@@ -26,20 +26,20 @@ _TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "nu
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stored answer: the user allowed these requests."""
+    """A stored answer of the user that allows certain requests."""
 
-    id: str = ""  # set by the store
+    id: str = ""  # the ID, which the store assigns
     scope: Scope  # "once", "session", "project" or "always"
     server: str  # the name of the server
     identity: str  # a digest of the server's command or URL
     tool: str  # the name of the tool or prompt, or the URI of the resource
     kind: str = "tool.call"  # the kind of request that is allowed
-    caller: str = ""  # the gateway caller. Empty for the user of the host
-    fingerprint: str = ""  # fingerprint of the tool definition that the user saw
-    arguments: dict[str, Any] | None = None  # None allows all arguments. Otherwise only these
+    caller: str = ""  # the ID of the gateway caller, or "" for the user of the host
+    fingerprint: str = ""  # the fingerprint of the tool definition that the user saw
+    arguments: dict[str, Any] | None = None  # the only arguments that are allowed, or None for all arguments
     project: str = ""  # the project in which the grant is valid
     granted_at: float = 0.0  # when the user answered, in seconds since 1970
-    expires_at: float | None = None  # in seconds since 1970. None means that the grant never expires
+    expires_at: float | None = None  # seconds since 1970, or None if the grant never expires
 
     @classmethod
     def from_request(
@@ -54,8 +54,8 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Create a grant for a request that the user allowed.
 
         Args:
-            scope: "once", "session", "project" or "always".
-            expires_in: Seconds until the grant expires. None never expires.
+            scope: How long the grant applies: "once", "session", "project" or "always".
+            expires_in: Seconds until the grant expires. None creates a grant that never expires.
             exact_arguments: True limits the grant to the same arguments. A list of names requires the same values only
                 for these arguments. All other arguments must have the same names and types.
         """
@@ -95,7 +95,7 @@ def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -
 
 
 def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the type of each argument by name. For names in `exact_names`, return the value instead."""
+    """Return a dict with the type of each argument. For names in `exact_names`, it contains the value instead."""
     fixed_names = set(exact_names)
     if unknown := fixed_names - arguments.keys():
         raise ValueError(f"unknown argument: {', '.join(sorted(unknown))}")
@@ -106,7 +106,7 @@ def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str
 
 
 def matches_shape(shape: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments have the same names and types as a shape, and the values that it requires."""
+    """Return whether arguments have the same names and types as a shape, and the values that the shape requires."""
     if not arguments.keys() <= shape.keys():
         return False
     for name, constraint in shape.items():
@@ -123,7 +123,7 @@ def _get_type_name(value: Any) -> str:
 
 
 def _use_current_names(document: Document) -> None:
-    """Rename fields and kinds of format 1. Under its old name, a limit would have no effect."""
+    """Rename the fields and kinds of format version 1, because a limit under its old name would have no effect."""
     records = document.get("grants")
     rename_fields(records, {"shape": "arguments", "granted": "granted_at", "expires": "expires_at"})
     for record in records or ():
@@ -135,22 +135,23 @@ class GrantStore:
     """Stores the user's grants. Grants for a session are in memory, all others in a file.
 
     Args:
-        path: The file. None keeps all grants in memory.
+        path: The path of the file. None keeps all grants in memory.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._stored_document = SharedDocument(path, (_use_current_names,))
-        self._stored_document.read()  # raise an error now if the file cannot be used
-        # Grants for a session by caller. The most recent caller and the most recent grant are last.
+        self._stored_document.read()  # An unusable file raises an error here.
+        # The session grants of each caller. The most recent caller and the most recent grant are last.
         self._session_grants: dict[str, list[Grant]] = {}
         self._lock = threading.Lock()
-        # The stored grants by server identity and caller, and the records that the index was built from.
+        # The index contains the stored grants by server identity and caller. `_indexed_records` are the records that it
+        # was built from.
         self._index: dict[tuple[str, str], list[Grant]] = {}
         self._indexed_records: tuple[Any, int] = (None, 0)
 
     @property
     def path(self) -> Path | None:
-        """Return the file, or None."""
+        """Return the path of the file, or None if all grants are in memory."""
         return self._stored_document.path
 
     def add(self, grant: Grant) -> Grant:
@@ -165,8 +166,10 @@ class GrantStore:
         return added
 
     def _add_session_grant(self, grant: Grant) -> None:
-        """Add a grant in memory. A caller that has too many grants loses its oldest, and too many callers lose the
-        caller that got no grant for the longest time. The user of the host loses none.
+        """Add a grant in memory.
+
+        A caller with too many grants loses its oldest grant. If there are too many callers, the caller
+        whose last grant is oldest loses all its grants. The user of the host keeps all grants in this case.
         """
         now = time.time()
         with self._lock:
@@ -200,7 +203,7 @@ class GrantStore:
                     yield candidate
 
     def _get_index(self) -> dict[tuple[str, str], "list[Grant]"]:
-        """Return the stored grants by identity and caller. The grants are parsed again only if they have changed."""
+        """Return the stored grants by identity and caller. Parse them only if the file has changed."""
         records = self._stored_document.read().get("grants") or []
         if self._indexed_records[0] is not records or self._indexed_records[1] != len(records):
             index: dict[tuple[str, str], list[Grant]] = {}
@@ -213,7 +216,7 @@ class GrantStore:
         """Remove grants by ID, server or tool. Return how many were removed.
 
         Args:
-            id: The id of one grant.
+            id: The ID of one grant.
             server: The name of the server.
             tool: The name of the tool.
         """
@@ -255,12 +258,12 @@ def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> G
 
 
 def _get_subject(grant: Grant) -> Grant:
-    """Return the part of a grant that says what it allows. A new grant replaces one that allows the same."""
+    """Return a grant without its ID and times. Two grants with the same subject allow the same requests."""
     return replace(grant, id="", server="", granted_at=0.0, expires_at=None)
 
 
 def _parse_grants(records: Iterable[Any]) -> "list[Grant]":
-    """Return the grants of a document. Invalid records are ignored, so they allow nothing."""
+    """Return the grants from the records of a file. Invalid records are ignored, so they allow nothing."""
     grants: list[Grant] = []
     for record in records:
         try:

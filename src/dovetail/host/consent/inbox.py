@@ -1,7 +1,7 @@
-"""Inbox: questions in a file, which can be answered later or by another process.
+"""A file of consent requests, which the user can answer later or in another process.
 
-Each question has a ticket, and may have a call to make after the answer. If a caller waits, the caller gets the answer.
-Otherwise the process that answers makes the call. Each answer is used once.
+Each consent request has a ticket, and may have a tool call that continues after the answer. If a caller waits, the
+caller gets the answer. Otherwise the process that answers makes the call. Each answer is used once.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from dovetail.wire.base import Struct, field
 from dovetail.wire.codec import convert, encode, to_plain
 
 _DEFAULT_TTL_S: Final = 7 * 86400.0
-_POLL_INTERVAL_S: Final = 0.2  # how often to check whether another process has answered
+_POLL_INTERVAL_S: Final = 0.2  # A waiting caller checks this often whether another process has stored an answer.
 
 _SCHEMA: Final = """
 CREATE TABLE asked (
@@ -44,13 +44,13 @@ CREATE TABLE asked (
 
 
 def _use_current_names(database: "sqlite3.Connection") -> None:
-    """Rename fields and kinds of format 1."""
+    """Rename the fields and kinds of format version 1."""
     answer_names = {"expires": "expires_in", "exact": "exact_arguments", "dismissed": "cancelled"}
     for ticket, request_data, answer_data in database.execute("SELECT ticket, request, answer FROM asked").fetchall():
         request: dict[str, Any] = json.loads(request_data)
         request["kind"] = RENAMED_KINDS.get(request["kind"], request["kind"])
         answer = None if answer_data is None else json.loads(answer_data)
-        if answer is not None and answer["kind"] != "Edit":  # an "Edit" contains values that the user entered
+        if answer is not None and answer["kind"] != "Edit":  # An "Edit" contains values that the user entered.
             answer["value"] = {answer_names.get(name, name): value for name, value in answer["value"].items()}
         database.execute(
             "UPDATE asked SET request = ?, answer = ? WHERE ticket = ?",
@@ -69,39 +69,39 @@ class DeferredCall(Struct, frozen=True, kw_only=True):
     tool: str
     arguments: dict[str, Any]
     fingerprint: str = ""
-    pending: str | None = None  # the interrupted request
+    pending: str | None = None  # the interrupted request, or None if the call has not been sent
     questions: dict[str, Any] = field(default_factory=dict[str, Any])
-    # answers that the host gave without asking the user
+    # The answers that the host gave without asking the user.
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class PendingConsent(Struct, frozen=True, kw_only=True):
-    """A question that waits for an answer."""
+    """A consent request that waits for the user's answer."""
 
-    ticket: str  # pass this ticket to `Host.answer`
-    request: ConsentRequest  # the question
-    created_at: float  # when the question was asked, in seconds since 1970
-    expires_at: float  # when the question expires, in seconds since 1970
-    is_durable: bool  # True if the question can be answered after its process has ended
+    ticket: str  # the ticket to pass to `Host.answer`
+    request: ConsentRequest  # the consent request
+    created_at: float  # when the request was stored, in seconds since 1970
+    expires_at: float  # when the request expires, in seconds since 1970
+    is_durable: bool  # True if the request can be answered after its process has ended
 
 
 class CallAwaitingConsent(Struct, frozen=True, kw_only=True):
-    """A call that needs an answer from the user. `Host.call` returns it instead of a result."""
+    """A call that needs an answer from the user first. `Host.call` returns it instead of a result."""
 
-    ticket: str  # pass this ticket to `Host.answer`
-    requests: tuple[ConsentRequest, ...] = ()  # all questions, if the server asked several
+    ticket: str  # the ticket to pass to `Host.answer`
+    requests: tuple[ConsentRequest, ...] = ()  # the consent requests, if the server sent several
 
 
 class Inbox:
-    """A file of open questions. Each has a ticket, and often a call that continues after the answer."""
+    """A file of open consent requests. Each has a ticket, and often a call that continues after the answer."""
 
     def __init__(self, path: str | Path, ttl: float, secret_key: str | bytes | None) -> None:
         self._ttl_s = ttl
         self._sealer = None if secret_key is None else Sealer(secret_key, purpose="inbox")
         self._lock = threading.Lock()
-        self._answer_events: dict[str, asyncio.Event] = {}  # wake callers in this process that wait for an answer
+        self._answer_events: dict[str, asyncio.Event] = {}  # the events that wake waiting callers in this process
         self._database = open_database(path, _SCHEMA, _MIGRATIONS)
-        # Close the file even if close() is never called.
+        # The finalizer closes the file even if close() is never called.
         weakref.finalize(self, self._database.close)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Inbox:
             self._database.close()
 
     async def wait(self, ticket: str) -> ConsentAnswer:
-        """Wait for the answer. Another process may give it."""
+        """Wait for the answer to a consent request. Another process may store the answer."""
         answer_event = self._answer_events[ticket] = asyncio.Event()
         try:
             while True:
@@ -122,10 +122,10 @@ class Inbox:
                         await answer_event.wait()
         finally:
             del self._answer_events[ticket]
-            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # no caller waits for this answer any more
+            self._execute("DELETE FROM asked WHERE ticket = ?", ticket)  # No caller waits for this answer any more.
 
     async def put(self, request: ConsentRequest, deferred_call: DeferredCall | None = None) -> str:
-        """Store a question and return its ticket."""
+        """Store a consent request and return its ticket."""
         ticket = f"tkt_{secrets.token_urlsafe(12)}"
         now = time.time()
         self._execute("DELETE FROM asked WHERE until <= ?", now)
@@ -140,17 +140,17 @@ class Inbox:
         return ticket
 
     async def attach(self, ticket: str, deferred_call: DeferredCall) -> None:
-        """Store the call that continues after the answer."""
+        """Store the call that continues after the answer to a ticket."""
         self._execute("UPDATE asked SET work = ? WHERE ticket = ?", self._seal(ticket, deferred_call), ticket)
 
     @property
     def open_questions(self) -> int:
-        """Return how many questions are open."""
+        """Return the number of consent requests without an answer."""
         rows = self._execute("SELECT COUNT(*) FROM asked WHERE answer IS NULL AND until > ?", time.time())
         return rows[0][0]
 
     async def items(self) -> list[PendingConsent]:
-        """Return the open questions, oldest first."""
+        """Return the consent requests without an answer, oldest first."""
         rows = self._execute(
             "SELECT ticket, request, asked, until, work IS NOT NULL FROM asked"
             " WHERE answer IS NULL AND until > ? ORDER BY asked, ticket",
@@ -168,7 +168,7 @@ class Inbox:
         ]
 
     async def find(self, ticket: str) -> tuple[ConsentRequest, DeferredCall] | None:
-        """Return a question and its call, and keep them in the file. Return None if the ticket has no call."""
+        """Return a consent request and its call, and keep them in the file. Return None if the ticket has no call."""
         rows = self._execute(
             "SELECT request, work FROM asked WHERE ticket = ? AND work IS NOT NULL AND until > ?", ticket, time.time()
         )
@@ -179,11 +179,13 @@ class Inbox:
         )
 
     async def take(self, ticket: str) -> bool:
-        """Remove a question from the file, before its call continues. Return False if another process was faster."""
+        """Remove a consent request from the file before its call continues. Return False if another process was
+        faster.
+        """
         return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> bool:
-        """Store the answer. Return whether a caller may be waiting for it."""
+        """Store the answer to a ticket. Return whether a caller may be waiting for it."""
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",
@@ -212,17 +214,17 @@ class Inbox:
         return data if self._sealer is None else self._sealer.seal(data, ticket.encode())
 
     def _open(self, ticket: str, data: bytes) -> bytes:
-        """Return the stored call. Raise UnsealError if the call was sealed with another key or by another version."""
+        """Return the stored call of a ticket. Raise UnsealError if another key or version sealed the call."""
         return data if self._sealer is None else self._sealer.open(data, ticket.encode(), time.time())
 
 
 class FileConsent:
-    """Stores questions in a file, so that they can be answered later or by another process.
+    """A consent handler that stores requests in a file. You can answer them later or in another process.
 
     Args:
-        path: The SQLite file of the questions.
-        ttl: Seconds until a question expires.
-        secret_key: At least 16 bytes, to encrypt the calls that wait.
+        path: The path of the SQLite file.
+        ttl: Seconds until a consent request expires.
+        secret_key: A key of at least 16 bytes that encrypts the stored calls.
     """
 
     def __init__(self, path: str | Path, *, ttl: float = _DEFAULT_TTL_S, secret_key: str | bytes | None = None) -> None:
@@ -233,13 +235,13 @@ class FileConsent:
         self._inbox.close()
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Store the question. If the caller waits, wait for the answer."""
+        """Store the consent request. If the caller waits, wait for the answer."""
         ticket = await self._inbox.put(request)
         return await self._inbox.wait(ticket) if request.wait else AnswerLater(ticket)
 
 
 def get_inbox(consent_handler: ConsentHandler) -> Inbox | None:
-    """Return the inbox of a consent handler, or None if it has none."""
+    """Return the inbox of a consent handler, or None if the handler does not have one."""
     if isinstance(consent_handler, FileConsent):
         return consent_handler._inbox  # pyright: ignore[reportPrivateUsage]
     return None
@@ -262,10 +264,10 @@ def _decode_answer(stored: Mapping[str, Any]) -> ConsentAnswer:
 
 
 def build_responses(deferred_call: DeferredCall, answer: ConsentAnswer) -> dict[str, Any]:
-    """Return the user's answer in the form that the server expects. For several questions, it has one entry per key.
+    """Return the user's answer as the input responses that the server expects, with one entry for each key.
 
     Raises:
-        InputRequestError: the answer does not match the questions.
+        InputRequestError: the answer does not match the input requests of the server.
     """
     input_responses: dict[str, Any] = dict(deferred_call.answers)
     if isinstance(answer, Deny):

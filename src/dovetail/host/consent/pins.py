@@ -1,5 +1,6 @@
-"""Pins: the definitions that a user has used or accepted. A host compares them with the definitions that a server sends
-later.
+"""Pins: the tool definitions that a user has used or accepted.
+
+A host compares them with the definitions that a server sends later.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from dovetail.wire.codec import convert, encode, encode_canonical, to_plain
 
 
 def fingerprint(definition: object) -> str:
-    """Return the digest of a definition. The order of its keys does not matter.
+    """Return the SHA-256 digest of a definition. The order of keys in the definition does not matter.
 
     Args:
         definition: The definition of a tool, prompt, resource or template.
@@ -51,9 +52,9 @@ class ChangedDefinition(Struct, frozen=True, kw_only=True):
 class PinComparison(Struct, frozen=True, kw_only=True):
     """The result of comparing a server's definitions with the pins."""
 
-    new: list[Any]  # definitions without a pin
-    changed: list[ChangedDefinition]  # definitions that do not match their pins
-    gone: list[Pin]  # pins without a definition
+    new: list[Any]  # the definitions without a pin
+    changed: list[ChangedDefinition]  # the definitions that do not match their pins
+    gone: list[Pin]  # the pins without a definition
 
     @property
     def same(self) -> bool:
@@ -62,25 +63,25 @@ class PinComparison(Struct, frozen=True, kw_only=True):
 
 
 def _use_current_names(document: Document) -> None:
-    """Rename fields of format 1."""
+    """Rename the fields of format version 1."""
     rename_fields(document.get("pins"), {"seen": "pinned_at"})
 
 
 class PinStore:
-    """The pins of a user.
+    """A store for the pins of a user.
 
     Args:
-        path: The file. None keeps the pins in memory.
+        path: The path of the file. None keeps the pins in memory.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._document = SharedDocument(path, (_use_current_names,))
-        # The list that was indexed, and its records by identity and name.
+        # The list of records that was indexed last, and its records by identity and name.
         self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})
-        self.list()  # raise an error now if the file cannot be used
+        self.list()  # An unusable file raises an error here.
 
     def get(self, identity: str, name: str) -> Pin | None:
-        """Return the pin of a definition, or None."""
+        """Return the pin with this server identity and name, or None."""
         records = self._document.read().get("pins")
         if self._index[0] is not records:
             self._index = (records, self._index_records(records or ()))
@@ -118,7 +119,7 @@ class PinStore:
         )
 
     def accept(self, server: str, identity: str, definitions: Iterable[object]) -> None:
-        """Pin definitions. Replace pins with the same names."""
+        """Pin definitions of a server. Replace its pins with the same names."""
         now = time.time()
         new_pins = [_create_pin(server, identity, definition, now) for definition in definitions]
         names = {new_pin.name for new_pin in new_pins}
@@ -134,7 +135,7 @@ class PinStore:
         self._document.change(edit)
 
     def remove(self, *, server: str | None = None, identity: str | None = None, name: str | None = None) -> int:
-        """Remove the pins of a server, an identity or a name. Return how many were removed.
+        """Remove the pins that match a server, an identity or a name. Return how many were removed.
 
         Args:
             server: The name of the server.
@@ -157,12 +158,14 @@ class PinStore:
         return self._document.change(edit)
 
     def list(self) -> "list[Pin]":
-        """Return all pins, sorted."""
+        """Return all pins, sorted by server, identity and name."""
         records = self._index_records(self._document.read().get("pins") or ()).values()
         return sorted(map(self._parse, records), key=lambda pin: (pin.server, pin.identity, pin.name))
 
     def _parse(self, record: Any) -> Pin:
-        """Return a pin of the file. A pin that cannot be read would be lost, so it is an error."""
+        """Return the pin of a record. Raise DamagedFile for an invalid record, because ignoring it would lose the
+        pin.
+        """
         try:
             return convert(record, Pin)
         except InvalidParams:

@@ -1,4 +1,4 @@
-"""Calls that wait in the inbox for consent, and how they continue after an answer.
+"""Tool calls that wait for the user's consent in a file, and continue after the answer.
 
 A call is checked again before it continues. The call fails if the server or the definition has changed, or if the
 policy now denies it.
@@ -28,16 +28,16 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.wire.base import replace
 from dovetail.wire.codec import to_plain
 
-# Runs an authorized call: (server, authorization, *, wait=, resume=).
+# A function that runs an authorized call: (server, authorization, *, wait=, resume=).
 Perform: TypeAlias = Callable[..., Awaitable[Any]]
-# Calls a tool again with a new authorization: (name, arguments, *, wait=).
+# A function that calls a tool with a new authorization: (name, arguments, *, wait=).
 Call: TypeAlias = Callable[..., Awaitable[Any]]
 
 _FORM_METHODS = ("elicitation/create",)
 
 
 class PendingCalls:
-    """The calls of one host that wait for the user."""
+    """The calls of one host that wait for the user's consent."""
 
     def __init__(self, authorizer: RequestAuthorizer, catalog: HostCatalog, perform: Perform, call: Call) -> None:
         self._authorizer = authorizer
@@ -54,16 +54,16 @@ class PendingCalls:
 
     @property
     def open_questions(self) -> int:
-        """Return how many questions are in the inbox."""
+        """Return the number of open consent requests."""
         inbox = get_inbox(self._authorizer.consent_handler)
         return 0 if inbox is None else inbox.open_questions
 
     async def list_items(self) -> list[PendingConsent]:
-        """Return the questions in the inbox."""
+        """Return the open consent requests."""
         return await self._inbox.items()
 
     async def defer_call(self, ticket: str, record: ToolRecord, arguments: Mapping[str, Any]) -> CallAwaitingConsent:
-        """Store a call that waits for the user's consent."""
+        """Store a call that waits for the user's consent. Return its ticket."""
         request = record.request.with_arguments(arguments)
         await self._inbox.attach(ticket, _create_deferred_call(request, record.fingerprint))
         return CallAwaitingConsent(ticket=ticket)
@@ -71,7 +71,7 @@ class PendingCalls:
     async def handle_input_requests(
         self, supervisor: ServerSupervisor, authorization: Authorization, pending: RequestAwaitingInput
     ) -> Any:
-        """Handle a server's questions during a call. Put those for the user into the inbox, and answer the others."""
+        """Handle the input requests of a server during a call. Store those for the user, and answer the others."""
         elicitations = {
             key: to_plain(input_request)
             for key, input_request in pending.input_requests.items()
@@ -105,7 +105,7 @@ class PendingCalls:
         return self._authorizer.policy.decide(request).action not in ("deny", "hide")
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> Any:
-        """Continue a call with the user's answer. The question stays in the inbox until the call can continue."""
+        """Continue a call with the user's answer. The consent request stays in the file until the call can continue."""
         stored = await self._inbox.find(ticket)
         if stored is None:
             if not await self._inbox.answer(ticket, answer):
@@ -123,7 +123,7 @@ class PendingCalls:
             self._authorizer.emit_answer(policy_request, answer, request.reason)
             raise PolicyError(f"{policy_request.full_name}: {answer.reason or 'the user declined'}")
         supervisor, tool = await self._catalog.find_tool(f"{deferred_call.server}.{deferred_call.tool}")
-        # Start the server before removing the question. If the start fails, the answer is not lost.
+        # The server starts before the consent request is removed, so that a failed start does not lose the answer.
         async with supervisor.using():
             record = await self._catalog.get_record(supervisor, tool)
             return await self._continue_call(ticket, request, deferred_call, answer, supervisor, record)
@@ -140,7 +140,7 @@ class PendingCalls:
         authorizer = self._authorizer
         policy_request = record.request.with_arguments(deferred_call.arguments)
         if deferred_call.pending is not None:
-            # An invalid answer raises an error here, and the question stays open.
+            # An invalid answer raises an error here, and the consent request stays open.
             build_responses(deferred_call, answer)
         elif isinstance(answer, AllowWithChanges):
             authorizer.check_edited_arguments(policy_request, answer.value)
@@ -162,7 +162,7 @@ class PendingCalls:
         return await self._perform(supervisor, authorization, wait=request.wait)
 
     async def _accept_definition(self, request: PolicyRequest, record: ToolRecord, answer: ConsentAnswer) -> Any:
-        """Pin the new definition and call the tool again. The user is asked again about the call."""
+        """Pin the new definition and call the tool. The user is asked separately about the call."""
         if not isinstance(answer, Allow):
             raise PolicyError(
                 f"the definition of {request.full_name} has changed, and the user did not accept the change"
@@ -184,7 +184,7 @@ class PendingCalls:
         pending = RequestAwaitingInput.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
-            # Without a user, only this check limits the number of rounds.
+            # No user limits the number of rounds here, so this check must limit it.
             if not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds:
                 raise InputRequestError(
                     f"the server asked for input in more than {get_session(client).limits.max_input_rounds} rounds"
@@ -218,7 +218,7 @@ def _build_consent_request(supervisor: ServerSupervisor, input_request: Mapping[
 
 
 def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[str, Any]]) -> ConsentRequest:
-    """Combine several forms into one question, with an entry for each form."""
+    """Combine several forms into one consent request, with an entry for each form."""
     requests = {key: _build_consent_request(supervisor, form) for key, form in forms.items()}
     first = next(iter(requests.values()))
     if len(requests) == 1:

@@ -1,4 +1,4 @@
-"""Ask for consent and show forms of servers on a terminal. Text of a server is escaped, with a bar before each line."""
+"""Ask for consent and show forms of servers on a terminal. Server text is escaped, with a bar before each line."""
 
 import asyncio
 import sys
@@ -18,10 +18,10 @@ from dovetail.terminal.line_reader import LineReader
 
 
 class TerminalConsent:
-    """Asks for consent in the terminal, one question at a time. An empty line means no.
+    """A consent handler that asks in the terminal, one question at a time. An empty line means no.
 
     Args:
-        input: Reads a line. Defaults to the terminal.
+        input: A function that reads a line. Defaults to reading from the terminal.
         output: The stream for questions. Defaults to the terminal.
     """
 
@@ -40,7 +40,7 @@ class TerminalConsent:
         if not self.is_interactive:
             return await DenyAllConsent().ask(request)
         async with self._lock:
-            # leaving this context stops the thread that reads the input
+            # Leaving this context stops the thread that reads the input.
             with LineReader(self._read_input, self._output) as lines:
                 return await asyncio.to_thread(_prompt, request, lines)
 
@@ -57,7 +57,7 @@ def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
 
     lines.write_wrapped(f"{request.text}\n")
     if request.is_shortened:
-        # An answer that lasts is only for what the user has seen.
+        # The user has not seen the whole request, so a lasting answer is not offered.
         prompt = "This is not all. [v]iew all of it, [y]es once, [n]o: "
         answer = choose(lines, prompt, {**_ONCE_ANSWERS, "v": None, "view": None}, _CHOICE_HINT)
         if answer is not None:

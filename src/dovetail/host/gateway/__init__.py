@@ -1,1 +1,1 @@
-"""A host served as one server."""
+"""Serve all servers of a host as one MCP server."""

@@ -1,6 +1,6 @@
-"""Ask the caller of a gateway for consent: directly if possible, else with a result that asks.
+"""Ask the user of a gateway caller for consent, with a request or with an input required result.
 
-The gateway seals the data that it needs in the next round, together with the request state of the server behind it.
+The gateway encrypts the data that it needs for the caller's next request, together with the server's request state.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
 from dovetail.wire.raw_message import decode_body
 
-_STATE_TTL_S: Final = 600.0  # how long a question can be answered
+_STATE_TTL_S: Final = 600.0  # A caller can answer a consent request for this long.
 _MAX_USED_STATES: Final = 65_536
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 _STATE_ID_KEY: Final = "ticket"
@@ -40,8 +40,9 @@ _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No
 
 
 def _build_form(*, can_remember: bool) -> dict[str, Any]:
-    """Return the schema of the consent form. Callers that are not recognized in later requests can only allow one
-    request.
+    """Return the schema of the consent form.
+
+    Callers that cannot be recognized in later requests can only allow one request.
     """
     choices = {name: text for name, text in _CHOICES.items() if can_remember or name != "session"}
     field = {"type": "string", "title": "Allow this?", "enum": [*choices], "enumNames": [*choices.values()]}
@@ -49,28 +50,29 @@ def _build_form(*, can_remember: bool) -> dict[str, Any]:
 
 
 class SingleUseStates:
-    """Encrypts the state that a caller sends back with its answer. Each state can be used once.
+    """Encrypts the request state that a caller sends back with its answer. Each state can be used once.
 
     Gateways of one process may share keys, so used states are recorded for the whole process. Other processes do not
     know which states were used.
     """
 
     _used_states: ClassVar = ReplayMemory(_STATE_TTL_S, _MAX_USED_STATES)
-    _lock: ClassVar = threading.Lock()  # gateways may run in several threads
+    _lock: ClassVar = threading.Lock()  # Gateways may run in several threads.
 
     def __init__(self, secret_keys: Sequence[str | bytes] = ()) -> None:
         self._sealer = RequestStateSealer(secret_keys, purpose="gateway consent")
 
     def seal(self, state: RequestState, binding: bytes, owner: str) -> str:
-        """Return the sealed state, which the caller sends back. The state counts toward the share of its owner in the
-        memory of used states.
+        """Return the encrypted state, which the caller sends back.
+
+        Each owner has a share of the memory for used states. The state counts toward the share of its owner.
         """
         now = time.time()
         state.once_values = {_STATE_ID_KEY: os.urandom(12).hex(), _SEALED_AT_KEY: now, _OWNER_KEY: owner}
         return self._sealer.seal(state, binding, now + _STATE_TTL_S)
 
     def open(self, state: str, binding: bytes) -> RequestState | None:
-        """Decrypt a state. Return None if it was already used, or was made for another request."""
+        """Decrypt a state. Return None if the state was already used or belongs to another request."""
         try:
             opened = self._sealer.open(state, binding, time.time())
         except InvalidParams:
@@ -85,20 +87,20 @@ class SingleUseStates:
 
 
 def _get_use(state: RequestState) -> tuple[Any, Any, float]:
-    """Return the owner and the id of a state, and when it was sealed."""
+    """Return the owner and the ID of a state, and the time when it was encrypted."""
     values = state.once_values
     return values.get(_OWNER_KEY), values.get(_STATE_ID_KEY), values.get(_SEALED_AT_KEY, 0.0)
 
 
 class ConsentRequired(Exception):
-    """The caller must be asked first. `result` is the result that asks."""
+    """The caller's user must be asked first. `result` is the input required result for the caller."""
 
     def __init__(self, result: InputRequiredResult) -> None:
         self.result = result
 
 
 class ConsentRound:
-    """One attempt of a request, with the caller's answers so far. It can ask more questions.
+    """One attempt of a caller's request, with the answers from earlier attempts. It can ask the caller's user.
 
     A stateless caller sends its answer back together with the request state of the server behind the gateway. Both are
     sealed in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).
@@ -113,8 +115,8 @@ class ConsentRound:
         self._states = states
         self._server = server
         self._params = exchange.params
-        self.request_state: RequestState | None = None  # the decrypted state from an earlier round, or None
-        self._is_state_used = False  # True if this round has used the state
+        self.request_state: RequestState | None = None  # the decrypted state from an earlier attempt, or None
+        self._is_state_used = False  # True if this attempt has used the state
         self._responses: dict[str, Any] = {}
         state = exchange.params.get("requestState")
         if type(state) is str and caller.is_stateless:
@@ -128,7 +130,7 @@ class ConsentRound:
         return compute_binding(exchange.caller.principal, self._server, exchange.method, self._params)
 
     def _collect_responses(self, request_state: RequestState) -> dict[str, Any]:
-        """Return all answers so far. Ignore answers to questions that were never asked."""
+        """Return the answers from this and earlier attempts. Ignore answers to questions that were never asked."""
         input_responses: Any = self._params.get("inputResponses")
         new_responses = input_responses if type(input_responses) is dict else {}
         return request_state.input_responses | {
@@ -142,11 +144,11 @@ class ConsentRound:
 
     @property
     def _state_owner(self) -> str:
-        # Anonymous callers share an id, but not the memory for used states.
+        # Anonymous callers share an ID, but each origin has a separate share of the memory for used states.
         return self.caller_id if self._can_remember else f"{ANONYMOUS} {self._exchange.origin}"
 
     def _use_state(self, request_state: RequestState) -> bool:
-        """Mark the state of this round as used. Return False if another request has used it."""
+        """Mark the state of this attempt as used. Return False if another request has used it."""
         self._is_state_used = self._is_state_used or self._states.use(request_state)
         return self._is_state_used
 
@@ -160,14 +162,15 @@ class ConsentRound:
 
     @property
     def can_ask_directly(self) -> bool:
-        """Return whether the user can be asked without repeating the request."""
+        """Return whether the caller's user can be asked without repeating the request."""
         return self.can_ask and not self._exchange.caller.is_stateless
 
     async def ask(self, request: ConsentRequest) -> ConsentAnswer:
-        """Ask the caller's user. Raise ConsentRequired if a stateless caller must repeat the request with
-        the answer.
+        """Ask the caller's user for consent.
+
+        Raise ConsentRequired if a stateless caller must repeat the request with the answer.
         """
-        # The user cannot see all of a long question, so a lasting answer is not offered.
+        # The user cannot see all of a shortened request, so a lasting answer is not offered.
         can_remember = self._can_remember and not request.is_shortened
         params = {
             "mode": "form",
@@ -178,7 +181,7 @@ class ConsentRound:
         if self._exchange.ask is not None and self.can_ask_directly:
             return self._parse_response(await self._ask_directly(self._exchange.ask, params), can_remember)
         key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
-        # The state is used up when its answers are read, because the user may be asked again before the server is.
+        # Reading the answers uses up the state, because the user may be asked again before the server is.
         state = self.request_state
         if state is not None and not self._use_state(state):
             state = None
@@ -223,7 +226,7 @@ class ConsentRound:
             exchange.resume(asked_at, loop.time())
 
     def build_params(self, judged_arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the parameters for the server: the checked arguments, without the gateway's state.
+        """Return the request parameters for the server, with the checked arguments and without the gateway's state.
 
         Raises:
             InvalidParams: another request has already used the state.
@@ -254,8 +257,9 @@ class ConsentRound:
         return forwarded
 
     def wrap_result(self, result: Result | bytes) -> Result | bytes:
-        """Return the result for the caller. If the server asks for input, encrypt its state together with the user's
-        consent.
+        """Return the result for the caller.
+
+        If the server asks for input, encrypt the server's request state together with the user's consent.
         """
         if not self._has_asked or not self._exchange.caller.is_stateless:
             return result

@@ -1,7 +1,7 @@
-"""The definitions that callers of a gateway have used, by caller.
+"""The tool definitions that each caller of a gateway has used.
 
 If a caller accepts a changed definition, the consent counts only for this caller. It does not count for other callers
-or for the user of the host, whose pins are in a file. All entries are in memory, bounded, and lost when the host ends.
+or for the user of the host, whose pins are in a file. Entries are kept in memory until the host ends, up to a limit.
 If the memory has too many callers, the callers that were idle longest are dropped. A dropped caller counts as new: the
 next definition that it uses is compared with the pin of the host's user.
 """
@@ -13,23 +13,24 @@ from dovetail.host.consent.definition_changes import MAX_COMPARED_BYTES, extract
 from dovetail.protocol.exchange import Caller
 from dovetail.wire.codec import encode
 
-# Stands for all callers that are not authenticated. Their consent is not stored.
+# This ID is shared by all callers that are not authenticated. Their consent is not stored.
 ANONYMOUS: Final = "anonymous"
 SESSION_PREFIX: Final = "session:"
 _PRINCIPAL_PREFIX: Final = "principal:"
 
-_MAX_CALLERS: Final = 16_384  # larger than the default session limit of a server
+_MAX_CALLERS: Final = 16_384  # This limit is larger than the default session limit of a server.
 _MAX_TOOLS: Final = 65_536
 _MAX_TOOLS_PER_CALLER: Final = 1_024
 _MAX_DEFINITIONS: Final = 256
-_MAX_KEY_CHARS: Final = 128  # hash names that are longer
+_MAX_KEY_CHARS: Final = 128  # Longer names are hashed.
 
 Key: TypeAlias = str | bytes | tuple[str, str]
 
 
 def get_caller_id(caller: Caller) -> str:
-    """Return the id of a gateway caller: its principal, its session, or ANONYMOUS. No principal has the id of another
-    caller, whatever its name is.
+    """Return the ID of a gateway caller: its principal, its session, or ANONYMOUS.
+
+    The ID of a principal never equals the ID of another caller, whatever the name of the principal is.
     """
     if caller.principal is None:
         return f"{SESSION_PREFIX}{caller.session_id}" if caller.session_id else ANONYMOUS
@@ -50,7 +51,7 @@ class CallerPins:
         self._max_callers = max_callers
         self._max_tools = max_tools
         self._max_tools_per_caller = max_tools_per_caller
-        # By caller, the fingerprint of each tool. The caller seen last is at the end.
+        # The fingerprint of each tool, by caller. The caller that was seen last is at the end.
         self._callers: dict[Key, dict[Key, str]] = {}
         self._tool_count = 0
         self._definitions: dict[str, dict[str, Any]] = {}  # definitions by fingerprint, shared by all callers
@@ -66,7 +67,7 @@ class CallerPins:
         return fingerprints.get((identity, tool) if is_short else _hash_name(identity, tool))
 
     def put(self, caller: str, identity: str, tool: str, fingerprint: str, definition: Any) -> None:
-        """Store which definition a caller uses."""
+        """Store which tool definition a caller uses."""
         if self.get(caller, identity, tool) == fingerprint:
             return
         fingerprints = self._callers.setdefault(caller if len(caller) <= _MAX_KEY_CHARS else _hash_name(caller), {})

@@ -1,4 +1,4 @@
-"""Gateway: serves all servers of a host as one server, to callers of any protocol version.
+"""A gateway serves all servers of a host as one MCP server, to callers of any protocol version.
 
 Each server is mounted as an `Upstream`, under unambiguous names. Over HTTP, each mode and each server has a path.
 """
@@ -44,14 +44,14 @@ _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
 
 
 class GatewayPaths:
-    """The other URL paths of a gateway: `/search/mcp`, and `/servers/NAME/mcp` for each server."""
+    """The additional URL paths of a gateway: `/search/mcp`, and `/servers/NAME/mcp` for each server."""
 
     def __init__(self, create_app: Callable[[GatewayMode, str | None, str], Any | None]) -> None:
         self._create_app = create_app
         self._apps: dict[str, Any] = {}
 
     def find(self, scope: Any) -> Any | None:
-        """Return the application of a path, or None if the path is not one of the additional paths."""
+        """Return the ASGI application for a request, or None if its path is not an additional path."""
         path = _get_path(scope)
         if _SEARCH_PATH.fullmatch(path):
             return self._get_app("search", None, _SEARCH_MCP_PATH)
@@ -82,7 +82,7 @@ def _get_path(scope: Any) -> str:
 
 
 class GatewayNameMap(NameMap):
-    """Translates the names of one server to names in the gateway, and back. URIs get a prefix."""
+    """Translates the names of one server to names in the gateway, and back. Resource URIs get a prefix."""
 
     def __init__(self, server_name: str, get_known_items: Callable[[ItemKind], Mapping[str, Any]]) -> None:
         super().__init__(make_uri_scheme(server_name), {}, ())
@@ -96,7 +96,7 @@ class GatewayNameMap(NameMap):
         return f"{self.prefix}+{inner_name}"
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name on the server, or None. A shortened name is searched in the known items."""
+        """Return the name on the server, or None. A shortened name is looked up in the known items."""
         if kind not in ("tool", "prompt"):
             return name[len(self.prefix) + 1 :] if name.startswith(f"{self.prefix}+") else None
         _, _, bare_name = name.partition("__")
@@ -117,7 +117,7 @@ class GatewayNameMap(NameMap):
 
 
 class IdentityNameMap(NameMap):
-    """Keeps the names of a server, for a path with only one server."""
+    """Keeps the names of a server unchanged, for a path that serves only one server."""
 
     def __init__(self) -> None:
         super().__init__("", {}, ())
@@ -130,7 +130,7 @@ class IdentityNameMap(NameMap):
 
 def make_uri_scheme(server: str) -> str:
     """Return the URI scheme for a server. Each server has a different scheme."""
-    uri_scheme = re.sub(r"[^a-z0-9-]", "-", server.lower())  # URI schemes are case-insensitive
+    uri_scheme = re.sub(r"[^a-z0-9-]", "-", server.lower())  # URI schemes are case-insensitive.
     uri_scheme = uri_scheme if uri_scheme[:1].isalpha() else f"s{uri_scheme}"
     return uri_scheme if uri_scheme == server else f"{uri_scheme}-{make_model_name(server, '').rpartition('__')[2]}"
 
@@ -152,7 +152,7 @@ class Gateway:
         if mode not in get_args(GatewayMode):
             raise ValueError(f"mode must be 'merged' or 'search', not {mode!r}")
         self._parts = parts
-        self._host_lifespan = host_lifespan  # opens the host if it is closed
+        self._host_lifespan = host_lifespan  # a context manager that opens the host if it is closed
         self._mode = mode
         self._only_server = only_server
         self._states = states or SingleUseStates(options.get("secret_keys", ()))
@@ -162,7 +162,7 @@ class Gateway:
         self._has_instructions = options.get("instructions") is not None
         options.setdefault("version", VERSION)
         self.server = Server(name, lifespan=self._lifespan, **options)
-        if states is None:  # only the main gateway serves the other paths
+        if states is None:  # Only the main gateway serves the additional paths.
             set_other_apps(self.server, self._create_paths)
         if mode == "search":
             self.server.middleware(self._handle_search)
@@ -173,7 +173,7 @@ class Gateway:
         self._update_instructions()
 
     def _create_paths(self, options: Mapping[str, Any]) -> GatewayPaths:
-        """Create the gateways for the other URL paths."""
+        """Create the gateways for the additional URL paths."""
         shared_options = {option: value for option, value in options.items() if option != "path"}
 
         def create_app(mode: GatewayMode, only_server: str | None, path: str) -> Any | None:
@@ -216,7 +216,7 @@ class Gateway:
                 self._mounted[name] = upstream, self.server.mount(upstream, names)
 
     def _update_instructions(self, _: HostEvent | None = None) -> None:
-        """Pass on the instructions of the running servers, unless the gateway has other instructions."""
+        """Combine the instructions of the running servers, unless the gateway has other instructions."""
         if self._has_instructions:
             return
         texts_by_name = {
@@ -226,8 +226,6 @@ class Gateway:
         }
         texts = [text if self._only_server else f"{name}: {text}" for name, text in texts_by_name.items() if text]
         self.server.instructions = "\n\n".join(texts) or None
-
-    # Methods for the search mode
 
     @ignores_results
     async def _handle_search(self, exchange: Exchange, call_next: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One server of a host, as a gateway mounts it.
+"""A server of a host that a gateway mounts.
 
 Each request is authorized first, with the consent of the caller's user. The executor of the host then forwards the
 request. Credentials of a caller are never forwarded.
@@ -38,7 +38,7 @@ from dovetail.wire.base import Result, Struct, replace
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 
-# While a server is not running, assume that it has every capability.
+# A server that is not running may have any capability.
 _ALL_CAPABILITIES: Final = ServerCapabilities(
     tools=ListChangedCapability(list_changed=True),
     prompts=ListChangedCapability(list_changed=True),
@@ -48,7 +48,7 @@ _ALL_CAPABILITIES: Final = ServerCapabilities(
 
 
 class PolicySubject(Struct, frozen=True):
-    """What a policy decision is about."""
+    """The kind, name and arguments that a policy decision is about."""
 
     kind: str
     name: str
@@ -98,20 +98,18 @@ class Upstream:
         return {name: item for name, item in items.items() if self._catalog.is_visible(supervisor, kind, name, item)}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server has this item, or may have it."""
+        """Return whether the server has this item or may have it."""
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
     def get_known_items(self, kind: ItemKind) -> Mapping[str, Any]:
-        """Return the last known items, for any caller."""
+        """Return the last known items of the server for all callers together."""
         items: dict[str, Any] = {}
         for supervisor in self._servers.list_for_callers(self.supervisor):
             items |= supervisor.known.get(kind, {})
         return items
 
-    # Methods for changes
-
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change on the server. The returned function stops this."""
+        """Call a function for each change on the server. The returned function removes the callback."""
         return self.supervisor.follow(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
@@ -130,8 +128,6 @@ class Upstream:
         supervisor = self._servers.get_for_caller(self.supervisor, principal)
         return ResourceWatch(allowed_uris, await supervisor.subscribe(allowed_uris))
 
-    # Methods that handle requests
-
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
         """Authorize a request, forward it to the server, and return the result that the policy allows."""
         supervisor = self.supervisor
@@ -142,14 +138,14 @@ class Upstream:
             authorization = await authorize(exchange, supervisor, consent_round)
             arguments = authorization.request.arguments
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
-                # the mounting server restores the original params
+                # The mounting server restores the original params later.
                 exchange.params = consent_round.build_params(arguments)
             async with ServerUse(self._executor, supervisor, authorization) as use:
                 forwarder = supervisor.forwarder or await supervisor.get_forwarder()
                 use.result = await forwarder.handle(exchange, authorization.limits.timeout)
             if authorization.record is None:
                 return consent_round.wrap_result(use.result)
-            # Only a result for a stateless caller can ask for input. Any other result must be checked by the policy.
+            # Only a result for a stateless caller can ask for input. The policy must check every other result.
             if exchange.caller.is_stateless:
                 input_required = find_input_required(use.result, exchange.method)
                 if input_required is not None:
@@ -164,7 +160,7 @@ class Upstream:
         except ProtocolError:
             raise
         except ToolError:
-            raise  # the server answered, so it is available
+            raise  # The server answered, so it is available.
         except (NotFound, NotSupported):
             raise _not_found(exchange) from None
         except MCPError as exc:
@@ -217,13 +213,15 @@ class Upstream:
         )
 
     def _check_visible(self, supervisor: ServerSupervisor, kind: str, name: str) -> None:
-        """Raise PolicyError for a hidden item. This check runs before any server starts."""
+        """Raise PolicyError if the policy hides an item. This check runs before the server starts."""
         denial = find_denial(self._authorizer, supervisor, kind, name)
         if denial is not None and denial.action == "hide":
             raise denial
 
     def _check_completion(self, exchange: IncomingExchange, supervisor: ServerSupervisor, name: str) -> None:
-        """Raise PolicyError for a completion of a hidden or denied item. This check runs before any server starts."""
+        """Raise PolicyError if the policy hides or denies the item of a completion. This check runs before the
+        server starts.
+        """
         params = convert_params(exchange, CompleteParams)
         context = (params.context.arguments if params.context is not None else None) or {}
         known_arguments = {**context, params.argument.name: params.argument.value}
@@ -238,8 +236,9 @@ class Upstream:
         return await self._ask_host(request, "the client does not support elicitation")
 
     async def _ask_later(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
-        """Ask about a result after the call. If the caller cannot be asked directly, ask the host's user, because
-        repeating the request would repeat the call.
+        """Ask about a result after the call.
+
+        If the caller cannot be asked directly, ask the host's user. Repeating the request would repeat the call.
         """
         if consent_round.can_ask_directly:
             return await consent_round.ask(request)

@@ -1,1 +1,1 @@
-"""Rules for requests, and limits of tools."""
+"""The policy of a host: rules for requests, and limits for tools."""

@@ -1,4 +1,4 @@
-"""How a server may read the arguments of a call.
+"""Find the values that a server may read from the arguments of a call.
 
 A model may write a number, a boolean or an object as text, and most servers accept such a text. `normalize` decodes the
 text if the schema of the tool allows only one type, so that a policy checks the values that the server will use. In
@@ -14,8 +14,8 @@ from dovetail.errors import ParseError
 from dovetail.server.parameters.argument_errors import repair_arguments
 from dovetail.wire.codec import decode, encode
 
-MISSING: Final = object()  # the arguments contain no such value
-# The schema does not allow the value. A server may reject it, or convert it in an unknown way.
+MISSING: Final = object()  # This marks a value that the arguments do not contain.
+# This marks a value that the schema does not allow. A server may reject it, or convert it in an unknown way.
 UNCLEAR: Final = object()
 
 _ANY_TYPE: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
@@ -27,12 +27,12 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
-_MAX_SCHEMAS: Final = 256  # maximum number of schemas for one value. More schemas count as unknown
+_MAX_SCHEMAS: Final = 256  # A value with more schemas counts as a value without a schema.
 _MAX_NESTED_TEXTS: Final = 4
-# Python can print integers of at most 4,300 digits, which is 3,571 hexadecimal digits.
+# Python prints integers of at most 4,300 digits, which are 3,571 hexadecimal digits.
 _MAX_NUMBER_CHARS: Final = 3_000
 _MAX_REFERENCE_CHARS: Final = 1_000
-_MAX_STEPS: Final = 100_000  # maximum number of values and schemas to visit for one condition
+_MAX_STEPS: Final = 100_000  # One condition may visit at most this many values and schemas.
 
 _PREFIXED_NUMBER: Final = re.compile(r"[+-]?0[box][0-9a-f_]+", re.IGNORECASE)
 
@@ -40,12 +40,12 @@ Schema: TypeAlias = Mapping[str, Any]
 
 
 def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Decode texts in arguments where the schema expects another type, as many servers do."""
+    """Decode each string argument for which the schema expects another type, as many servers do."""
     if not schema:
         return arguments
     for name, value in arguments.items():
-        # A number, a boolean and a declared text can only be read in one way.
-        # A full walk through the schema takes thirty times as long.
+        # A number, a boolean and a declared string can only be read in one way, so a full walk through the schema is
+        # not needed. The walk takes thirty times as long.
         if isinstance(value, str):
             member_schema = _find_member_schema(schema, name)
             if not isinstance(member_schema, Mapping) or member_schema.get("type") != "string":
@@ -56,7 +56,7 @@ def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[st
 
 
 class TooManySteps(Exception):
-    """Evaluating a condition takes too many steps."""
+    """The evaluation of a condition takes too many steps."""
 
 
 class StepBudget:
@@ -75,7 +75,7 @@ class StepBudget:
 
 
 class ExpectedSchemas:
-    """The schemas that a value may match. The value must match at least one. Without schemas, any value is allowed."""
+    """The schemas that a value may match. It must match at least one of them. Without schemas, any value is allowed."""
 
     __slots__ = ("_children", "_remaining_items", "_root", "_schemas", "_types", "steps")
 
@@ -117,8 +117,9 @@ def create_expected_schemas(schema: Schema | None) -> ExpectedSchemas:
 
 
 def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
-    """Yield each value that a server may read. The first is `value` itself, or UNCLEAR if the schema does
-    not allow it.
+    """Yield each value that a server may read from `value`.
+
+    The first one is `value` itself, or UNCLEAR if the schema does not allow it.
     """
     expected_schemas.steps.use()
     types, value_type = expected_schemas.types, get_json_type(value)
@@ -137,8 +138,9 @@ def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any
 def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield each value that a server may read at a JSON pointer. There is at least one, which may be MISSING or
-    UNCLEAR.
+    """Yield each value that a server may read at a JSON pointer.
+
+    There is at least one value, which may be MISSING or UNCLEAR.
     """
     steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
     yield from _iter_values(arguments, create_expected_schemas(schema), steps)
@@ -161,7 +163,7 @@ def _iter_values(
 
 
 def get_json_type(value: Any) -> str:
-    """Return the JSON Schema type of a value. 1.0 counts as an integer."""
+    """Return the JSON Schema type of a value. A float such as 1.0 is an integer."""
     match value:
         case None:
             return "null"
@@ -179,7 +181,7 @@ def get_json_type(value: Any) -> str:
             return "array"
 
 
-# Functions that yield what pydantic and other validators convert a value to
+# pydantic and other validators convert a value in these ways.
 
 
 def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
@@ -194,7 +196,7 @@ def _coerce(value: Any, levels_left: int) -> Iterator[Any]:
 
 def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
     if text[:1].isalpha() and text.lower() not in _BOOLEANS and text != "null":
-        # Most texts end here, because numbers and JSON do not start with a letter.
+        # Most texts return here, because numbers and JSON do not start with a letter.
         return
     if len(text) > _MAX_NUMBER_CHARS:
         if _is_number(text):
@@ -214,7 +216,7 @@ def _coerce_text(text: str, levels_left: int) -> Iterator[Any]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text of any length is a number."""
+    """Return whether a text contains a number of any length."""
     try:
         float(text)
     except ValueError:
@@ -223,7 +225,9 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_number(text: str) -> int | float | None:
-    """Return the number in a text, or None. Underscores, non-ASCII digits and prefixes such as 0x are allowed."""
+    """Return the number that a text contains, or None. Underscores, non-ASCII digits and prefixes such as 0x are
+    allowed.
+    """
     for base in (10, 0):
         try:
             return int(text, base)
@@ -236,11 +240,11 @@ def _parse_number(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Schemas are untrusted. If a schema has an unknown keyword, assume that it allows every type.
+# Schemas are untrusted, so a schema with an unknown keyword counts as one that allows every type.
 
 
 class _SchemaWalk:
-    """Visits the schemas of a value once."""
+    """Visits the schemas of a value, each of them once."""
 
     __slots__ = ("_root", "_schemas_left", "_steps", "is_by_position")
 
@@ -292,7 +296,7 @@ class _SchemaWalk:
         return child_schemas
 
     def _find_child_schemas(self, schema: Any, step: str | int) -> Sequence[Any]:
-        """Return the schemas that a member may match. Return an empty sequence if they are unknown."""
+        """Return the schemas that a child value may match, or an empty sequence if they are unknown."""
         if not self._can_enter(schema):
             return ()
         direct_schema = (
@@ -316,7 +320,7 @@ class _SchemaWalk:
         return schema.get("additionalItems") if isinstance(items, list) else items
 
     def _iter_alternatives(self, schema: Schema) -> Iterator[Sequence[Any]]:
-        """Yield groups of schemas. A value must match at least one schema of each group."""
+        """Yield groups of schemas. A value must match at least one schema in each group."""
         if "$ref" in schema:
             yield [self._resolve_reference(schema["$ref"])]
         for keyword in ("anyOf", "oneOf"):

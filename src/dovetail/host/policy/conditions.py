@@ -1,8 +1,8 @@
-"""Conditions on the arguments of a call: a JSON pointer, and a test of the value at that pointer.
+"""Conditions on the arguments of a call. A condition has a JSON pointer and a test for the value at that pointer.
 
-The value can fulfil the condition, fail it, or be unclear, for example if it has another type or is an unusual URL. The
-caller passes the result for unclear values as `if_unclear`. If the value is a list, or a server may read it in several
-ways, all items and readings must fulfil the condition. With `if_unclear=True`, one item or reading is enough.
+The value can pass the test, fail it, or be unclear. For example, a value of another type or an
+unusual URL is unclear. The caller passes the result for unclear values as `if_unclear`. If the value is a list, or a
+server may read it in several ways, all items and readings must pass the test. With `if_unclear=True`, one is enough.
 """
 
 import contextlib
@@ -31,16 +31,17 @@ from dovetail.wire.codec import encode, encode_canonical
 _PLAIN_URL: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?"
 )
-_HOST_NUMBER: Final = re.compile(r"[0-9]*|0x[0-9a-f]*")  # the last label of an IPv4 address, in any form
+# This matches the last label of an IPv4 address in any notation.
+_HOST_NUMBER: Final = re.compile(r"[0-9]*|0x[0-9a-f]*")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
-_MAX_EXACT_INTEGER: Final = 2**53  # floats represent all integers up to 2**53 exactly
+_MAX_EXACT_INTEGER: Final = 2**53  # Floats represent all integers up to 2**53 exactly.
 _MAX_DEPTH: Final = 64
 _JSON_TYPES: Final = (str, int, float, list, dict, type(None))
 _DRIVE_PREFIX: Final = re.compile(r"[A-Za-z]:[\\/]")
 
 
 class Condition(Struct, frozen=True):
-    """One test of one argument. Create it with `argument`."""
+    """A test for one argument of a call. Create it with `argument`."""
 
     pointer: str  # the JSON pointer of the argument
     test: str  # the name of the test, such as "equals"
@@ -109,32 +110,32 @@ class ArgumentReference(Struct, frozen=True):
     pointer: str
 
     def in_(self, values: Sequence[Any]) -> Condition:
-        """Return a condition: the argument must be one of these values."""
+        """Return a condition that requires one of these values."""
         return Condition(self.pointer, "in", tuple(values))
 
     def equals(self, value: Any) -> Condition:
-        """Return a condition: the argument must be exactly this value."""
+        """Return a condition that requires exactly this value."""
         return Condition(self.pointer, "equals", (value,))
 
     def matches(self, *globs: str) -> Condition:
-        """Return a condition: the argument must be a text that matches one of these globs."""
+        """Return a condition that requires a string which matches one of these globs."""
         return Condition(self.pointer, "matches", globs)
 
     def host_in(self, *globs: str) -> Condition:
-        """Return a condition: the argument must be a URL whose host matches one of these globs. Any port is allowed."""
+        """Return a condition that requires a URL whose host matches one of these globs. Any port is allowed."""
         return Condition(self.pointer, "host_in", globs)
 
     def under(self, *folders: str) -> Condition:
-        """Return a condition: the argument must be a path in one of these folders. Symbolic links are not followed."""
+        """Return a condition that requires a path in one of these folders. Symbolic links are not followed."""
         return Condition(self.pointer, "under", folders)
 
     def exists(self) -> Condition:
-        """Require any value."""
+        """Return a condition that requires the argument to exist with any value."""
         return Condition(self.pointer, "exists")
 
 
 def argument(pointer: str) -> ArgumentReference:
-    """Return the argument at a JSON pointer. Its methods create conditions.
+    """Return a reference to the argument at a JSON pointer. The methods of the reference create conditions.
 
     Args:
         pointer: A JSON pointer such as "/repo" or "/filter/labels".
@@ -179,7 +180,7 @@ def _combine(outcomes: Iterable[bool], if_unclear: bool) -> bool:
 
 
 def _is_unambiguous(reading: Any, value: Any) -> bool:
-    """Return whether every server reads the value in the same way. A string may be read as another type."""
+    """Return whether every server reads a value in the same way. Some servers read a string as another type."""
     return reading is value and not isinstance(value, str)
 
 
@@ -189,13 +190,13 @@ def _is_in(value: Any, values: Sequence[Any], expected: ExpectedSchemas) -> bool
 
 
 def _is_equal(value: Any, other: Any, expected: ExpectedSchemas) -> bool | None:
-    """Return whether two values are equal. Return None if that depends on how a server reads the first value."""
+    """Return whether two values are equal. Return None if the result depends on how a server reads the first value."""
     if (
         isinstance(value, _JSON_TYPES)
         and isinstance(other, _JSON_TYPES)
         and get_json_type(value) != get_json_type(other)
     ):
-        return False  # values of different types are not equal, such as true and 1
+        return False  # Values of different types, such as true and 1, are not equal.
     if isinstance(value, Mapping) and isinstance(other, Mapping):
         if value.keys() != other.keys():
             return False
@@ -223,7 +224,7 @@ def _compare_readings(value: Any, other: Any, expected: ExpectedSchemas) -> bool
 
 
 def _normalize_numbers(value: Any) -> Any:
-    """Return a value in which equal numbers look the same: 1.0 becomes 1."""
+    """Return a value in which equal numbers are identical. For example, 1.0 becomes 1."""
     match value:
         case float() if value.is_integer() and abs(value) <= _MAX_EXACT_INTEGER:
             return int(value)
@@ -240,7 +241,7 @@ def _matches_glob(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool 
 
 
 def _has_host_in(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool | None:
-    # Accept only URLs that every parser reads in the same way: ASCII, without user, backslash or space.
+    # Only URLs that every parser reads in the same way are accepted: ASCII, without user, backslash or space.
     match = _PLAIN_URL.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
@@ -249,8 +250,10 @@ def _has_host_in(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool |
 
 
 def _normalize_host(host: str) -> str | None:
-    """Return a host in its usual form. Return None for an IP address in a form that programs read differently, such as
-    an octal number or an IPv4 address inside an IPv6 address.
+    """Return a host in its usual form.
+
+    Return None for an IP address in a form that programs read differently, such as an octal number or an IPv4 address
+    inside an IPv6 address.
     """
     name = host.lower().removesuffix(".")
     if not name.startswith("[") and not _HOST_NUMBER.fullmatch(name.rpartition(".")[2]):
@@ -268,7 +271,7 @@ def _has_ipv4(address: ipaddress.IPv6Address) -> bool:
 
 
 def _normalize_glob(glob: str) -> str:
-    """Return a pattern for hosts. Brackets belong to an IPv6 address, not to the pattern."""
+    """Return a glob for hosts in its usual form. Brackets belong to an IPv6 address and not to the glob."""
     glob = glob.lower()
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(glob.strip("[]")))
@@ -289,7 +292,7 @@ def _is_under(value: Any, folders: Sequence[str], _: ExpectedSchemas) -> bool | 
 
 def _is_within_folder(value: str, folder: str) -> bool | None:
     path_module = ntpath if _DRIVE_PREFIX.match(folder) else posixpath
-    if path_module is posixpath and "\\" in value:  # some systems read a backslash as a slash
+    if path_module is posixpath and "\\" in value:  # Some systems read a backslash as a slash.
         return None
     path, folder_path = path_module.normpath(value), path_module.normpath(folder)
     if path_module.isabs(path) != path_module.isabs(folder_path) or bool(path_module.splitdrive(path)[0]) != bool(

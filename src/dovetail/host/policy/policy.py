@@ -1,6 +1,6 @@
-"""Policy: rules for what a host allows, asks about, denies or hides.
+"""A policy decides which requests a host allows, asks about, denies or hides.
 
-Decisions depend only on the rules and the request. `explain` shows how a decision was made.
+A decision depends only on the rules and the request. `Policy.explain` shows how it was made.
 """
 
 import tomllib
@@ -40,7 +40,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     """The decision of a policy."""
 
     action: Verdict  # "allow", "ask", "deny" or "hide"
-    reason: str  # why the policy decided so
+    reason: str  # the reason for the decision
     level: PolicyLevel = "built-in"  # the level whose rule or default decided
     rule: Rule | None = None  # the rule that decided, or None if a default decided
 
@@ -62,16 +62,16 @@ class _LevelRules(Struct, frozen=True, kw_only=True):
 
 
 class Policy:
-    """Rules about what a host may do. If no rule applies, the host asks the user.
+    """The rules that decide what a host may do. If no rule applies, the host asks the user.
 
-    If several rules apply, the strictest one decides. The order is hide, deny, ask, allow.
+    If several rules apply, the strictest one decides. From strict to lenient, the order is hide, deny, ask, allow.
 
     Args:
         default: The action if no rule matches. Defaults to "ask".
         rules: The rules, in any order.
-        limits: Limits of tools, by globs of their names: a `ToolLimits`, its fields as a dict, or a rate such as
-            "60/min". If several globs match, the strictest limit applies.
-        non_interactive: The action that replaces "ask" if no user can be asked. Defaults to "deny".
+        limits: The limits of tools. Each key is a glob for tool names. Each value is a `ToolLimits`, a dict of its
+            fields, or a rate such as "60/min". If several globs match, the strictest limit applies.
+        non_interactive: The action that replaces "ask" if there is no user to ask. Defaults to "deny".
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Policy:
             non_interactive=non_interactive,
         )
         self._levels: tuple[_LevelRules, ...] = (level_rules,)
-        # Cached decisions by request. None means that the decision depends on the arguments.
+        # Decisions are cached by request. None means that the decision depends on the arguments.
         self._decisions: dict[Any, Decision | None] = {}
 
     @classmethod
@@ -122,10 +122,10 @@ class Policy:
     def combine(
         cls, *, admin: "Policy | None" = None, user: "Policy | None" = None, project: "Policy | None" = None
     ) -> Self:
-        """Combine the policies of the administrator, the user and the project. A lower one can only make decisions
-        stricter.
+        """Combine the policies of the administrator, the user and the project.
 
-        A project policy can only make decisions stricter. Its `allow` rules only relax its own default and rules.
+        A policy can only make the decisions of higher policies stricter. The `allow` rules of a project only relax the
+        default and the rules of the same project.
 
         Args:
             admin: The policy of the administrator, the highest.
@@ -157,7 +157,7 @@ class Policy:
 
     @property
     def non_interactive(self) -> Literal["allow", "deny"]:
-        """Return what replaces "ask" if there is no user to ask."""
+        """Return the action that replaces "ask" if there is no user to ask."""
         choices = [
             level_rules.non_interactive for level_rules in self._levels if level_rules.non_interactive is not None
         ]
@@ -208,7 +208,7 @@ class Policy:
                     rule=matching_rule,
                 )
             elif level_rules.default is not None and not has_matching_rule and _has_default(request):
-                # A default only applies if no rule of a higher level matches.
+                # A default applies only if no rule of a higher level matches.
                 candidate = _apply_default(level_rules.default, level_rules.level, request)
             else:
                 continue
@@ -223,10 +223,10 @@ class Policy:
         return decision
 
     def explain(self, request: PolicyRequest | None = None) -> str:
-        """Return the rules as text. In each level, the strictest rules come first.
+        """Return a text that lists the rules. In each level, the strictest rules come first.
 
         Args:
-            request: A request to decide. With a request, the text also has the decision and the outcome of each rule.
+            request: A request to explain. With it, the text includes the decision and whether each rule applies.
         """
         lines = [] if request is None else self._explain_decision(request)
         for level_rules in self._levels:
@@ -274,7 +274,9 @@ def find_limits(policy: Policy, server: str, tool: str) -> ToolLimits:
 
 
 def as_policy(policy: Any) -> Policy:
-    """Return the policy for the value of `policy=`: a Policy, the path of a file, or None for no rules."""
+    """Return the policy for the value of `policy=`: a Policy, the path of a file, or None for a policy without
+    rules.
+    """
     if policy is None:
         return Policy()
     if isinstance(policy, str) and policy in STRICTNESS:
@@ -295,7 +297,9 @@ _CONFIGURED_DECISION: Final = Decision(action="allow", reason="configured by the
 
 
 def _is_configured(request: PolicyRequest) -> bool:
-    """Return whether the user allowed the request by configuring the server. A project cannot allow this."""
+    """Return whether the user allowed the request by configuring the server. A project file cannot allow the start
+    of its servers.
+    """
     return request.kind in CONFIGURED_KINDS and not (request.from_project and request.kind == "server.start")
 
 

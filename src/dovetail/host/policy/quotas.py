@@ -1,4 +1,4 @@
-"""Quotas: limits of time, size, concurrency and rate for the tools of a policy."""
+"""Limits for the duration, result size, concurrency and rate of tool calls."""
 
 import asyncio
 import math
@@ -20,12 +20,12 @@ _SECONDS_BY_UNIT: Final = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hour
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True):
-    """Limits of one tool. None means no limit."""
+    """The limits for calls of one tool. None means no limit."""
 
-    timeout: float | None = None  # maximum seconds for a call
-    max_result_bytes: int | None = None  # maximum size of a result. Larger results are shortened
-    max_concurrency: int | None = None  # maximum number of calls at the same time
-    rate: str | None = None  # maximum calls in a period, such as "60/min"
+    timeout: float | None = None  # the maximum seconds for a call
+    max_result_bytes: int | None = None  # the maximum size of a result, above which it is shortened
+    max_concurrency: int | None = None  # the maximum number of calls at the same time
+    rate: str | None = None  # the maximum number of calls in a period, such as "60/min"
 
     def __post_init__(self) -> None:
         for name in ("timeout", "max_result_bytes", "max_concurrency"):
@@ -44,7 +44,7 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
 
 
 def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
-    """Combine two sets of limits. The stricter value of each limit counts."""
+    """Combine two sets of limits. The stricter value of each limit applies."""
     return ToolLimits(
         timeout=_min_or_none(first.timeout, second.timeout),
         max_result_bytes=_min_or_none(first.max_result_bytes, second.max_result_bytes),
@@ -54,7 +54,7 @@ def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
 
 
 def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
-    """Parse the limits in a policy. They are a rate or a table. Raise ValueError if a value is invalid."""
+    """Return the limits from a policy, which are a rate or a table. Raise ValueError if a value is invalid."""
     if isinstance(limits, ToolLimits):
         return limits
     table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
@@ -66,7 +66,7 @@ def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
 
 
 def parse_rate(rate: str) -> tuple[int, float]:
-    """Parse a rate such as "60/min" into a count and seconds. Raise ValueError if it is invalid."""
+    """Parse a rate such as "60/min" into a number of calls and seconds. Raise ValueError if the rate is invalid."""
     match = _RATE_PATTERN.fullmatch(rate) if isinstance(rate, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if match is None or int(match[1]) == 0:
         raise ValueError(f'invalid rate {rate!r}. A rate is a number and a period, such as "60/min"')
@@ -85,20 +85,21 @@ def _min_or_none(left: Any, right: Any) -> Any:
 class Meter:
     """Counts calls by server and tool, and enforces their limits. Other requests are counted by server and kind.
 
-    URIs and names of prompts are not counted one by one, because callers choose them. Callers could bypass the limits
-    and fill the memory.
+    URIs and prompt names are not counted separately, because callers choose them. With many different names, a caller
+    could bypass the limits and fill the memory.
     """
 
     def __init__(self) -> None:
-        self._limiters: dict[str, RateLimiter] = {}  # rate limiters by rate
+        self._limiters: dict[str, RateLimiter] = {}  # The keys are rates.
         self._semaphores: dict[tuple[str, str], tuple[int, asyncio.Semaphore]] = {}
 
     @asynccontextmanager
     async def limit_call(
         self, server: str, tool: str, limits: ToolLimits, kind: str = "tool.call"
     ) -> AsyncGenerator[None]:
-        """Run one call within the limits. Wait if too many calls are running. Raise PolicyError if the rate is
-        exceeded.
+        """Run one call within its limits.
+
+        Wait if too many calls are running. Raise PolicyError if the rate is exceeded.
         """
         tool = tool if kind == "tool.call" else kind
         if limits.rate is not None:
@@ -126,7 +127,7 @@ class Meter:
 
 
 def truncate_result(result: CallToolResult, max_bytes: int | None) -> CallToolResult:
-    """Shorten the text of a result to this many bytes, and add a note."""
+    """Shorten the text of a tool result to `max_bytes` bytes, and add a note."""
     if max_bytes is None:
         return result
     size = len(encode(result))

@@ -1,4 +1,4 @@
-"""Rules of a policy, and whether they apply to a request.
+"""The rules of a policy. A rule decides whether it applies to a request.
 
 Rules fail closed. An argument that cannot be evaluated makes the decision stricter. The annotations of a tool make a
 decision less strict only if the user trusts the server.
@@ -21,11 +21,12 @@ from dovetail.protocol.uri_key import MAX_URI_CHARS, is_ambiguous, is_uri, nfc, 
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
-_SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")  # the server part of a glob such as "server.tool"
+# This matches the server part of a glob such as "server.tool".
+_SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")
 
-# Matches a character class or an escaped wildcard. A wildcard in a character class has no special meaning.
+# This matches a character class or an escaped wildcard. A wildcard in a character class has no special meaning.
 _CLASS_OR_ESCAPED_WILDCARD: Final = re.compile(r"\[!?\]?[^\]]*\]|%(5b|5d|2a|3f)")
-# Matches the bracket of an IPv6 address such as http://[::1]/. It does not start a character class.
+# This matches the bracket of an IPv6 address such as http://[::1]/, which does not start a character class.
 _IPV6_START: Final = re.compile(r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:)")
 _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
@@ -44,7 +45,7 @@ def _matches_uri(glob: str, server: str, uri: str) -> bool:
     if len(uri) > MAX_URI_CHARS:
         return True
     readings = uri_readings(uri)
-    if "?" in uri or "%" in uri:  # also compare without the query, because many servers ignore it
+    if "?" in uri or "%" in uri:  # Many servers ignore the query, so the URI without it is compared too.
         readings |= {reading.partition("?")[0] for reading in readings}
     names = [name for reading in readings for name in _build_names(reading.lower(), server)]
     return any(fnmatchcase(name, spelling) for spelling in _expand_glob(glob) for name in names)
@@ -69,8 +70,8 @@ def matches_permissive(
     """Return whether a glob matches a tool or URI, for rules that allow. In doubt, it does not match.
 
     Args:
-        has_server_rule: The rule also has globs for the server.
-        is_certain_uri: `tool` is certainly a URI.
+        has_server_rule: True if the rule has globs for the server, too.
+        is_certain_uri: True if `tool` is certainly a URI.
     """
     if SEPARATOR in glob and glob == make_model_name(server, tool):
         return True
@@ -78,7 +79,7 @@ def matches_permissive(
     if is_address and is_ambiguous(tool):
         return False
     matches = _matches_exactly if is_address else fnmatchcase
-    # Compare the server and the tool separately, so that a dot in a tool name cannot imitate another server.
+    # The server and the tool are compared separately, so that a dot in a tool name cannot imitate another server.
     server_glob, dot, tool_glob = glob.partition(".")
     if has_server_rule or not dot or not _SERVER_GLOB.fullmatch(server_glob):
         return matches(tool, glob)
@@ -112,24 +113,24 @@ ConsentKind: TypeAlias = Literal[
 
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
-# The user allowed these kinds by configuring the server.
-# A rule applies only if it names the kind, or forbids the server or the item.
+# By configuring the server, the user allowed these kinds. A rule applies to them only if it names the kind, or denies
+# or hides the server or the item.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
-# Servers send these kinds of requests. Only a rule that names the kind can allow one.
+# Servers send requests of these kinds. Only a rule that names the kind can allow such a request.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
-# The user must always answer these, even if a rule allows them.
+# The user must always answer requests of these kinds, even if a rule allows them.
 ALWAYS_ASK_KINDS: Final = frozenset({"elicitation.form", "elicitation.url", "definition.changed"})
 
 
 def check_consent_kind(kind: str) -> str:
-    """Return a kind of request. Raise ValueError if it is unknown."""
+    """Return the given kind of request. Raise ValueError if it is unknown."""
     if kind not in CONSENT_KINDS:
         raise _unknown_kind_error(kind)
     return kind
 
 
 def check_kind_glob(glob: str) -> str:
-    """Return a kind or a glob of kinds. Raise ValueError if it matches no known kind."""
+    """Return the given kind or glob. Raise ValueError if it matches no known kind."""
     if not any(fnmatchcase(kind, glob) for kind in CONSENT_KINDS):
         raise _unknown_kind_error(glob)
     return glob
@@ -157,7 +158,7 @@ _HINT_BY_SPELLING: Final[Mapping[str, str]] = {
 
 
 class PolicyRequest(Struct, frozen=True, kw_only=True):
-    """A question for the policy: is this call allowed? Without `arguments`, it is about the tool in general."""
+    """A request that a policy decides about. Without `arguments`, the decision is about the tool in general."""
 
     server: str  # the name of the server
     tool: str = ""  # the name of the tool or prompt, or the URI of the resource
@@ -165,12 +166,12 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, Any] | None = None  # the arguments of the call
     # The input schema of the tool. Without it, a server may read each argument as any type.
     schema: Mapping[str, Any] | None = None
-    annotations: ToolAnnotations | None = None  # annotations of the tool. They only count if the server is trusted
+    annotations: ToolAnnotations | None = None  # the annotations of the tool, which only count if the server is trusted
     trusted: bool = False  # True if the user trusts the server
     from_project: bool = False  # True if a project file defines the server
     server_identity: str = ""  # a digest of the server's command or URL
-    caller: str = ""  # the gateway caller. Empty for the user of the host
-    project: str = ""  # the folder of the project, for grants that are limited to it
+    caller: str = ""  # the ID of the gateway caller, or "" for the user of the host
+    project: str = ""  # the folder of the project, which limits project grants
 
     @property
     def full_name(self) -> str:
@@ -178,15 +179,17 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
         return make_full_name(self.server, self.tool) if self.tool else self.server
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "PolicyRequest":
-        """Return the question about a call with these arguments, decoded by the schema. Send the decoded arguments to
-        the server.
+        """Return this request with these arguments, decoded by the schema.
+
+        Send the decoded arguments to the server.
         """
         return replace(self, arguments=normalize(self.schema, arguments))
 
 
 def evaluate_hint(request: PolicyRequest, name: str) -> bool:
-    """Return the value of an annotation such as `destructive`. If the server is not trusted, return the
-    riskier value.
+    """Return the value of an annotation such as `destructive`.
+
+    If the server is not trusted, return the riskier value.
     """
     annotations = request.annotations if request.trusted and request.annotations is not None else ToolAnnotations()
     match name:
@@ -204,13 +207,13 @@ class Rule(Struct, frozen=True, kw_only=True):
     """One rule: an action, and the requests it applies to. A field that is not set matches every request."""
 
     action: Verdict  # "allow", "ask", "deny" or "hide"
-    server: tuple[str, ...] = ()  # globs of server names
+    server: tuple[str, ...] = ()  # globs for server names
     tool: tuple[str, ...] = ()  # globs for tool names, such as "search" or "server.search"
     kind: tuple[str, ...] = ()  # globs for kinds of requests, such as "tool.call"
-    annotations: Mapping[str, bool] = {}  # annotations that the tool must have
-    when: tuple[Condition, ...] = ()  # conditions that must all be true
-    unless: tuple[Condition, ...] = ()  # the rule does not apply if all these conditions are true
-    reason: str = ""  # a reason that users and models see
+    annotations: Mapping[str, bool] = {}  # the annotations that the tool must have
+    when: tuple[Condition, ...] = ()  # the conditions that must all be true
+    unless: tuple[Condition, ...] = ()  # the conditions that exclude a request if all of them are true
+    reason: str = ""  # the reason that users and models see
 
     def matches(self, request: PolicyRequest) -> bool:
         """Return whether this rule applies to a request."""
@@ -237,7 +240,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             return None
         arguments = request.arguments
         if arguments is None and request.kind == "resource.read":
-            arguments = {}  # a read has no arguments, so its conditions can be evaluated
+            arguments = {}  # A read has no arguments, so its conditions can be evaluated.
         return self._explain_argument_mismatch(arguments, request.schema)
 
     def _matches_name(self, request: PolicyRequest) -> bool:
@@ -300,7 +303,7 @@ def explain_mismatch(rule: Rule, request: PolicyRequest) -> str | None:
 
 
 def depends_on_arguments(rule: Rule, request: PolicyRequest) -> bool:
-    """Return whether it depends on the arguments if a rule applies."""
+    """Return whether the arguments determine if a rule applies to a request."""
     return rule._depends_on_arguments(request)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -325,15 +328,15 @@ def rule(
 
     Args:
         action: "allow", "ask", "deny" or "hide".
-        server: Globs of server names.
-        tool: Globs of tool names, alone or as "server.tool".
-        kind: Globs of the kinds of requests, such as "tool.call" or "resource.read".
-        read_only: True matches tools that declare that they change nothing, False all others.
-        destructive: True matches tools that may destroy something, False those that declare that they do not.
-        annotations: Other annotations that a tool must have, by name.
+        server: Globs for server names.
+        tool: Globs for tool names, such as "search" or "server.search".
+        kind: Globs for the kinds of requests, such as "tool.call" or "resource.read".
+        read_only: True matches tools that are declared read-only. False matches all others.
+        destructive: True matches tools that may be destructive. False matches tools that are declared not destructive.
+        annotations: The values of other annotations that a tool must have, by name.
         when: Conditions on the arguments. All must be true.
         unless: Conditions on the arguments. The rule does not match if all are true.
-        reason: Shown to the user and to models.
+        reason: The reason that users and models see.
     """
     if action not in STRICTNESS:
         raise ValueError(f"action must be allow, ask, deny or hide, not {action!r}")
@@ -366,7 +369,7 @@ def rule(
 
 
 def as_rule(value: Any) -> Rule:
-    """Return a rule. A dict becomes a rule with these options."""
+    """Return the given rule. Convert a dict of options to a rule."""
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):
@@ -394,6 +397,7 @@ def _as_globs(value: Globs) -> tuple[str, ...]:
 
 
 def _as_conditions(value: Conditions) -> tuple[Condition, ...]:
-    is_single = isinstance(value, Condition | Mapping | str)  # a text is wrong, but must not be split into characters
+    # A string is invalid, but must not be split into characters.
+    is_single = isinstance(value, Condition | Mapping | str)
     items = cast("Iterable[Condition | Mapping[str, Any]]", (value,) if is_single else value)
     return tuple(item if isinstance(item, Condition) else parse_condition(item) for item in items)
