@@ -41,8 +41,8 @@ _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
 _MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # The audit log shortens larger arguments.
 _MAX_TEXT_CHARS: Final = 1000
-# Another process may rotate the files. Until the next check, this process writes to the previous file. A check before
-# each line would take longer than writing the line.
+# Another process may rotate the files. Until the next check, this process writes to the previous file.
+# A check before each line would take longer than writing the line.
 _FILE_CHECK_INTERVAL_S: Final = 0.01
 
 _LOGGED_EVENTS: Final[tuple[EventKind, ...]] = (

@@ -20,8 +20,8 @@ _MAX_TOOL_CHARS: Final = MAX_NAME_CHARS - _MAX_SERVER_CHARS - _DIGEST_CHARS - 2 
 
 # An underscore is not allowed here, because two underscores separate the server from the tool.
 _INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")
-# The separator must not appear in either part, or where the two parts meet. Gemini requires a letter or an underscore
-# first.
+# The separator must not appear in either part, or where the two parts meet.
+# Gemini requires a letter or an underscore first.
 _PLAIN_SERVER: Final = re.compile(r"(?!.*__)(?:[A-Za-z]|_[A-Za-z0-9-])(?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _PLAIN_TOOL: Final = re.compile(r"(?!.*__)[A-Za-z0-9-][A-Za-z0-9_-]*")
 _SERVER_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

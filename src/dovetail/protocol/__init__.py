@@ -1,1 +1,1 @@
-"""The rules of the protocol, as pure functions without sockets, clocks or tasks."""
+"""The rules of the protocol as pure functions, without sockets, clocks or tasks."""

@@ -2,11 +2,12 @@
 
 from typing import Final
 
-_MAX_DOUBLINGS: Final = 30  # prevents an overflow after many failures
+_MAX_DOUBLINGS: Final = 30  # This limit prevents an overflow after many failures.
 
 
 def compute_backoff(initial_delay: float, attempts: int, max_delay: float) -> float:
-    """Return how many seconds to wait after this many failed attempts. The delay starts at
-    `initial_delay` and doubles.
+    """Return how many seconds to wait after this many failed attempts.
+
+    The delay starts at `initial_delay` and doubles with each attempt, up to `max_delay`.
     """
     return min(initial_delay * 2 ** min(attempts, _MAX_DOUBLINGS), max_delay)

@@ -1,6 +1,6 @@
-"""Encode the requests of a client in each era, and turn error responses into exceptions. This module does no I/O.
+"""Encode the requests of a client for each protocol version, and turn error responses into exceptions.
 
-The `_meta` of the stateless era is the same in every request, so it is encoded once.
+In stateless protocol versions, the `_meta` is the same in every request, so it is encoded once.
 """
 
 import re
@@ -37,7 +37,7 @@ from dovetail.wire.revisions import DRAFT, REVISIONS, REVISIONS_WITHOUT_COMPLETI
 
 
 class RequestEncoder:
-    """Encodes a client's messages in one protocol version."""
+    """Encodes the messages of a client for one protocol version."""
 
     def __init__(
         self,
@@ -62,23 +62,23 @@ class RequestEncoder:
         self._version_header = (VERSION_HEADER, revision.encode())
 
     def encode_request(self, id: RequestId, method: str, params: Any, meta: Mapping[str, Any] | None = None) -> bytes:
-        """Encode a request. Its ID is also its progress token, so every server can report progress."""
+        """Encode a request. The request ID is also the progress token, so every server can report progress."""
         encoded_id = encode(id)
-        if type(params) is dict and "_meta" in params:  # the caller passed its own `_meta`
+        if type(params) is dict and "_meta" in params:  # The caller passed a `_meta` object in the parameters.
             params = dict(params)
             meta = {**(params.pop("_meta") or {}), **(meta or {})}
         meta_members, separator = self._meta_members, self._separator
         if meta:
             merged_meta = self._meta | dict(meta)
             merged_meta.pop(PROGRESS_TOKEN, None)
-            if self.is_stateless:  # the body must match the version header
+            if self.is_stateless:  # The protocol version in the body must match the header.
                 merged_meta[PROTOCOL_VERSION] = self.revision
             meta_members = encode(merged_meta)[1:-1]
             separator = b"," if meta_members else b""
         try:
             encoded_params = encode(params)[:-1] if params else b"{"
         except (TypeError, ValueError, OverflowError) as exc:
-            # Raise ValueError instead of UnicodeError, which needs more arguments.
+            # A UnicodeError needs more arguments, so it becomes a ValueError.
             error_type = ValueError if isinstance(exc, UnicodeError) else type(exc)
             raise error_type(
                 f"the parameters of {describe_request(method, params)} cannot be encoded as JSON: {exc}"
@@ -101,7 +101,9 @@ class RequestEncoder:
         )
 
     def build_headers(self, method: str, params: Any) -> list[tuple[bytes, bytes]]:
-        """Build the HTTP headers that repeat values from the body. spec: streamable-http#standard-request-headers"""
+        """Build the HTTP headers that repeat values from the body of a request. spec:
+        streamable-http#standard-request-headers
+        """
         mirrored = [self._version_header, (METHOD_HEADER, method.encode())]
         row = METHODS.get(method)
         if row is not None and row.name_parameter is not None:
@@ -112,14 +114,14 @@ class RequestEncoder:
         return mirrored
 
 
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # these names need no encoding, which saves a function call
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./:-]+")  # These names need no encoding, so a function call is saved.
 _PROGRESS_TOKEN_KEY: Final = b'"%s":' % PROGRESS_TOKEN.encode()
 
 
 def encode_initialize(
     revision: str, client_info: Implementation, capabilities: ClientCapabilities, id: RequestId
 ) -> bytes:
-    """Encode the request that opens a handshake session."""
+    """Encode the `initialize` request."""
     return jsonrpc.encode_request(
         id,
         "initialize",
@@ -148,12 +150,12 @@ def parse_progress(params: Any) -> tuple[RequestId, float, float | None, str | N
     raise InvalidResult("notifications/progress must contain a token and a progress value")
 
 
-# The error codes for a missing item, by method and protocol version.
+# These error codes mean that an item does not exist, depending on the method and the protocol version.
 _NOT_FOUND_CODES: Final = {
     "resources/read": frozenset({-32002, -32001}),
     "resources/subscribe": frozenset({-32002, -32001}),
 }
-# Some servers have no code for a missing item, so compare the message with those of known SDKs.
+# Some servers have no code for a missing item, so their messages are compared with those of common SDKs.
 # spec: tools#error-handling
 _ITEM_KINDS_BY_METHOD: Final = {
     "tools/call": ("tool",),
@@ -183,7 +185,7 @@ _HANDLER_OPTIONS: Final = {
 
 
 def find_elicitation_obstacle(revision: str | None) -> str | None:
-    """Return why a server cannot ask questions in this protocol version, or None if it can."""
+    """Return why a server cannot send elicitation requests in this protocol version, or None if it can."""
     first_version = METHODS["elicitation/create"].since
     if revision not in REVISIONS or not is_older(revision, first_version):
         return None
@@ -191,7 +193,7 @@ def find_elicitation_obstacle(revision: str | None) -> str | None:
 
 
 def get_required_capabilities(data: Any) -> Mapping[str, Any]:
-    """Return the capabilities that an error names as missing."""
+    """Return the client capabilities that the `data` of an error names as missing."""
     required = data.get("requiredCapabilities") if isinstance(data, dict) else None
     return required if isinstance(required, dict) else {}
 
@@ -218,7 +220,7 @@ _UNSUPPORTED_HINTS: Final = {
 }
 
 
-# The capability that a server must declare for each request. spec: handshake/lifecycle#capability-negotiation
+# These requests need a capability of the server. spec: handshake/lifecycle#capability-negotiation
 _REQUIRED_CAPABILITIES: Final = {
     "resources/list": "resources",
     "resources/templates/list": "resources",
@@ -233,7 +235,7 @@ _REQUIRED_CAPABILITIES: Final = {
 
 
 def find_unsupported_methods(revision: str, capabilities: ServerCapabilities) -> frozenset[str]:
-    """Return the requests that a client must not send, because the server did not declare the capability."""
+    """Return the methods that a client must not use, because the server did not declare their capabilities."""
     methods = {name for name, field in _REQUIRED_CAPABILITIES.items() if getattr(capabilities, field) is None}
     if capabilities.resources is not None and not capabilities.resources.subscribe:
         methods |= {"resources/subscribe", "resources/unsubscribe"}
@@ -243,7 +245,7 @@ def find_unsupported_methods(revision: str, capabilities: ServerCapabilities) ->
 
 
 def create_unsupported_error(method: str) -> NotSupported:
-    """Create the exception for a request whose capability the server did not declare."""
+    """Create the exception for a request that needs a capability which the server did not declare."""
     hint = _UNSUPPORTED_HINTS.get(method) or _UNSUPPORTED_HINTS.get(method.partition("/")[0])
     field = _REQUIRED_CAPABILITIES[method]
     capability = "resources.subscribe" if method.endswith("subscribe") else field
@@ -251,7 +253,7 @@ def create_unsupported_error(method: str) -> NotSupported:
 
 
 class RemoteUnauthorized(Unauthorized, RemoteError):
-    """The server requires credentials. The error keeps its code, so that a mounting server can forward it."""
+    """The server requires credentials. The exception keeps the error code, so that a mounting server can forward it."""
 
     status_code: int | None = None
 
@@ -286,7 +288,7 @@ def is_not_found_message(method: str, message: str) -> bool:
 
 def _choose_error_type(revision: str | None, method: str, error_object: ErrorObject) -> Any:
     code = error_object.code
-    # In the newest version, this error has no code of its own, but `data` contains the URI.
+    # In the newest protocol version, this error has no separate code, but its `data` contains the URI.
     # spec: resources#error-handling
     if (
         code == InvalidParams.code

@@ -1,4 +1,4 @@
-"""ClientTransport and MessageReceiver: the interfaces between a client and its transport.
+"""The interfaces between a client and its transport.
 
 A transport sends requests and returns their responses. It passes all other messages to the receiver and does not
 interpret them.
@@ -18,7 +18,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class EncodedRequest(Struct, eq=False):
-    """An encoded request, and the HTTP headers that repeat its values."""
+    """An encoded request with the HTTP headers that repeat its values."""
 
     id: RequestId
     method: str
@@ -29,7 +29,7 @@ class EncodedRequest(Struct, eq=False):
 
     @property
     def step(self) -> str:
-        """Return a short name of the request for error messages."""
+        """Return a short description of the request for error messages."""
         return describe_request(self.method, self.params)
 
     def encode_cancellation(self, reason: str) -> bytes:
@@ -38,25 +38,26 @@ class EncodedRequest(Struct, eq=False):
 
 
 def describe_request(method: str, params: Any) -> str:
-    """Describe a request for error messages: its method, and the name of the tool, prompt or resource."""
+    """Return the method of a request and the name of its tool, prompt or resource, for error messages."""
     fields: dict[str, Any] = params if type(params) is dict else {}
-    if type(fields.get("ref")) is dict:  # only completion/complete has a `ref`
+    if type(fields.get("ref")) is dict:  # Only completion/complete has a `ref`.
         fields = fields["ref"]
     target = fields.get("name") or fields.get("uri")
     return f"{method} {clip(target, 200)}" if isinstance(target, str) else method
 
 
 class MessageReceiver(Protocol):
-    """Receives everything from a transport except responses."""
+    """Receives all messages from a transport except responses."""
 
     def receive(self, message: RawMessage, parent_id: RequestId | None = None) -> None:
-        """Handle a notification or a request from the server. `parent_id` is the request on whose stream the message
-        came, if known.
+        """Handle a notification or a request from the server.
+
+        `parent_id` is the ID of the client's request on whose stream the message arrived, or None if it is unknown.
         """
         ...
 
     def record_activity(self, id: RequestId) -> None:
-        """Record that a message for this request arrived before its response."""
+        """Record that a message for this request arrived. The response has not arrived yet."""
         ...
 
     def record_invalid_message(self, text: str) -> None:
@@ -72,11 +73,11 @@ class MessageReceiver(Protocol):
         ...
 
     def resume_timeouts(self) -> None:
-        """Resume the timeouts."""
+        """Resume all timeouts after the user has logged in."""
         ...
 
     def handle_connection_lost(self, error: TransportError) -> None:
-        """Handle the loss of the connection. No more messages arrive."""
+        """Handle the loss of the connection, after which no more messages arrive."""
         ...
 
 
@@ -90,11 +91,11 @@ class Authorizer(Protocol):
     async def handle_challenge(
         self, status: int, header: str, nonce: str | None, sent_token: str | None, attempt: int
     ) -> bool:
-        """Handle a rejected request. Return True if the client should repeat it with new credentials."""
+        """Handle the server's rejection of a request. Return True if the client should repeat the request."""
         ...
 
     async def close(self) -> None:
-        """Stop using the authorizer. Other transports may still use it."""
+        """Stop using the authorizer for this transport. Other transports can continue to use it."""
         ...
 
 
@@ -104,23 +105,23 @@ class ClientTransport(Protocol):
 
     @property
     def has_headers(self) -> bool:
-        """Return whether requests can have HTTP headers."""
+        """Return whether this transport can send HTTP headers with a request."""
         ...
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Start the server or connect to it. Raise ProcessStartError or ConnectError if that fails."""
+        """Start the server or connect to it. Raise ProcessStartError or ConnectError on failure."""
         ...
 
     async def exchange(self, request: EncodedRequest) -> RawMessage:
-        """Send a request and return its response. Raise TransportError or AuthError if that fails."""
+        """Send a request and return its response. Raise TransportError or AuthError on failure."""
         ...
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
-        """Cancel a request without waiting. Return the notification that was sent, if any."""
+        """Cancel a request without waiting. Return the notification that was sent, or None."""
         ...
 
     async def send_message(self, body: bytes, headers: Headers = ()) -> None:
-        """Send a notification, or the response to a request from the server."""
+        """Send a notification or a response to the server."""
         ...
 
     async def complete_handshake(self, revision: str) -> None:
@@ -128,42 +129,46 @@ class ClientTransport(Protocol):
         ...
 
     async def wait_until_listening(self) -> bool:
-        """Wait briefly until messages from the server can arrive at any time.
+        """Wait briefly until the server can send messages at any time.
 
-        Return False if the transport never can. The wait is short because some servers never confirm the stream.
+        Return False if the transport does not support this. The wait is short, because some servers never confirm
+        the stream.
         """
         ...
 
     async def close(self) -> None:
-        """Close the transport. You can call this method twice and from any task."""
+        """Close the transport. You can call this method several times and from any task."""
         ...
 
     def create_fallback(self) -> "ClientTransport | None":
-        """Return an older transport for the same server, or None if there is none."""
+        """Return a transport of an older kind for the same server, or None."""
         ...
 
     def suggest_fix(self) -> str | None:
-        """Suggest a fix if the server exited while it was starting."""
+        """Return a hint for the user if the server exited while it was starting, or None."""
         ...
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """Return details about a failure, such as `exit_code` and `stderr`. `since` leaves out older stderr lines."""
+        """Return details about a failure, such as `exit_code` and `stderr`. Leave out stderr lines from before
+        `since`.
+        """
         ...
 
 
 class CustomConnection(Protocol):
-    """An open connection of your own transport."""
+    """An open connection of a custom transport."""
 
     def send(self, data: bytes, /) -> object:
-        """Send one message. Must not block. Raise an exception if the connection is lost."""
+        """Send one message without blocking. Raise an exception if the connection is lost."""
         ...
 
     async def close(self) -> None:
-        """Close the connection. The client calls this once."""
+        """Close the connection. The client calls this method once."""
         ...
 
 
-# Opens a connection. Call `receive` with each message of the server, and `lose` with a reason when the connection ends.
+# A function that opens a connection. It must call `receive` with each message of the server.
+# It must call `lose` with a reason when the connection ends.
 OpenCustomConnection: TypeAlias = Callable[
     [Callable[[bytes], None], Callable[[str], None]], Awaitable[CustomConnection]
 ]
@@ -191,7 +196,7 @@ class InProcessServer(Protocol):
         ...
 
     async def start(self, user: object = None, /) -> None:
-        """Start the server if it is not running. Each `user` must later call `stop`."""
+        """Start the server if it is not running. Each `user` must call `stop` later."""
         ...
 
     async def stop(self, user: object = None, /) -> None:

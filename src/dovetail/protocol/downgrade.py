@@ -1,7 +1,7 @@
-"""Convert values of the newest protocol version for older versions, with one small function for each difference.
+"""Convert messages of the newest protocol version for older versions.
 
-The functions copy values and never change them. A value that an older version cannot express becomes text. Hints are
-dropped.
+The functions copy values and never change them. A value that an older version cannot express becomes text. Hints
+that it does not have are dropped.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT, R_2025_03_26, R_2025_06_18, R_2025_11_25, REVISIONS, is_older, is_stateless
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
-# Versions that have every type of content block
+# These protocol versions have every type of content block.
 _FULL_CONTENT_REVISIONS: Final = frozenset(revision for revision in REVISIONS if not is_older(revision, R_2025_11_25))
 
 # The draft version has different error codes.
@@ -43,7 +43,7 @@ DRAFT_CANCELLED: Final = -32000
 DRAFT_DUPLICATE_ID: Final = -32001
 _HANDSHAKE_RESOURCE_NOT_FOUND: Final = -32002
 
-# The codes that the stateless era reserves for the specification, and those that it has defined so far.
+# Stateless protocol versions reserve these codes for the specification, which has defined some of them so far.
 _RESERVED_CODES: Final = range(-32099, -32019)
 _SPECIFIED_CODES: Final = frozenset(
     {HeaderMismatch.code, MissingClientCapability.code, UnsupportedProtocolVersion.code}
@@ -51,7 +51,7 @@ _SPECIFIED_CODES: Final = frozenset(
 
 
 def get_error_code(revision: str, exc: ProtocolError) -> int:
-    """Return the code of an error in a protocol version."""
+    """Return the JSON-RPC error code of an exception in a protocol version."""
     if isinstance(exc, URLElicitationRequired) and not METHODS["notifications/elicitation/complete"].exists_in(
         revision
     ):
@@ -62,12 +62,12 @@ def get_error_code(revision: str, exc: ProtocolError) -> int:
         return _DRAFT_CODES[type(exc)]
     if isinstance(exc, ResourceNotFound):
         return _HANDSHAKE_RESOURCE_NOT_FOUND
-    # Handshake versions have no separate code for this error. spec: basic#error-codes
+    # Protocol versions with a handshake have no separate code for this error. spec: basic#error-codes
     return -32602 if isinstance(exc, MissingClientCapability) else exc.code
 
 
 def _replace_reserved_code(code: int) -> int:
-    """Return the code to send for a code that the stateless era does not allow. spec: basic#error-codes"""
+    """Replace an error code that stateless protocol versions do not allow. spec: basic#error-codes"""
     if code == _HANDSHAKE_RESOURCE_NOT_FOUND:
         return ResourceNotFound.code
     return InternalError.code if code in _RESERVED_CODES and code not in _SPECIFIED_CODES else code
@@ -90,8 +90,9 @@ def _draft_progress(id: RequestId, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def downgrade_request(revision: str, method: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Convert a request to the client for a protocol version. Raise MissingClientCapability if the version has no such
-    request.
+    """Convert a server's request to the client for a protocol version.
+
+    Raise MissingClientCapability if the version does not have this request.
     """
     match method:
         case "elicitation/create":
@@ -114,15 +115,16 @@ def _downgrade_elicitation(revision: str, params: dict[str, Any]) -> tuple[str, 
         schema["properties"] = {name: _convert_titled_choices(rule) for name, rule in schema["properties"].items()}
         return "elicitation/create", {"message": params["message"], "requestedSchema": schema}
     if params.get("mode") == "url" and not is_stateless(revision):
-        from secrets import token_urlsafe  # imported here, because few servers need it
+        from secrets import token_urlsafe  # Few servers need this module.
 
         return "elicitation/create", params | {"elicitationId": params.get("elicitationId") or token_urlsafe(16)}
     return "elicitation/create", params
 
 
 def _convert_titled_choices(property_schema: dict[str, Any]) -> dict[str, Any]:
-    """Convert choices with titles to `enum` and `enumNames`, for versions before 2025-11-25. They do not support
-    multiple choice.
+    """Convert choices with titles to `enum` and `enumNames`, for versions before 2025-11-25.
+
+    These versions do not support multiple choice.
     """
     if property_schema.get("type") == "array":
         raise MissingClientCapability({"elicitation": {}})
@@ -148,8 +150,9 @@ def _downgrade_sampling(revision: str, params: dict[str, Any]) -> dict[str, Any]
 
 
 def allows_sampling_context(revision: str, capabilities: ClientCapabilities) -> bool:
-    """Return whether a sampling request may have `includeContext`. Since 2025-11-25, the client must declare it. spec:
-    sampling#capabilities
+    """Return whether a sampling request may have `includeContext`.
+
+    Since 2025-11-25, the client must declare this capability. spec: sampling#capabilities
     """
     if is_older(revision, R_2025_11_25):
         return True
@@ -198,8 +201,8 @@ def downgrade_capabilities(revision: str, declared: ServerCapabilities) -> Serve
 
 
 def downgrade_result(revision: str, method: str, value: Result, *, wrap_structured: bool = False) -> Result:
-    """Convert a result for a handshake version. `wrap_structured` puts its structured content into an object."""
-    if value.result_type is not None:  # a forwarded result of the stateless era
+    """Convert a result for a version with a handshake. `wrap_structured` puts its structured content into an object."""
+    if value.result_type is not None:  # A result that was forwarded from a stateless version has this field.
         value = replace(value, result_type=None)
     if wrap_structured and isinstance(value, CallToolResult) and value.structured_content is not UNSET:
         value = replace(value, structured_content={"result": value.structured_content})
@@ -208,8 +211,9 @@ def downgrade_result(revision: str, method: str, value: Result, *, wrap_structur
 
 
 def is_wrapped(schema: dict[str, Any] | None) -> bool:
-    """Return whether results with this output schema must be put into an object for handshake versions. Only objects
-    are sent as they are.
+    """Return whether results with this output schema must be put into an object for versions with a handshake.
+
+    Only objects are sent unchanged.
     """
     return schema is not None and schema.get("type") != "object"
 
@@ -237,7 +241,7 @@ def _downgrade_block(revision: str, block: ContentBlock) -> ContentBlock:
 
 
 def _drop_last_modified(item: Any) -> Any:
-    """Return a content block or a resource without `lastModified`, which annotations have since 2025-06-18."""
+    """Return a content block or resource without the annotation `lastModified`, which exists since 2025-06-18."""
     if item.annotations is None or item.annotations.last_modified is None:
         return item
     return replace(item, annotations=replace(item.annotations, last_modified=None))
@@ -279,8 +283,9 @@ _NO_CACHE_HINT: Final[dict[str, Any]] = {"ttl_ms": None, "cache_scope": None}
 
 
 def _create_list_converter(field: str) -> Callable[[str, Any], Result]:
-    """Create a function that converts items of a list. `title` and `_meta` exist since 2025-06-18, icons since
-    2025-11-25.
+    """Return a function that converts the items of a list.
+
+    `title` and `_meta` exist since 2025-06-18, and icons since 2025-11-25.
     """
 
     def convert(revision: str, value: Any) -> Result:

@@ -1,7 +1,7 @@
-"""Exchange, Caller and Service: one request with its caller, in the form that both eras share.
+"""A request with its caller, in a form that all protocol versions share.
 
 All code above the protocol layer uses these types. A transport sets `emit` on each exchange, and also `ask` if it can
-send requests to the client. A transport knows the server only as a `Service`.
+send requests to the client. A transport uses the server only through the `Service` interface.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -31,11 +31,12 @@ class Caller(Struct):
 
     protocol_version: str  # the protocol version of the request
     is_stateless: bool  # True if the protocol version has no handshake
-    client_capabilities: ClientCapabilities = NO_CAPABILITIES  # what the client says it supports
-    log_level: int | None = None  # minimum severity of log messages to send. 0 is "debug", None means none
+    client_capabilities: ClientCapabilities = NO_CAPABILITIES  # the capabilities that the client declares
+    # The minimum severity of log messages to send, where 0 is "debug" and None means no messages.
+    log_level: int | None = None
     principal: Principal | None = None  # the authenticated identity, or None
-    client_info: Implementation | None = None  # name and version from the client. They are not verified
-    session_id: str = ""  # ID of the session or connection, or empty
+    client_info: Implementation | None = None  # the name and version that the client sent, which are not verified
+    session_id: str = ""  # the ID of the session or connection, or ""
 
 
 class Exchange(Struct, eq=False):
@@ -43,10 +44,10 @@ class Exchange(Struct, eq=False):
 
     is_outgoing: ClassVar[bool] = False
 
-    id: RequestId  # the JSON-RPC ID. 0 if the request was not sent yet
+    id: RequestId  # the JSON-RPC ID, or 0 if the request was not sent yet
     method: str  # the method, such as "tools/call"
-    params: dict[str, Any]  # the parameters as JSON. Middleware may change them
-    meta: dict[str, Any]  # the `_meta` of the parameters. Middleware may change the dict
+    params: dict[str, Any]  # the parameters as JSON, which middleware may change
+    meta: dict[str, Any]  # the `_meta` of the parameters, which middleware may change
     caller: Caller  # the sender of the request
     # The HTTP headers with names in lower case, or None on other transports.
     headers: Mapping[bytes, bytes] | None = None
@@ -55,14 +56,14 @@ class Exchange(Struct, eq=False):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """A dict that middleware can use to share values. Functions see it as `Context.extra`."""
+        """A dict in which middleware can store values. Tools, resources and prompts can read it as `Context.extra`."""
         if self._extra is None:
             self._extra = {}
         return self._extra
 
     @property
     def progress_token(self) -> RequestId | None:
-        """Return the token for progress notifications, or None if the caller wants no progress."""
+        """Return the token for progress notifications, or None if the caller did not ask for progress."""
         # spec: progress#progress-flow
         token = self.meta.get(PROGRESS_TOKEN)
         if token is not None and type(token) is not int and type(token) is not str:
@@ -72,31 +73,31 @@ class Exchange(Struct, eq=False):
         return token
 
     async def notify(self, method: str, params: object = None) -> None:
-        """Send a notification to the caller before the result. Does nothing for a request that a client sends.
+        """Send a notification to the caller before the result. For an outgoing request of a client, do nothing.
 
         Args:
-            params: The parameters: a struct of the protocol or a dict.
+            params: The parameters, as a dict or a protocol object.
         """
 
 
 class IncomingExchange(Exchange, eq=False):
     """A request that a server received, with the state that is needed to run it."""
 
-    size: int = 0  # size of the message in bytes
-    origin: str | None = None  # identifies the caller for limits. None if that is impossible
-    # The name and the prefix of each server of this process that forwarded the request to a mounted server.
+    size: int = 0  # the size of the message in bytes
+    origin: str | None = None  # the ID of the caller for limits, or None if the caller cannot be identified
+    # The name and the prefix of each server in this process that has forwarded the request.
     mount_path: tuple[str, ...] = ()
     emit: Emit | None = None
     ask: Ask | None = None
     close_stream: Callable[[int], Awaitable[None]] | None = None
-    wraps: bool = False  # True if structured content must be an object, so other values become `{"result": ...}`
+    wraps: bool = False  # True if structured content must be an object, so that other values become `{"result": ...}`
     task: Any = None  # the task that runs the request
     deadline: float | None = None
-    time_limit: float | None = None  # seconds until the deadline, if the limit is not that of the server
-    questions: list[float] | None = None  # when each open question was asked, oldest first
-    paused_at: float = 0.0  # when the oldest open question was asked
+    time_limit: float | None = None  # the seconds until the deadline, if the limit is not that of the server
+    questions: list[float] | None = None  # the times at which the open input requests were sent, oldest first
+    paused_at: float = 0.0  # the time at which the oldest open input request was sent
     verdict: str | None = None  # why the call was stopped: "cancelled", "gone", "timeout", "unanswered", "shutdown"
-    # Checks that the caller may make this call. Raises the same error as the call.
+    # A function that checks whether the caller may make this call. It raises the same error as the call.
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
 
     async def notify(self, method: str, params: object = None) -> None:
@@ -105,21 +106,21 @@ class IncomingExchange(Exchange, eq=False):
             await self.emit(encode_notification(self.caller.protocol_version, self.id, method, params))
 
     def end(self, verdict: str) -> None:
-        """Stop the request for this reason. Only the first reason counts."""
+        """Stop the request for a reason. If it was stopped before, keep the first reason."""
         if self.task is not None and self.verdict is None:
             self.verdict = verdict
-            self.emit = None  # after the end, only the response may be sent
+            self.emit = None  # Only the response may be sent after the end.
             self.task.cancel()
 
     def pause(self, now: float) -> None:
-        """Pause the time limit of a call while the caller answers a question."""
+        """Pause the time limit of a call while the client answers an input request."""
         if not self.questions:
             self.questions = []
             self.paused_at = now
         self.questions.append(now)
 
     def resume(self, asked_at: float, now: float) -> None:
-        """Remove the question that was asked at `asked_at`. If no other question is open, the time limit continues."""
+        """Remove the input request from `asked_at`. If no other input request is open, let the time limit continue."""
         assert self.questions is not None
         self.questions.remove(asked_at)
         if not self.questions and self.deadline is not None:
@@ -131,7 +132,7 @@ class ForwardedResult(bytes):
 
 
 class ChangeListener(Protocol):
-    """Receives changes of a server."""
+    """Receives the change notifications of a server."""
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
         """Return whether the listener wants this change."""
@@ -143,7 +144,7 @@ class ChangeListener(Protocol):
 
 
 class Service(Protocol):
-    """What transports need from a server."""
+    """The interface of a server for transports."""
 
     @property
     def implementation(self) -> Implementation: ...
@@ -171,21 +172,22 @@ class Service(Protocol):
         ...
 
     def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
-        """Get updates of a resource from mounted servers for a handshake session. Call the returned function when the
-        session no longer needs them. Return None if there is nothing to end.
+        """Subscribe to a resource of mounted servers for a client session.
+
+        Call the returned function when the session no longer needs the updates. Return None if there is nothing to end.
         """
         ...
 
     def handle(self, exchange: IncomingExchange) -> Coroutine[Any, Any, Result | bytes]:
-        """Run a request. Return the result as an object, or as bytes in the caller's protocol version."""
+        """Handle a request. Return the result as an object, or as bytes in the caller's protocol version."""
         ...
 
     def receive_notification(self, exchange: IncomingExchange) -> None:
-        """Handle a notification of a client in a handshake session. This method must not block."""
+        """Handle a notification from a client with a handshake protocol version. This method must not block."""
         ...
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Send changes to a listener. The returned function stops this."""
+        """Send change notifications to a listener. The returned function removes the listener."""
         ...
 
 
@@ -195,8 +197,9 @@ def convert_params(exchange: IncomingExchange, params_type: type[Any]) -> Any:
 
 
 def create_long_token_error() -> InvalidParams:
-    """Create the error for a long progress token. Each notification repeats the token, so a long one would multiply the
-    size of the response.
+    """Create the error for a long progress token.
+
+    Each notification repeats the token, so a long token would multiply the size of the response.
     """
     return InvalidParams(
         f"Invalid params: progressToken is longer than {MAX_ID_BYTES} characters", {"field": f"_meta.{PROGRESS_TOKEN}"}
@@ -220,7 +223,7 @@ def check_meta_size(exchange: IncomingExchange, max_bytes: int) -> None:
 
 
 def check_result_size(exchange: IncomingExchange, result: Result | bytes, max_bytes: int) -> None:
-    """Raise InternalError if the result of a tool is too large. Only the result counts, not the whole message."""
+    """Raise InternalError if the result of a tool is too large. The size of the rest of the message does not count."""
     size = len(result if isinstance(result, bytes) else encode(result))
     if size > max_bytes and exchange.method == "tools/call":
         raise InternalError(f"The result of the tool is larger than {max_bytes} bytes")

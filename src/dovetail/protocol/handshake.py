@@ -1,7 +1,7 @@
-"""The handshake era: `initialize` opens a session that stores the caller.
+"""Protocol versions with a handshake, in which `initialize` opens a session that stores the caller.
 
-This module has the same three functions as the stateless era: admit, seal and refuse. The owner of the connection keeps
-the HandshakeState.
+Like the `stateless` module, this module has the functions admit, seal and refuse. The owner of the connection keeps the
+HandshakeState.
 """
 
 import os
@@ -45,17 +45,18 @@ INITIALIZE: Final = "initialize"
 DEFAULT_LOG_LEVEL: Final = get_severity("info")
 EMPTY_RESULT: Final = EmptyResult()
 
-# The session answers these methods itself.
+# The session answers requests with these methods.
 _SESSION_METHODS: Final = frozenset(
     {"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 )
 _MAX_SUBSCRIPTIONS: Final = 1000
-_MAX_SUBSCRIPTION_BYTES: Final = 256 * 1024  # total size of the URIs in one session
+_MAX_SUBSCRIPTION_BYTES: Final = 256 * 1024  # This limits the total size of the URIs in one session.
 
 
 def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
-    """Return the version that the client asked for, or else the newest version that the server supports. spec:
-    handshake/lifecycle#version-negotiation
+    """Return the version that the client asked for, or the newest version that the server supports.
+
+    spec: handshake/lifecycle#version-negotiation
     """
     handshake_revisions = [revision for revision in supported if not is_stateless(revision)]
     if not handshake_revisions:
@@ -67,7 +68,7 @@ def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
 
 
 class HandshakeState:
-    """The caller and subscriptions of one handshake session."""
+    """The caller and the subscriptions of one session."""
 
     __slots__ = ("_stop_by_key", "caller", "is_implicit", "is_ready", "subscriptions")
 
@@ -75,8 +76,9 @@ class HandshakeState:
         self.caller = caller
         self.is_ready = False
         self.is_implicit = False  # True for the session of a single request, which cannot have subscriptions
-        self._stop_by_key: dict[str, Callable[[], None]] | None = None  # functions that end subscriptions of mounts
-        self.subscriptions: dict[str, list[str]] | None = None  # for each normalized URI, the URIs that the client sent
+        # The functions that end subscriptions to mounted servers.
+        self._stop_by_key: dict[str, Callable[[], None]] | None = None
+        self.subscriptions: dict[str, list[str]] | None = None  # the URIs that the client sent, by normalized URI
 
     @property
     def allows_batches(self) -> bool:
@@ -84,7 +86,9 @@ class HandshakeState:
         return self.caller.protocol_version in BATCH_REVISIONS
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Return whether this session wants a change. It gets all list changes, and updates of subscribed resources."""
+        """Return whether this session receives a change. It receives list changes and updates of subscribed
+        resources.
+        """
         if not self.is_ready:
             return False
         if method != RESOURCE_UPDATED:
@@ -92,11 +96,11 @@ class HandshakeState:
         return self.subscriptions is not None and uri is not None and uri_key(uri) in self.subscriptions
 
     def get_subscribed_uris(self, uri: str | None) -> list[str | None]:
-        """Return the URIs to notify about one change, exactly as the client wrote them."""
+        """Return the subscribed URIs that a change affects, exactly as the client wrote them."""
         return find_subscribed_uris(self.subscriptions or {}, uri)
 
     def admit(self, message: dict[str, Any]) -> IncomingExchange:
-        """Create the exchange for a request in this session."""
+        """Return the exchange for a request in this session."""
         method = message["method"]
         if method == INITIALIZE:
             raise InvalidRequest("Invalid request: this session is already initialized")
@@ -105,7 +109,7 @@ class HandshakeState:
         params: dict[str, Any] = message.get("params") or {}
         meta = params.get("_meta")
         if type(meta) is not dict:
-            if meta is not None:  # some encoders write null for a missing member
+            if meta is not None:  # Some encoders write null for a missing member.
                 raise make_type_error("_meta", "an object")
             meta = {}
         elif type(token := meta.get(PROGRESS_TOKEN)) is str and len(token) > MAX_ID_BYTES:
@@ -113,13 +117,13 @@ class HandshakeState:
         return IncomingExchange(message["id"], method, params, meta, self.caller)
 
     def admit_notification(self, message: dict[str, Any]) -> IncomingExchange:
-        """Create the exchange for a notification in this session. It has no ID and gets no response."""
+        """Return the exchange for a notification in this session. A notification has no ID and gets no response."""
         params: dict[str, Any] = message.get("params") or {}
         meta = params.get("_meta")
         return IncomingExchange("", message["method"], params, meta if type(meta) is dict else {}, self.caller)
 
     def handle_session_request(self, exchange: IncomingExchange, service: Service) -> Result | None:
-        """Answer a request about the session itself. Return None for other requests."""
+        """Return the result of a request about the session, such as `ping`. Return None for other requests."""
         if exchange.method not in _SESSION_METHODS:
             return None
         match exchange.method:
@@ -147,7 +151,7 @@ class HandshakeState:
         key = uri_key(uri)
         spellings = self.subscriptions.get(key, [])
         if exchange.method == "resources/unsubscribe":
-            # An unknown spelling of the URI ends all subscriptions to the resource.
+            # An unsubscribe request with an unknown spelling of the URI ends all subscriptions to the resource.
             remaining = [spelling for spelling in spellings if spelling != uri] if uri in spellings else []
             self.subscriptions[key] = remaining
             if not remaining:
@@ -181,7 +185,7 @@ def open_session(
 ) -> tuple[HandshakeState, bytes]:
     """Handle an `initialize` request. Return the new session and the response."""
     initialize_params = convert(message.get("params") or {}, InitializeParams)
-    if len(encode(initialize_params)) > service.limits.max_meta_bytes:  # the session keeps these parameters in memory
+    if len(encode(initialize_params)) > service.limits.max_meta_bytes:  # The session keeps these parameters in memory.
         raise InvalidParams(
             f"Invalid params: the parameters of initialize are larger than {service.limits.max_meta_bytes} bytes"
         )
@@ -206,7 +210,7 @@ def open_session(
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
-    """Create a session for one request, on a server that supports handshake versions but keeps no sessions."""
+    """Create a session for a single request. The server supports versions with a handshake but keeps no sessions."""
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )
@@ -239,7 +243,7 @@ Waiter = TypeVar("Waiter")
 
 
 class PendingRequests(Generic[Waiter]):
-    """The server's requests to a client that have no response yet."""
+    """The requests from a server to a client that have no response yet."""
 
     __slots__ = ("_last_id", "_waiters")
 
@@ -249,7 +253,7 @@ class PendingRequests(Generic[Waiter]):
 
     @property
     def open_questions(self) -> int:
-        """Return how many requests have no response yet."""
+        """Return the number of requests without a response."""
         return len(self._waiters)
 
     def create_request(self, waiter: Waiter, method: str, params: dict[str, Any]) -> tuple[RequestId, bytes]:
@@ -259,8 +263,9 @@ class PendingRequests(Generic[Waiter]):
         return self._last_id, jsonrpc.encode_request(self._last_id, method, params)
 
     def match_response(self, message: dict[str, Any]) -> tuple[Waiter, Any] | None:
-        """Find the request for a response. Return its future and the result or error. Return None if the
-        ID is unknown.
+        """Return the future of the request that a response belongs to, and the result or error.
+
+        Return None if the request ID is unknown.
         """
         id = message.get("id")
         waiter = self._waiters.pop(id, None) if type(id) is int else None

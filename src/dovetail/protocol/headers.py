@@ -1,7 +1,7 @@
-"""Mirrored headers: write values of the body into `Mcp-*` headers, and check that headers and body agree.
+"""Write values of a request body into `Mcp-*` headers, and check that the headers match the body.
 
-`decode_value` returns exactly the text that `encode_value` received. A header that differs from its body is always
-rejected. The only schema keyword that this module knows is `x-mcp-header`.
+`decode_value` returns exactly the text that `encode_value` received. A header that differs from the body is always
+rejected. The only schema keyword that this module uses is `x-mcp-header`.
 """
 
 import re
@@ -18,7 +18,7 @@ from dovetail.wire.base import Struct
 ANNOTATION: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"
 
-# The largest integer that JavaScript represents exactly. spec: streamable-http#schema-extension
+# JavaScript represents integers up to this one exactly. spec: streamable-http#schema-extension
 MAX_SAFE_INTEGER: Final = 2**53 - 1
 
 # Error messages show at most this many characters of a value.
@@ -32,7 +32,7 @@ _FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _INTEGER: Final = r"(-?[0-9]{1,16})(?:\.0+)?"
 
 _PRIMITIVES: Final = ("string", "integer", "boolean")
-# The value of such a keyword maps names to schemas.
+# The value of each of these keywords maps names to schemas.
 _SCHEMA_MAP_KEYWORDS: Final = frozenset(
     ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 )
@@ -40,7 +40,7 @@ _DATA_KEYWORDS: Final = frozenset(("default", "const", "enum", "examples"))
 
 
 class HeaderPath(Struct, frozen=True):
-    """A tool argument that is also sent as a header: the header name, and the path of the argument."""
+    """A tool argument that is also sent as a header, with the header name and the path of the argument."""
 
     header: bytes
     path: tuple[str, ...]
@@ -48,7 +48,7 @@ class HeaderPath(Struct, frozen=True):
 
 
 def encode_value(text: str) -> str:
-    """Encode a value for a header. Safe text stays unchanged, and other text becomes base64.
+    """Encode a text as a header value. Safe text stays unchanged, and other text becomes base64.
 
     Raises:
         ValueError: The text contains a lone surrogate, which has no UTF-8 form.
@@ -63,7 +63,7 @@ def decode_value(raw: bytes | str, *, header: str = "a mirrored header") -> str:
     """Decode a header value. `header` is the header name for error messages.
 
     Raises:
-        HeaderMismatch: The value contains invalid characters, or base64 that does not encode a UTF-8 text.
+        HeaderMismatch: The value contains invalid characters, or base64 that does not decode to UTF-8 text.
     """
     text = raw if isinstance(raw, str) else raw.decode("latin-1")
     text = text.strip(" \t")
@@ -80,8 +80,8 @@ def _decode_sentinel(text: str, header: str) -> str:
     payload = text[len(_SENTINEL_PREFIX) : -len(_SENTINEL_SUFFIX)].encode("ascii")
     try:
         value = a2b_base64(payload)
-        # Accept only one spelling of each text, because decoders differ about stray characters.
-        # In the shortest encoded value the prefix and the suffix overlap, so it could be read in two ways.
+        # Only one spelling of each text is accepted, because decoders differ about stray characters.
+        # In the shortest encoded value, the prefix and the suffix overlap, so it could be read in two ways.
         if b64encode(value) != payload or len(text) < len(_SENTINEL_PREFIX) + len(_SENTINEL_SUFFIX):
             raise ValueError
         return value.decode()
@@ -90,7 +90,7 @@ def _decode_sentinel(text: str, header: str) -> str:
 
 
 def compile_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
-    """Find the `x-mcp-header` annotations in a tool's input schema.
+    """Return the header paths for the `x-mcp-header` annotations in a tool's input schema.
 
     Raises:
         ValueError: An annotation is invalid.
@@ -109,7 +109,9 @@ def compile_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
 
 
 def _iter_schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, Any]]]:
-    """Yield a schema and all its subschemas. The path is None for schemas that `properties` alone does not reach."""
+    """Yield a schema and all its subschemas with their paths. The path is None if another keyword than `properties`
+    leads to it.
+    """
     queue: deque[tuple[tuple[str, ...] | None, Any]] = deque([((), root)])
     while queue:
         path, node = queue.popleft()
@@ -162,7 +164,7 @@ def _quote_name(name: Any) -> str:
 def check_param_headers(
     paths: Sequence[HeaderPath], arguments: Mapping[str, Any], headers: Mapping[bytes, bytes]
 ) -> None:
-    """Check that the headers of a call repeat its arguments. Header names are in lower case.
+    """Check that the headers of a tool call match its arguments. Header names are in lower case.
 
     Raises:
         HeaderMismatch: A header is missing, malformed, unexpected, or differs from the body.
@@ -182,7 +184,7 @@ def check_param_headers(
 
 
 def build_param_headers(paths: Sequence[HeaderPath], arguments: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
-    """Build the headers for these arguments. Arguments that are missing or null have no header.
+    """Build the headers for the arguments of a tool call. Arguments that are missing or null have no header.
 
     Raises:
         ValueError: A value is not a string, a boolean or a safe integer.
@@ -210,7 +212,7 @@ def _compare(name: str, text: str, value: Any) -> None:
         expected = _format_value(name, value)
     except ValueError as fault:
         raise HeaderMismatch(f"Header mismatch: {fault}") from None
-    # Compare integers as numbers, not as text. spec: streamable-http#server-validation
+    # Integers are compared as numbers and not as text. spec: streamable-http#server-validation
     number = None if isinstance(value, str | bool) else re.fullmatch(_INTEGER, text)
     if text != expected and (number is None or int(number[1]) != int(expected)):
         raise HeaderMismatch(
@@ -220,12 +222,12 @@ def _compare(name: str, text: str, value: Any) -> None:
 
 
 def _format_value(name: str, value: Any) -> str:
-    """Return the text of a header for a JSON value, before it is encoded."""
+    """Return the text of a JSON value for a header, before `encode_value` encodes it."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    # In JSON, 42 and 42.0 are the same, and the schema type integer accepts both.
+    # In JSON, 42 and 42.0 are the same number, and the schema type integer accepts both.
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         if abs(value) > MAX_SAFE_INTEGER:
             raise ValueError(f"the header {name} cannot contain an integer larger than 2^53 - 1")

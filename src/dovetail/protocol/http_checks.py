@@ -1,6 +1,6 @@
-"""Check the head of an HTTP request and reject an invalid one with a status. This module does no I/O and reads no body.
+"""Check the headers of an HTTP request, and reject an invalid request with a status code.
 
-The Host and Origin checks keep web pages from reaching a server on the visitor's machine. Results are cached by the raw
+The Host and Origin checks prevent web pages from calling a server on the user's machine. Results are cached by the raw
 header bytes, because nearly all requests send the same headers.
 """
 
@@ -16,14 +16,14 @@ from dovetail.protocol.limits import CallerBusy
 _URI_CHARS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
-# The HTTP status for each error code.
+# Each JSON-RPC error code has an HTTP status.
 # spec: streamable-http#protocol-version-header, streamable-http#server-validation
 STATUS_BY_ERROR_CODE: Final = {
     -32700: 400,
     -32600: 400,
     -32601: 404,
     -32602: 400,
-    -32002: 400,  # sent as -32602
+    -32002: 400,  # This code is sent as -32602.
     -32020: 400,
     -32021: 400,
     -32022: 400,
@@ -35,17 +35,18 @@ def get_http_status(exc: ProtocolError) -> int:
     """Return the HTTP status for an error response."""
     if isinstance(exc, ServerBusy):
         return 429 if isinstance(exc, CallerBusy) else 503
-    code = InvalidParams.code if isinstance(exc, URLElicitationRequired) else exc.code  # as in stateless versions
+    # Stateless versions have no separate code for this error.
+    code = InvalidParams.code if isinstance(exc, URLElicitationRequired) else exc.code
     return STATUS_BY_ERROR_CODE.get(code, 200)
 
 
 def build_retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
-    """Build a Retry-After header, if the error says when to retry."""
+    """Return a Retry-After header if the error says when to retry. Otherwise return no headers."""
     return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, ServerBusy) else []
 
 
 def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authorization: bytes = b"") -> bytes:
-    """Build a WWW-Authenticate header with the missing scopes.
+    """Return the value of a WWW-Authenticate header with the missing scopes.
 
     spec: authorization#runtime-insufficient-scope-errors
     """
@@ -57,7 +58,7 @@ def build_scope_challenge(scopes: Iterable[str], metadata: str | None, authoriza
 JSON_MEDIA_TYPE: Final = b"application/json"
 SSE_MEDIA_TYPE: Final = b"text/event-stream"
 
-# If one of these headers is repeated, two programs could use different values.
+# If one of these headers were repeated, two programs could use different values.
 _SINGLE_VALUE_HEADERS: Final = (
     b"host",
     b"origin",
@@ -72,7 +73,7 @@ _ZERO_QUALITY: Final = re.compile(rb"\s*q=0(?:\.0*)?\s*", re.IGNORECASE)
 
 
 class Refusal(Exception):
-    """Ends an HTTP request with this status before the body is read."""
+    """An HTTP request is rejected with this status before its body is read."""
 
     def __init__(self, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(message)
@@ -82,9 +83,9 @@ class Refusal(Exception):
 
 
 def collect_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers by lower-case name. Raise Refusal if an important header occurs twice.
+    """Return the headers by lower-case name. Raise Refusal if a header that must be unique is repeated.
 
-    Blanks around a value are not part of it, and HTTP servers leave those at the end. RFC 9110, section 5.5
+    Spaces around a value are removed, because HTTP servers keep those at the end. RFC 9110, section 5.5
     """
     header_list = list(pairs)
     headers: dict[bytes, bytes] = {}
@@ -111,7 +112,7 @@ class HostFilter:
         self._hosts = {host.lower() for host in hosts}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         if public_url is not None:
-            from urllib.parse import urlsplit  # imported here, because stdio servers do not need it
+            from urllib.parse import urlsplit  # Servers on stdio do not need this module.
 
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -156,16 +157,16 @@ class HostFilter:
         if "*" in self._origins or origin in self._origins:
             return True
         scheme, separator, host = origin.partition("://")
-        # Even with allowed_hosts="*", only web pages of this server may call it.
+        # Even with allowed_hosts="*", only web pages from this server may call it.
         name = _parse_hostname(host) if separator and scheme in ("http", "https") else None
         return name is not None and (name in LOOPBACK or name == bound_host)
 
 
 def _parse_hostname(host: str) -> str | None:
-    """Return the name in `name[:port]`, or None if the text looks different."""
+    """Return the host name in a text such as `name:port`, or None if the text has another form."""
     if host.startswith("["):
         name, bracket, rest = host[1:].partition("]")
-        if not bracket or ":" not in name:  # only IPv6 addresses have brackets
+        if not bracket or ":" not in name:  # Only IPv6 addresses have brackets.
             return None
         colon, port = rest[:1], rest[1:]
     else:
@@ -210,10 +211,10 @@ def _accepts_type(value: bytes, full_type: bytes, type_range: bytes) -> bool:
 
 
 def is_safe_url(url: str) -> bool:
-    """Return whether a URL is safe to show to a user: https, or http on this machine, and without hidden parts.
+    """Return whether a URL is safe to show to a user. It must be https, or http on this machine.
 
-    The URL may contain only the characters of RFC 3986. Browsers read a backslash as a slash, and then open another
-    host than the one we would show.
+    The URL may contain only the characters of RFC 3986. A browser reads a backslash as a slash, and would then open
+    another host than the one that the user sees.
     """
     if not _URI_CHARS.fullmatch(url):
         return False

@@ -1,4 +1,4 @@
-"""Model: the interface of a language model, with one method that uses the protocol's types."""
+"""The interface of a language model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -12,25 +12,25 @@ from dovetail.wire.tools import Tool
 class Usage(Struct, frozen=True, kw_only=True):
     """The tokens and cost of one model reply."""
 
-    input_tokens: int = 0  # tokens sent to the model
-    output_tokens: int = 0  # tokens of the reply
-    cost_usd: float | None = None  # cost in dollars, or None if the price is unknown
+    input_tokens: int = 0  # the number of tokens that were sent to the model
+    output_tokens: int = 0  # the number of tokens in the reply
+    cost_usd: float | None = None  # the cost in US dollars, or None if the price is unknown
 
 
 class ModelReply(Struct, frozen=True, kw_only=True):
     """The reply of a model."""
 
-    content: list[SamplingContent]  # text and tool calls, in order
+    content: list[SamplingContent]  # the text and the tool calls, in order
     model: str  # the name of the model
-    stop_reason: str | None = None  # why the model stopped
-    usage: Usage = Usage()  # the tokens and the cost
-    invalid_calls: Mapping[str, str] = {}  # by call ID, why the arguments of a call are invalid
+    stop_reason: str | None = None  # the reason why the model stopped
+    usage: Usage = Usage()  # the tokens and the cost of the reply
+    invalid_calls: Mapping[str, str] = {}  # the reason why a tool call is invalid, by call ID
 
 
 class Model(Protocol):
     """A language model.
 
-    Add an attribute `price` (dollars per million input and output tokens) to use a budget in dollars.
+    To use a budget in dollars, add an attribute `price` with the dollars per million input and output tokens.
     """
 
     async def create_message(
@@ -48,12 +48,12 @@ class Model(Protocol):
         """Return the next message of a conversation.
 
         Args:
-            tools: Tools that the model may call.
+            tools: The tools that the model may call.
             max_tokens: The largest number of tokens in the reply.
             system_prompt: The system prompt.
-            temperature: Randomness of the reply. With None, the provider decides.
-            stop_sequences: Texts at which the model stops.
+            temperature: The randomness of the reply. None uses the default of the provider.
+            stop_sequences: The texts at which the model stops.
             tool_choice: Whether the model may, must or must not call a tool.
-            model_preferences: Which model to choose, if there are several.
+            model_preferences: The preferences for choosing a model, if there are several.
         """
         ...

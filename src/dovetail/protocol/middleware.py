@@ -1,6 +1,6 @@
-"""Middleware of servers and clients: its types, its checks, and its composition around a handler.
+"""Types, checks and composition for the middleware of servers and clients.
 
-Middleware is composed when it is registered. Without middleware there is no overhead.
+Middleware is composed when it is registered, so there is no overhead without middleware.
 """
 
 import inspect
@@ -13,13 +13,12 @@ from dovetail.wire.base import Result
 from dovetail.wire.methods import METHODS
 from dovetail.wire.tools import CallToolResult
 
-# Continues with the request and returns its result.
+# A function that continues with the request and returns its result.
 CallNext: TypeAlias = Callable[[Exchange], Awaitable[object]]
-# An async function, or an object with an async `__call__`.
-# It returns the result of `call_next`, or another result.
+# An async function, or an object with an async `__call__`. It returns the result of `call_next`, or another result.
 Middleware: TypeAlias = Callable[[Exchange, CallNext], Awaitable[object]]
 
-# Handles one method of a server, after the middleware. Some handlers return only parts of a result.
+# A function that handles one method of a server, after the middleware. Some handlers return only parts of a result.
 Handler: TypeAlias = Callable[[IncomingExchange], Awaitable[Any]]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,14 +31,14 @@ def compose_middleware(
     middleware: Iterable[Middleware], handler: Callable[[E], Awaitable[Any]]
 ) -> Callable[[E], Awaitable[Any]]:
     """Wrap a handler in middleware. The first middleware is the outermost."""
-    call_next: Any = handler  # Any, because a type checker cannot follow the type of the exchange
+    call_next: Any = handler  # The type is Any, because a type checker cannot follow the type of the exchange.
     for function in reversed([*middleware]):
         call_next = _wrap_handler(function, call_next)
     return call_next
 
 
 def ignores_results(function: F) -> F:
-    """Mark middleware that does not read results. Results of mounted servers can then be forwarded unchanged."""
+    """Mark middleware that does not read results, so that results of mounted servers can be forwarded unchanged."""
     function.__dict__["ignores_results"] = True
     return function
 
@@ -50,15 +49,16 @@ def reads_results(function: Middleware) -> bool:
 
 
 def validate_middleware(function: Middleware) -> Middleware:
-    """Return the function if it can be used as middleware. Otherwise raise TypeError, because every
-    request would fail.
+    """Return the function if it is valid middleware. Otherwise raise TypeError.
+
+    Without this check, every request would fail.
     """
     unwrapped = inspect.unwrap(function) if callable(function) else function
     try:
         inspect.signature(unwrapped).bind(None, None)
     except (TypeError, ValueError):
         raise TypeError(f"invalid middleware {function!r}: it must take two arguments, (exchange, call_next)") from None
-    # A lambda does not have to be async, because it may return another function's awaitable.
+    # A lambda does not have to be async, because it may return an awaitable of another function.
     is_named = inspect.isfunction(unwrapped) and unwrapped.__name__ != "<lambda>"
     if is_named and not inspect.iscoroutinefunction(unwrapped):
         raise TypeError(
@@ -70,7 +70,7 @@ def validate_middleware(function: Middleware) -> Middleware:
 def _wrap_handler(function: Middleware, call_next: CallNext) -> CallNext:
     async def call(exchange: Exchange) -> object:
         result = await function(exchange, call_next)
-        if result is None and exchange.method in METHODS:  # no protocol method returns None
+        if result is None and exchange.method in METHODS:  # No protocol method returns None.
             raise TypeError(
                 f"the middleware {_function_name(function)} returned None. It must return the result of `await "
                 "call_next(exchange)`"
@@ -92,7 +92,9 @@ def _function_name(function: Middleware) -> str:
 
 
 def get_target_name(exchange: Exchange) -> str:
-    """Return the name of the tool or prompt, or the URI of the resource. Other requests have an empty name."""
+    """Return the name of the requested tool or prompt, or the URI of the resource. Other requests have an empty
+    name.
+    """
     for field in ("name", "uri"):
         value = exchange.params.get(field)
         if type(value) is str:
@@ -101,7 +103,7 @@ def get_target_name(exchange: Exchange) -> str:
 
 
 def get_caller_key(exchange: Exchange) -> str:
-    """Return a key that identifies the caller: its principal or address. It may be empty."""
+    """Return the principal or address of the caller, or an empty string if both are unknown."""
     origin = exchange.origin if isinstance(exchange, IncomingExchange) else None
     return exchange.caller.principal or origin or ""
 
@@ -112,5 +114,5 @@ def has_failed(result: object) -> TypeGuard[CallToolResult]:
 
 
 def is_subscription(exchange: Exchange) -> bool:
-    """Return whether a request is a subscription. It stays open, so its duration means nothing."""
+    """Return whether a request is a subscription, which stays open and has no meaningful duration."""
     return exchange.method == "subscriptions/listen"

@@ -1,4 +1,4 @@
-"""Mountable: the interface of a server that is mounted on another server, in this process or remote.
+"""The interface of a server that is mounted on another server, in this process or remote.
 
 The two servers do not know each other's class. A server mounts any object with this interface.
 """
@@ -16,7 +16,7 @@ ItemKind: TypeAlias = Literal["tool", "resource", "resource template", "prompt"]
 
 ITEM_KINDS: Final[tuple[ItemKind, ...]] = ("tool", "resource", "resource template", "prompt")
 
-# The error for an item that does not exist.
+# Each kind of item has an error class for an item that does not exist.
 NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
     "tool": ToolNotFound,
     "resource": ResourceNotFound,
@@ -24,15 +24,15 @@ NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
     "prompt": PromptNotFound,
 }
 
-# Called with the method of a change notification, and the URI if one resource changed.
+# A function that is called with the method of a change notification, and with the URI if one resource changed.
 ChangeCallback: TypeAlias = Callable[[str, str | None], None]
 
 
 class ResourceWatch(NamedTuple):
     """A subscription to resources of a mounted server."""
 
-    uris: Sequence[str]  # the URIs that the server accepted
-    stop: Callable[[], None]  # ends the subscription
+    uris: Sequence[str]  # the URIs to which the server accepted subscriptions
+    stop: Callable[[], None]  # a function that ends the subscription
 
 
 class SupportsMount(Protocol):
@@ -50,15 +50,15 @@ class Mountable(Protocol):
     is_remote: bool  # True if looking up an item needs a request to another process
 
     async def start(self) -> None:
-        """Start the server. This is called before each use, so it must be fast if the server is running."""
+        """Start the server. This method is called before each use, so it must be fast if the server is running."""
         ...
 
     async def stop(self) -> None:
-        """Release all resources. `start` may be called again."""
+        """Release all resources of the server. `start` may be called again later."""
         ...
 
     def capabilities(self) -> ServerCapabilities:
-        """Return the known capabilities."""
+        """Return the capabilities of the server, as far as they are known."""
         ...
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
@@ -66,7 +66,7 @@ class Mountable(Protocol):
         ...
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether there is an item with this name or URI."""
+        """Return whether the server has an item with this name or URI."""
         ...
 
     async def handle(self, exchange: IncomingExchange) -> Result | bytes:
@@ -74,13 +74,13 @@ class Mountable(Protocol):
         ...
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change. The returned function stops this."""
+        """Call a function for each change on the server. The returned function removes the callback."""
         ...
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
-        """Return whether this caller may receive updates of a resource. Do not send a request for this."""
+        """Return whether this caller may receive updates of a resource. The method must not send a request."""
         ...
 
     async def watch_resources(self, uris: list[str], principal: Principal | None) -> ResourceWatch:
-        """Report updates of these resources for this caller, too. Raise MCPError if the server refuses all of them."""
+        """Subscribe to resources for this caller. Raise MCPError if the server refuses all of them."""
         ...

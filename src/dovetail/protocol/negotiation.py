@@ -1,8 +1,8 @@
-"""Negotiate the era and the protocol version with a server. A pure state machine that returns the next request to send.
+"""Negotiate the protocol version with a server. A pure state machine returns the next request to send.
 
 The client sends `server/discover` first. If it succeeds, or fails with an error that only stateless servers send, the
-era is stateless. Any other response, or no response, leads to a handshake. No single error code decides. spec:
-stdio#backward-compatibility
+client uses a stateless protocol version. Any other response, or no response, leads to a handshake. No single error code
+decides. spec: stdio#backward-compatibility
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ ERAS: Final[tuple[Era, ...]] = get_args(Era)
 DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 
-# Only stateless servers send these error codes.
+# Only servers with a stateless protocol version send these error codes.
 _STATELESS_CODES: Final = frozenset(
     {HeaderMismatch.code, MissingClientCapability.code, UnsupportedProtocolVersion.code}
 )
@@ -29,8 +29,8 @@ _STATELESS_CODES: Final = frozenset(
 class VersionNegotiation:
     """Negotiates the protocol version with a server.
 
-    `send` is the next request, DISCOVER or INITIALIZE, in version `revision`. It is None when the client and the server
-    have agreed on a version.
+    `next_method` is the next request to send, DISCOVER or INITIALIZE. It is None when the client and the server
+    have agreed on the version `revision`.
     """
 
     def __init__(self, protocol_version: str | None = None) -> None:
@@ -49,11 +49,11 @@ class VersionNegotiation:
 
     @property
     def can_fall_back(self) -> bool:
-        """Return whether to try a handshake if the server does not respond."""
+        """Return whether the client should try a handshake if the server does not respond."""
         return bool(self._handshake_revisions)
 
     def handle_discovery(self, result: DiscoverResult, *, is_final: bool = True) -> None:
-        """Handle the result of `server/discover`. If `is_final` is False, ask again in the chosen version."""
+        """Handle the result of `server/discover`. If `is_final` is False, send it again in the chosen version."""
         self._choose_revision(result.supported_versions, None if is_final else DISCOVER)
 
     def handle_discovery_error(self, code: int, data: Any) -> bool:
@@ -65,12 +65,12 @@ class VersionNegotiation:
                 self._choose_revision(offered, DISCOVER)
                 return True
         if code in _STATELESS_CODES:
-            return False  # a handshake would not help with a stateless server
+            return False  # A server without handshake versions would reject `initialize`, too.
         self.fall_back()
         return True
 
     def fall_back(self) -> None:
-        """Switch to the handshake era."""
+        """Switch to the protocol versions with a handshake."""
         if not self._handshake_revisions:
             raise add_context(
                 VersionNegotiationError("the server does not support the stateless protocol versions"),
@@ -79,7 +79,7 @@ class VersionNegotiation:
         self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
     def require_stateless(self) -> None:
-        """Rule out a handshake, because the server is stateless."""
+        """Exclude the protocol versions with a handshake, because the server is stateless."""
         self._handshake_revisions = ()
 
     def handle_initialize(self, revision: str) -> None:
@@ -94,7 +94,7 @@ class VersionNegotiation:
         self.next_method, self.revision = None, revision
 
     def handle_initialize_error(self, data: Any) -> bool:
-        """Handle an error of `initialize`. Return True if it names a version that the client can still try."""
+        """Handle an error of `initialize`. Return True if the error names a version that the client can try."""
         offered: Any = data.get("supported") if isinstance(data, dict) else None
         if not isinstance(offered, list):
             return False
@@ -105,7 +105,7 @@ class VersionNegotiation:
     def _choose_revision(self, offered: Sequence[Any], stateless_method: str | None) -> None:
         """Choose the newest stateless version that the server supports, or else the newest handshake version.
 
-        The client tries a version once more if the server rejected it but still offers it.
+        If the server rejected a version but offers it, the client tries that version once more.
         """
         for candidates, next_method in (
             (self._stateless_revisions, stateless_method),

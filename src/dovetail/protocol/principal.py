@@ -1,26 +1,26 @@
-"""Principal: the authenticated identity of a caller.
+"""The authenticated identity of a caller.
 
-A principal is a string that is unique for each caller and never changes. Sessions, sealed state and limits compare
-principals as plain strings. A principal also carries scopes, claims and expiry.
+A principal is a string that is unique for each caller and never changes. Sessions, encrypted states and limits
+compare principals as plain strings. A principal also has scopes, claims and an expiry time.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Self, TypeAlias
 
-SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # the syntax of a scope. RFC 6749, section 3.3
+SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # This is the syntax of a scope. RFC 6749, section 3.3
 
 
 class Principal(str):
     """The authenticated identity of a caller. Its text is unique for each issuer and subject.
 
     Args:
-        subject: The user. Empty for a program that acts for itself.
-        issuer: The issuer that authenticated the caller.
-        client_id: The client that the user logged in with, or the program itself.
-        scopes: The granted scopes, as a list or as text with spaces.
+        subject: The ID of the user, or "" for a program without a user.
+        issuer: The URL of the issuer that authenticated the caller.
+        client_id: The ID of the client that the user logged in with, or the ID of the program.
+        scopes: The granted scopes, as a list or as a string with spaces between them.
         claims: All claims of the token.
-        expires_at: When the credentials expire, in seconds since 1970. None if the time is unknown.
+        expires_at: When the credentials expire, in seconds since 1970. None means that the time is unknown.
     """
 
     __slots__ = ("claims", "client_id", "expires_at", "issuer", "scopes", "subject")
@@ -59,19 +59,20 @@ class Principal(str):
         return principal
 
     def is_expired(self, now: float) -> bool:
-        """Return whether the credentials have expired at `now`, in seconds since the epoch."""
+        """Return whether the credentials have expired at `now`, in seconds since 1970."""
         return self.expires_at is not None and self.expires_at <= now
 
     def __repr__(self) -> str:
         return f"Principal({str(self)!r})"
 
 
-# Gets the headers of an HTTP request (names in lower case). Returns the caller, or None if it is unknown.
+# A function that receives the headers of an HTTP request, with names in lower case.
+# It returns the caller, or None if the caller is unknown.
 Authenticator: TypeAlias = Callable[[Mapping[bytes, bytes]], Awaitable[Principal | str | None]]
 
 
 def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:
-    """Return the same principal with different scopes."""
+    """Return a copy of a principal with other scopes."""
     copy = str.__new__(type(principal), str(principal))
     copy.subject, copy.issuer, copy.client_id = principal.subject, principal.issuer, principal.client_id
     copy.scopes, copy.claims, copy.expires_at = frozenset(scopes), principal.claims, principal.expires_at
@@ -79,8 +80,9 @@ def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:
 
 
 def get_remaining_seconds(principal: Principal | None, now: float) -> float | None:
-    """Return how many seconds the caller's credentials are still valid. Return None if they do not expire or the time
-    is unknown.
+    """Return for how many more seconds the credentials of a caller are valid.
+
+    Return None if they do not expire or the time is unknown.
     """
     if principal is None or principal.expires_at is None:
         return None
@@ -88,18 +90,18 @@ def get_remaining_seconds(principal: Principal | None, now: float) -> float | No
 
 
 def as_principal(principal: str | None) -> Principal | None:
-    """Return a principal for a plain name."""
+    """Return the given principal. Convert a plain name to a principal."""
     return principal if principal is None or isinstance(principal, Principal) else Principal(principal)
 
 
 def _build_key(subject: str, issuer: str | None, client_id: str) -> str:
     """Build a key that is unique for each issuer and client.
 
-    Subjects are unique only within their issuer, and a client id may equal a user's name. An issuer has no fragment
+    Subjects are unique only within their issuer, and a client ID may equal a user's name. An issuer has no fragment
     (RFC 8414, section 2), so the first `#` ends the issuer.
     """
     if issuer is None:
         return subject or f"#{client_id}"
-    from urllib.parse import quote  # imported here, because few servers need it
+    from urllib.parse import quote  # Few servers need this module.
 
     return f"{issuer}#{quote(subject, safe='')}" if subject else f"{issuer}##{quote(client_id, safe='')}"

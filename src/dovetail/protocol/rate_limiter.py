@@ -1,4 +1,4 @@
-"""Limit how often an event happens, for example a call, a failed login or a registration. Callers pass the time."""
+"""Limit how often an event happens, such as a call, a failed login or a registration."""
 
 import hashlib
 import ipaddress
@@ -10,7 +10,7 @@ from dovetail.wire.base import Struct
 
 _MAX_KEYS: Final = 10_000
 _MAX_KEY_CHARS: Final = 128
-_ROUNDING: Final = 1e-9  # tolerance for rounding errors, as a fraction of a token
+_ROUNDING: Final = 1e-9  # This tolerance for rounding errors is a fraction of a token.
 
 
 class _Bucket(Struct):
@@ -19,9 +19,9 @@ class _Bucket(Struct):
 
 
 class RateLimiter:
-    """A rate limit for each key. It allows `burst` events at once, and `max_count` more in every `window_s` seconds.
+    """A rate limit for each key. It allows `burst` events at once, and then `max_count` events per `window_s` seconds.
 
-    If there are too many keys, the limiter drops full buckets first, because they contain no information.
+    If there are too many keys, the limiter drops full buckets first, because they restrict nothing.
     """
 
     def __init__(self, max_count: float, window_s: float, *, burst: float | None = None) -> None:
@@ -32,9 +32,9 @@ class RateLimiter:
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float, *, borrow: bool = False) -> float:
-        """Count an event and return 0. If it is one too many, do not count it, and return how many seconds to wait.
+        """Count an event and return 0. If the limit is reached, do not count it, and return the seconds to wait.
 
-        With `borrow`, count the event in any case. The caller must then wait for the returned time.
+        With `borrow`, count the event even if the limit is reached. The caller must then wait for the returned time.
         """
         bucket = self._buckets.get(key) or self._add_bucket(key, now)
         tokens = self._refill(bucket, now)
@@ -46,7 +46,7 @@ class RateLimiter:
         return self._to_seconds(tokens)
 
     def compute_wait(self, key: Hashable, now: float) -> float:
-        """Return how many seconds to wait for the next event, or 0 if it is allowed now."""
+        """Return the seconds until the next event is allowed, or 0 if it is allowed now."""
         bucket = self._buckets.get(key)
         tokens = self._burst if bucket is None else self._refill(bucket, now)
         return 0.0 if tokens + _ROUNDING >= 1.0 else self._to_seconds(tokens)
@@ -58,7 +58,7 @@ class RateLimiter:
             bucket.tokens = min(bucket.tokens + 1.0, self._burst)
 
     def _refill(self, bucket: _Bucket, now: float) -> float:
-        elapsed = now - bucket.updated_at  # negative if the clock was set back
+        elapsed = now - bucket.updated_at  # This is negative if the clock was set back.
         tokens = bucket.tokens + elapsed * self._rate if elapsed > 0.0 else bucket.tokens
         return min(self._burst, tokens)
 
@@ -73,7 +73,7 @@ class RateLimiter:
 
     def _make_room(self, now: float) -> None:
         if now >= self._sweep_at:
-            # remove old keys at most once per window, because this reads all keys
+            # Full buckets are removed at most once per window, because the removal reads all keys.
             self._sweep_at = now + self._window_s
             self._buckets = {
                 key: bucket for key, bucket in self._buckets.items() if self._refill(bucket, now) < self._burst
@@ -83,7 +83,7 @@ class RateLimiter:
 
 
 class WindowLimiter:
-    """At most `max_count` events of a key in any `window_s` seconds, for events that must never exceed the limit.
+    """A strict rate limit that allows at most `max_count` events of a key in any `window_s` seconds.
 
     A token bucket allows up to twice as many events in its first window. This limiter stores the time of each event.
     """
@@ -95,7 +95,7 @@ class WindowLimiter:
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float) -> float:
-        """Count one event and return 0. If there were too many, do not count it and return the seconds to wait."""
+        """Count one event and return 0. If the limit is reached, do not count it, and return the seconds to wait."""
         wait_s = self.compute_wait(key, now)
         if not wait_s:
             if key not in self._times:
@@ -120,7 +120,7 @@ class WindowLimiter:
         times = self._times.get(key)
         if times is None:
             return array("d")
-        # A time far ahead is from before the clock was set back.
+        # A time far in the future was stored before the clock was set back.
         if times and not now - self._window_s < times[0] <= now + self._window_s:
             times = array("d", (time for time in times if now - self._window_s < time <= now + self._window_s))
             self._times[key] = times
@@ -128,7 +128,7 @@ class WindowLimiter:
 
     def _make_room(self, now: float) -> None:
         if len(self._times) >= _MAX_KEYS and not self._sweep_at - self._window_s <= now < self._sweep_at:
-            self._sweep_at = now + self._window_s  # at most one sweep per window, because a sweep reads every key
+            self._sweep_at = now + self._window_s  # A sweep reads every key, so there is at most one per window.
             for key in list(self._times):
                 if not self._drop_old(key, now):
                     del self._times[key]
@@ -137,13 +137,13 @@ class WindowLimiter:
 
 
 def build_key(*names: str) -> str:
-    """Return a key of limited size for names that a caller chooses."""
+    """Return a key of limited length for names of any length."""
     key = "\0".join(names)
     return key if len(key) <= _MAX_KEY_CHARS else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
 def normalize_address(address: str) -> str:
-    """Return an IPv4 address, or the /64 network of an IPv6 address, because a client usually has a whole network."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address. One client usually has a whole /64 network."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,9 +1,9 @@
-"""The recording format: the messages between a client and a server, one JSON object per line.
+"""The recording format, which stores the messages between a client and a server as one JSON object per line.
 
-The first line is a header. Every other line is a frame, or an event if a host records. Clients, servers and proxies
+The first line is a header. Every other line is a frame, or an event of a host. Clients, servers and proxies
 write the same format. The recorder masks secrets, so you can store a recording with the code.
 
-Format 2 renamed `began` to `started_at` in headers and `facts` to `data` in events. This module still reads format 1.
+Format version 2 renamed `began` to `started_at` in headers and `facts` to `data` in events. This module reads both.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,38 +18,38 @@ from dovetail.wire.base import UNSET, Struct, UnsetType, field
 
 FORMAT_VERSION: Final = 2
 EXCHANGE_HEADER: Final = (
-    b":exchange"  # pseudo-header that contains the number of the HTTP request. A real header cannot have this name
+    b":exchange"  # This pseudo-header contains the number of the HTTP request. No real header can have its name.
 )
 
 Receiver: TypeAlias = Literal["server", "client"]
 
-# Called with the receiver, the bytes and the headers of each message.
+# A function that is called with the receiver, the bytes and the headers of each message.
 Recorder: TypeAlias = Callable[[Receiver, bytes, Headers], None]
 
 
 class RecordingHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first line of a recording."""
 
-    recording: int  # the format version
-    started_at: str = ""  # date and time in RFC 3339
+    recording: int  # the format version of the recording
+    started_at: str = ""  # the date and time in RFC 3339 format
     server: str = ""  # the name of the server in this recording
 
 
 class Frame(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One recorded message, or a text that is not a valid message."""
 
-    at: float  # seconds since the recording started
+    at: float  # the seconds since the recording started
     to: Receiver
     message: Any | UnsetType = UNSET
     text: str | None = None
     headers: dict[str, str] | None = None
     status: int | None = None
-    server: str = ""  # name of the server, if the recording has several
-    exchange: int | None = None  # number of the HTTP request that contains the message
+    server: str = ""  # the name of the server, if the recording has several servers
+    exchange: int | None = None  # the number of the HTTP request that contains the message
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something in a recording that is not a message: a call, a decision, a user's answer or a state change."""
+    """A call, a decision, a user's answer or a state change in a recording."""
 
     event: str
     at: float
@@ -58,23 +58,23 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _HeaderLine(RecordingHeader, frozen=True, kw_only=True):
-    began: str = ""  # the name of `started_at` in version 1
+    began: str = ""  # Format version 1 used this name for `started_at`.
 
 
 class _EventLine(Event, frozen=True, kw_only=True):
-    facts: dict[str, Any] | None = None  # the name of `data` in version 1
+    facts: dict[str, Any] | None = None  # Format version 1 used this name for `data`.
 
 
 _header_decoder: Final = msgspec.json.Decoder(_HeaderLine)
 _frame_decoder: Final = msgspec.json.Decoder(Frame)
 _event_decoder: Final = msgspec.json.Decoder(_EventLine)
 _json_decoder: Final = msgspec.json.Decoder()
-_HEADER_PREFIX: Final = b'{"recording"'  # how a header line starts. A file can contain several recordings
+_HEADER_PREFIX: Final = b'{"recording"'  # A header line starts with this prefix. A file can contain several recordings.
 _EVENT_PREFIX: Final = b'{"event"'
 
 
 def create_header(server: str, started_at: str = "") -> RecordingHeader:
-    """Create the first line of a recording. A URL is stored without its user and query, which may be secrets."""
+    """Return the first line of a recording. A URL is stored without its user and query, which may be secrets."""
     return RecordingHeader(recording=FORMAT_VERSION, started_at=started_at, server=strip_url(server))
 
 
@@ -84,14 +84,14 @@ def encode_line(part: RecordingHeader | Frame | Event) -> bytes:
 
 
 def read_frames(lines: Iterable[bytes], source: object = "the recording") -> Iterator[RecordingHeader | Frame]:
-    """Yield the messages of a recording. Raises the same errors as `read_parts`."""
+    """Yield the headers and messages of a recording. Raise the same errors as `read_parts`."""
     for part in read_parts(lines, source):
         if not isinstance(part, Event):
             yield part
 
 
 def read_parts(lines: Iterable[bytes], source: object = "the recording") -> Iterator[RecordingHeader | Frame | Event]:
-    """Yield everything in a recording, including events. Errors mention the file name `source`.
+    """Yield the headers, messages and events of a recording. Errors contain the file name `source`.
 
     Raises:
         UnsupportedFileVersion: A newer version of dovetail wrote the recording.
@@ -113,7 +113,7 @@ def read_parts(lines: Iterable[bytes], source: object = "the recording") -> Iter
 
 
 def read_version(first_line: bytes, source: object) -> int:
-    """Read the format version from the first line of a recording. Without a header, it is the current version.
+    """Return the format version from the first line of a recording. Without a header, return the current version.
 
     Raises:
         UnsupportedFileVersion: A newer version of dovetail wrote the recording.
@@ -141,7 +141,7 @@ def _upgrade_event(line: _EventLine) -> Event:
 def create_frame(
     at: float, to: Receiver, data: bytes, headers: Headers = (), *, keep_request_state: bool = False
 ) -> Frame:
-    """Create a frame with masked secrets. `keep_request_state` keeps the encrypted `requestState`."""
+    """Create a frame with masked secrets. `keep_request_state` leaves the encrypted `requestState` unchanged."""
     header_values = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name != EXCHANGE_HEADER
     }

@@ -1,6 +1,6 @@
 """Mask secrets in messages, headers, texts and URLs before they are recorded or logged.
 
-A secret is recognized by the words of its name, such as `api_token` or `dbPassword`, or by its own form, such as
+A secret is recognized by the words of its name, such as `api_token` or `dbPassword`, or by its form, such as
 `Bearer …`, a JSON Web Token or a private key. Every recording, trace, audit log and log of requests uses this module.
 """
 
@@ -16,7 +16,7 @@ MASK: Final = "***"
 
 _json_decoder: Final = msgspec.json.Decoder()
 
-# Names are compared as words in lower case with "_" between them.
+# Names are split into words, converted to lower case and joined with "_" before they are compared.
 _WORD_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 _SECRET_NAME: Final = re.compile(
     r"passw(?:or)?d|passphrase|pass_?code|pin_?code|pass_word|secret(?!ar)|credential|bearer|cookie"
@@ -25,32 +25,33 @@ _SECRET_NAME: Final = re.compile(
     r"|(?:api|app|access|account|admin|auth|client|deploy|encryption|hmac|host|master|private|root|server|service"
     r"|session|shared|signing|ssh|storage|subscription|webhook)_?keys?(?=_|$|\d)(?!_id$)"
 )
-# Names that end in one of these words describe a secret and do not contain it: `token_type`, `cookie_name`.
+# A name with one of these endings describes a secret and does not contain it, such as `token_type`.
 _DESCRIPTION_NAME: Final = re.compile(
     r"_(?:algorithm|at|budget|count|enabled|endpoint|exists|expiration|expires|expiry|file|format|in|length|limit"
     r"|methods?|name|names|path|policy|required|size|supported|type|uri|(?<!webhook_)url|usage)$"
 )
-_MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # names of the protocol that are not secrets
+_MESSAGE_TOKENS: Final = frozenset({"progressToken"})  # These names of the protocol are not secrets.
 _MAX_NAME_CHARS: Final = 200
-_MAX_CACHED_BYTES: Final = 4096  # maximum size of a JSON value whose names are cached
+_MAX_CACHED_BYTES: Final = 4096  # The names in larger JSON values are not cached.
 _REQUEST_STATE_KEY: Final = "requestState"
 
-# Objects whose members have names that authors chose. The name says nothing about a member that is an object itself.
+# The member names of these objects are chosen by server authors.
+# If such a member is an object, its name alone does not make it a secret.
 _SCHEMA_KEYS: Final = frozenset({"inputSchema", "outputSchema", "requestedSchema", "schema"})
 _SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 _NAMED_MAPS: Final = frozenset({"inputRequests", "inputResponses", "capabilities", "experimental", "extensions"})
 _SCHEMA_VALUES: Final = ("default", "const", "enum", "examples")
 
-# Words in the names of headers and environment variables. These names have no other meaning than in an argument.
+# A header or environment variable whose name contains one of these words may be a secret.
 _SECRET_SETTING: Final = re.compile(
     r"token|key|secret|pass|pwd|auth|cred|cookie|bearer|jwt|session-id|connection-?string|dsn|webhook|(?:^|_)pat(?:_|$)",
     re.IGNORECASE,
 )
 _SAFE_HEADERS: Final = frozenset({"sec-websocket-key", "idempotency-key"})
-# Prefix of headers that repeat an argument. spec: streamable-http#schema-extension
+# Headers with this prefix repeat an argument. spec: streamable-http#schema-extension
 _PARAM_HEADER_PREFIX: Final = "mcp-param-"
 
-_MAX_NESTED_TEXTS: Final = 8  # how deeply JSON texts inside JSON texts are searched
+_MAX_NESTED_TEXTS: Final = 8  # JSON texts inside JSON texts are searched up to this depth.
 _SECRET_VALUE: Final = re.compile(
     r"(?P<scheme>\b(?i:bearer|basic)) +[\w.~+/=-]{8,}"
     r"|(?<=://)[^/\s:@\"]{0,256}:[^/\s@\"]{1,1024}(?=@)"
@@ -61,9 +62,9 @@ _SECRET_VALUE: Final = re.compile(
     re.DOTALL,
 )
 _ASSIGNMENT: Final = re.compile(r"(?P<before>[?&;\s]|^)(?P<name>[\w.-]{1,64})=(?P<value>[^\s&;#\"']+)")
-_QUERY_SECRETS: Final = frozenset({"key", "sig", "signature"})  # names that are secrets only in the query of a URL
-# Every text that `_SECRET_VALUE` or `_ASSIGNMENT` can match contains one of these parts, in any case. Searching for
-# each part is faster than one pattern for all.
+_QUERY_SECRETS: Final = frozenset({"key", "sig", "signature"})  # These names are secrets only in the query of a URL.
+# Every text that `_SECRET_VALUE` or `_ASSIGNMENT` matches contains one of these parts, in upper or lower case.
+# Searching for each part is faster than one pattern for all parts.
 _VALUE_HINTS: Final = (
     b"=", b"://", b"bearer", b"basic", b"private key", b"eyj", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"_pat_",
     b"glpat-", b"xox", b"sk_", b"rk_", b"sk-", b"rk-", b"akia", b"aiza", b"npm_", b"pypi-", b"requeststate",
@@ -106,8 +107,9 @@ def mask_text(text: str) -> str:
 
 
 def strip_url(text: str) -> str:
-    """Return a URL without its user, query and fragment, which may contain secrets. Other texts keep all but their
-    credentials.
+    """Return a URL without its user, query and fragment, which may contain secrets.
+
+    In a text that is not a URL, only credentials are masked.
     """
     try:
         parts = urlsplit(text)
@@ -119,8 +121,9 @@ def strip_url(text: str) -> str:
 
 
 def mask_secrets(value: Any, *, keep_request_state: bool = False) -> Any:
-    """Mask the secrets of a JSON value: members with secret names and credentials in texts, also inside texts that are
-    JSON.
+    """Mask the secrets in a JSON value.
+
+    These are members with secret names and credentials in texts, even inside strings that contain JSON.
     """
     try:
         return _Masker(keep_request_state).mask(value)
@@ -129,33 +132,34 @@ def mask_secrets(value: Any, *, keep_request_state: bool = False) -> Any:
 
 
 def may_hold_secrets(encoded_value: bytes) -> bool:
-    """Return whether this encoded JSON value may contain secrets. False means that `mask_secrets` would change
-    nothing.
+    """Return whether an encoded JSON value may contain secrets.
+
+    False means that `mask_secrets` would change nothing.
     """
-    # The value may contain JSON text, or escapes that hide a secret word.
+    # The value may contain JSON text, or escapes that hide the name of a secret.
     if b"\\" in encoded_value or not encoded_value.isascii():
         return True
     lowered = encoded_value.lower()
     if any(hint in lowered for hint in _VALUE_HINTS):
         return True
     names = tuple(_MEMBER_NAME.findall(encoded_value))
-    # The cache must not keep the names of large messages.
+    # The names of large messages are not cached, because they would use too much memory.
     check_names = _may_name_secrets if len(encoded_value) <= _MAX_CACHED_BYTES else _may_name_secrets.__wrapped__
     return check_names(names)
 
 
 @functools.lru_cache(512)
 def _may_name_secrets(names: tuple[bytes, ...]) -> bool:
-    # A member called "value" can be a secret that has its name in another member.
+    # The value of a member called "value" can be a secret if another member contains its name.
     return any(name == b"value" or is_secret_name(name.decode()) for name in names)
 
 
 class _Masker:
-    """Masks one value, with the nesting of texts that are JSON."""
+    """Masks one JSON value, including JSON texts that are nested in its strings."""
 
     def __init__(self, keep_request_state: bool) -> None:
         self._keep_request_state = keep_request_state
-        self._depth = 0  # how many JSON strings the current value is nested in
+        self._depth = 0  # the number of JSON texts in which the current value is nested
 
     def mask(self, value: Any, in_schema: bool = False) -> Any:
         if isinstance(value, str):
@@ -175,14 +179,16 @@ class _Masker:
                 masked[name] = MASK
             else:
                 masked[name] = self.mask(item, in_schema or name in _SCHEMA_KEYS)
-        # A pair of a name and a value, such as an argument to complete.
+        # The object may be a pair of a name and a value, such as an argument to complete.
         pair_name = members.get("name")
         if "value" in masked and isinstance(pair_name, str) and self._is_secret(pair_name, members["value"]):
             masked["value"] = MASK
         return masked
 
     def _mask_named(self, name: str, item: Any, in_schema: bool) -> Any:
-        """Mask a member whose name an author chose. The default value of a secret field is a secret, too."""
+        """Mask a member whose name a server author chose. In a schema, the default value of a secret field is
+        masked, too.
+        """
         if not isinstance(item, dict):
             return MASK if self._is_secret(name, item) else self.mask(item, in_schema)
         masked = self._mask_object(item, in_schema)
@@ -197,12 +203,12 @@ class _Masker:
             return isinstance(value, str) and not self._keep_request_state
         if not is_secret_name(name):
             return False
-        # "maxTokens": 100 is a number of tokens, and a name with "/" is an identifier of an extension.
+        # "maxTokens": 100 is a number of tokens. A name with "/" is the identifier of an extension.
         is_count = isinstance(value, int | float) and name.lower().endswith("tokens")
         return not is_count and not ("/" in name and isinstance(value, dict))
 
     def _mask_json_text(self, text: str) -> str:
-        """Mask the secrets of a text that is JSON. The text is encoded again only if it contains a secret."""
+        """Mask the secrets in a JSON text. The text is encoded again only if it contains a secret."""
         if self._depth >= _MAX_NESTED_TEXTS or not text.lstrip().startswith(("{", "[")):
             return text
         try:

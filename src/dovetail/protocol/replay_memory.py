@@ -1,8 +1,8 @@
-"""ReplayMemory: the ids that were used, so that each is accepted only once. Callers pass the time.
+"""A memory of used IDs, which accepts each ID only once.
 
-Each id has an owner and the time when it was issued, and is valid for a limited time. If the memory is full, only the
-owner with the most ids is affected: its oldest ids are dropped, and all its ids of that age are rejected from then on.
-So no id is accepted twice, and no owner can use up the memory of the others.
+Each ID has an owner and the time when it was issued, and is valid for a limited time. If the memory is full, the oldest
+IDs of the owner with the most IDs are dropped. From then on, all IDs of this owner with the same age are rejected. So
+no ID is accepted twice, and no owner can use up the memory of the others.
 """
 
 from collections.abc import Hashable
@@ -10,16 +10,16 @@ from typing import Any
 
 from dovetail.wire.base import Struct, field
 
-_SWEEPS_PER_LIFETIME = 4  # a sweep reads every id
+_SWEEPS_PER_LIFETIME = 4  # A sweep reads every ID, so there are only a few during a lifetime.
 
 
 class _OwnerIds(Struct):
     issued_at_by_id: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
-    rejected_until: float = float("-inf")  # ids that were issued until this time are rejected
+    rejected_until: float = float("-inf")  # IDs that were issued until this time are rejected.
 
 
 class ReplayMemory:
-    """The IDs that were already used. Each one is kept as long as it is valid."""
+    """A memory of used IDs. Each ID is kept as long as it is valid."""
 
     def __init__(self, lifetime_s: float, max_ids: int) -> None:
         self._lifetime_s = lifetime_s
@@ -29,12 +29,12 @@ class ReplayMemory:
         self._sweep_at = float("-inf")
 
     def has(self, owner: Hashable, id: Any, issued_at: float) -> bool:
-        """Return whether an id was used, or is too old to know."""
+        """Return whether an ID was used, or is so old that this is unknown."""
         ids = self._owners.get(owner)
         return ids is not None and (id in ids.issued_at_by_id or issued_at <= ids.rejected_until)
 
     def add(self, owner: Hashable, id: Any, issued_at: float, now: float) -> bool:
-        """Record the use of an id. Return False if the id was already used, or is too old to know."""
+        """Record the use of an ID. Return False if it was already used, or is so old that this is unknown."""
         if self.has(owner, id, issued_at):
             return False
         if self._id_count >= self._max_ids:

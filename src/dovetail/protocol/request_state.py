@@ -1,7 +1,7 @@
-"""requestState: sealed state of a server that the client carries between the rounds of one request.
+"""The encrypted `requestState` of a server, which the client sends back with its answers to input requests.
 
-The seal binds the state to the principal and to its request, and limits its lifetime. A client gets the same error for
-every invalid state. Callers pass the time.
+A state is only valid for the same principal and the same request, and for a limited time. A client gets the same error
+for every invalid state.
 spec: mrtr#server-requirements-basic-workflow
 """
 
@@ -17,31 +17,32 @@ MAX_STATE_BYTES: Final = 1024 * 1024
 
 
 class RequestState(Struct, kw_only=True):
-    """What a request remembers from its earlier rounds."""
+    """The data that a server needs to continue a request after the client has answered."""
 
-    input_responses: dict[str, Any]  # by key, the client's answers
-    request_digests: dict[str, str]  # by key, digests of the questions so far
-    once_values: dict[str, Any]  # results of steps that must not run twice
-    author_state: str | None = None  # state that the server's author stored
+    input_responses: dict[str, Any]  # the client's answers, by key
+    request_digests: dict[str, str]  # the digests of the input requests so far, by key
+    once_values: dict[str, Any]  # the results of steps that must not run twice
+    author_state: str | None = None  # the state that the author of the server stored
 
 
 def create_empty_state() -> RequestState:
-    """Return the state of a request before its first question."""
+    """Return the state of a request before its first input request."""
     return RequestState(input_responses={}, request_digests={}, once_values={})
 
 
 class RequestStateSealer:
-    """Encrypts the state of a request with the newest secret key, and decrypts it with any of the keys.
+    """Encrypts request states with the newest secret key, and decrypts them with any of the keys.
 
-    A state can only be opened for the purpose that it was sealed for.
+    A state can only be decrypted for the purpose for which it was encrypted.
     """
 
     def __init__(self, secret_keys: Sequence[str | bytes] = (), *, purpose: str = "request state") -> None:
         self._sealer = Sealer(secret_keys, purpose=purpose)
 
     def seal(self, request_state: RequestState, binding: bytes, expires_at: float) -> str:
-        """Encrypt the state as text. Only this server can decrypt it, only for this request, and only for a limited
-        time.
+        """Encrypt a request state as text.
+
+        Only this server can decrypt it, only for this request, and only for a limited time.
         """
         data = encode(
             [
@@ -57,13 +58,13 @@ class RequestStateSealer:
         return state
 
     def open(self, state: str, binding: bytes, now: float) -> RequestState:
-        """Decrypt the state. Raise InvalidParams with the same message for every invalid state."""
+        """Decrypt a request state. Raise InvalidParams with the same message for every invalid state."""
         if len(state) > MAX_STATE_BYTES:
             raise _invalid_state()
         try:
             data = self._sealer.open_text(state, binding, now)
             input_responses, request_digests, once_values, author_state = decode(data)
-        except (UnsealError, ParseError):  # ParseError means that a value is nested too deeply
+        except (UnsealError, ParseError):  # ParseError means that a value is nested too deeply.
             raise _invalid_state() from None
         return RequestState(
             input_responses=input_responses,
@@ -74,9 +75,9 @@ class RequestStateSealer:
 
 
 def compute_binding(principal: str | None, server: Sequence[str], method: str, params: dict[str, Any]) -> bytes:
-    """Return a digest of the request that a state belongs to: its principal, server, method and parameters.
+    """Return a digest of a request, for which a state is valid. It covers principal, server, method and parameters.
 
-    `server` has the names that identify the server that seals the state.
+    `server` contains the names that identify the server which encrypts the state.
     """
     principal_id = None if principal is None else str(principal)
     bound_values = [principal_id, [*server], method, params.get("name"), params.get("uri"), params.get("arguments")]
@@ -84,12 +85,12 @@ def compute_binding(principal: str | None, server: Sequence[str], method: str, p
 
 
 def hash_request(request: Any) -> str:
-    """Return a short digest of a question."""
+    """Return a short digest of an input request."""
     return _sha256(encode_canonical(request)).hex()[:16]
 
 
 def _sha256(data: bytes) -> bytes:
-    import hashlib  # imported here, because hashlib loads OpenSSL, which few servers need
+    import hashlib  # The hashlib module loads OpenSSL, which few servers need.
 
     return hashlib.sha256(data).digest()
 

@@ -1,7 +1,7 @@
-"""Escape and quote text from servers before a person sees it.
+"""Escape and quote text from servers before the user sees it.
 
-Escaping replaces control characters, escape sequences, reordering and hidden marks. Quoting puts a bar before each
-line, so that no line of a server looks like a line of dovetail.
+Escaping replaces control characters, escape sequences, and characters that reorder or hide text. Quoting puts a bar
+before each line, so that text from a server cannot look like text of dovetail.
 """
 
 import json
@@ -9,7 +9,7 @@ import re
 import unicodedata
 from typing import Final
 
-# Control characters, surrogates, and characters that reorder, join or hide text or end a line
+# Unsafe characters are control characters, surrogates, and characters that reorder, join or hide text or end a line.
 UNSAFE_CHARS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
@@ -18,18 +18,18 @@ UNSAFE_CHARS: Final = re.compile(
 
 
 def escape_text(text: str) -> str:
-    """Escape unsafe characters in a text of several lines."""
+    """Escape unsafe characters in a text, and keep its line breaks."""
     return UNSAFE_CHARS.sub(lambda match: _escape_char(match[0]), text.replace("\r\n", "\n"))
 
 
 def escape_line(text: str, limit: int | None = None) -> str:
-    """Escape unsafe characters and line breaks, and shorten the text to `limit` characters."""
+    """Escape unsafe characters and line breaks in a text, and shorten it to `limit` characters."""
     shortened = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
     return escape_text(shortened).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def escape_json(text: str) -> str:
-    """Escape unsafe characters of a JSON text. The text stays valid JSON with the same value."""
+    """Escape unsafe characters in a JSON text. The text stays valid JSON with the same value."""
     return UNSAFE_CHARS.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
@@ -41,13 +41,14 @@ _WRAP_PIECE_PATTERN: Final = re.compile(r"https?://[!-~]+|.", re.DOTALL)
 
 
 def quote_lines(text: str) -> list[str]:
-    """Escape a text of a server and return its lines, each with a bar before it."""
+    """Escape a text from a server, and return its lines with a bar before each line."""
     return [f"{QUOTE_PREFIX}{line}" for line in escape_text(text).split("\n")]
 
 
 def wrap_lines(text: str, columns: int) -> str:
-    """Break the lines that are too long for a terminal. A terminal would continue them at its left edge, without the
-    bar.
+    """Break the lines that are too long for a terminal.
+
+    A terminal would continue a long line at its left edge, without the bar.
     """
     width = max(columns, _MIN_WRAP_COLUMNS)
     return "\n".join(row for line in text.split("\n") for row in _wrap_line(line.expandtabs(4), width))

@@ -1,7 +1,6 @@
-"""Seal values with AES-GCM, so that others can store or carry them but cannot read or change them.
+"""Encrypt values with AES-GCM. Others can store and return an encrypted value, but cannot read or change it.
 
-A sealed value has a format version, the id of its key, a nonce, and the encrypted expiry and data. Callers pass the
-time.
+An encrypted value consists of a format version, the ID of its key, a nonce, and the encrypted expiry time and data.
 """
 
 import base64
@@ -21,13 +20,13 @@ _NEVER: Final = 2 ** (8 * _EXPIRY_BYTES) - 1
 
 
 class UnsealError(ValueError):
-    """The value cannot be decrypted."""
+    """An encrypted value cannot be decrypted."""
 
 
 class Sealer:
-    """Encrypts with the first of its secret keys, and decrypts with any of them. Without keys, it creates a random one.
+    """Encrypts values with its first secret key, and decrypts them with any key. Without keys, it creates a random key.
 
-    A value can only be opened for the purpose and in the context that it was sealed for.
+    A value can only be decrypted for the purpose and in the context for which it was encrypted.
     """
 
     def __init__(self, secret_keys: Sequence[str | bytes] | str | bytes = (), *, purpose: str) -> None:
@@ -37,17 +36,17 @@ class Sealer:
             raise ValueError(f"a secret key must have at least {_MIN_SECRET_BYTES} bytes")
         self._secrets = secrets or [os.urandom(32)]
         self._purpose = purpose.encode()
-        self._ciphers: dict[bytes, Any] = {}  # by key ID, newest first
+        self._ciphers: dict[bytes, Any] = {}  # The keys are key IDs, and the newest one is first.
 
     def seal(self, data: bytes, context: bytes, expires_at: float | None = None) -> bytes:
-        """Return the sealed data."""
+        """Encrypt data for a context."""
         key_id, cipher = next(iter((self._ciphers or self._create_ciphers()).items()))
         nonce = os.urandom(_NONCE_BYTES)
         expiry = (_NEVER if expires_at is None else int(expires_at)).to_bytes(_EXPIRY_BYTES)
         return _VERSION + key_id + nonce + cipher.encrypt(nonce, expiry + data, context)
 
     def open(self, sealed: bytes, context: bytes, now: float) -> bytes:
-        """Decrypt the data. Raise UnsealError if it was changed, has expired or is from another context."""
+        """Decrypt a value. Raise UnsealError if it was changed, has expired or is from another context."""
         from cryptography.exceptions import InvalidTag
 
         if sealed[:1] != _VERSION:
@@ -69,21 +68,21 @@ class Sealer:
         return base64.urlsafe_b64encode(self.seal(data, context, expires_at)).decode("ascii")
 
     def open_text(self, text: str, context: bytes, now: float) -> bytes:
-        """Decrypt a text. Raise UnsealError if that is impossible."""
+        """Decrypt a text from `seal_text`. Raise UnsealError if it is invalid."""
         try:
             sealed = base64.b64decode(text, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
-            raise UnsealError("not a sealed value") from None
-        # Several base64 texts decode to the same value. Accept only one of them.
+            raise UnsealError("the text is not an encrypted value") from None
+        # Several base64 texts decode to the same value, but only one of them is accepted.
         if base64.urlsafe_b64encode(sealed).decode("ascii") != text:
-            raise UnsealError("not a sealed value")
+            raise UnsealError("the text is not an encrypted value")
         return self.open(sealed, context, now)
 
     def _create_ciphers(self) -> dict[bytes, Any]:
         import hashlib
         import hmac
 
-        # Import cryptography here, because it is slow to import and few servers need it.
+        # The cryptography library is slow to import, and few servers need it.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         keys = [hmac.digest(secret, b"dovetail " + self._purpose, "sha256") for secret in self._secrets]

@@ -1,28 +1,28 @@
-"""Server-sent events: encode single events, and parse a stream incrementally.
+"""Encode server-sent events, and parse a stream of them incrementally.
 
 The parser yields the same events for any split of the stream into chunks. It takes linear time and keeps at most a few
-times `max_event_bytes` in memory. This module knows nothing about JSON or MCP.
+times `max_event_bytes` in memory. This module does not depend on JSON or MCP.
 """
 
 import re
 from dataclasses import dataclass
 
-# The body of a POST has the same limit.
+# This limit equals the limit for the body of a POST request.
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 _LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
-# int() is slow for long numbers, and 15 digits of milliseconds are 30,000 years.
+# A longer number would take long to convert, and 15 digits of milliseconds are 30,000 years.
 _MAX_RETRY_DIGITS = 15
 
 
 class EventTooLarge(ValueError):
-    """An event is larger than the limit. The rest of the stream cannot be read."""
+    """An event in the stream is larger than the limit, so the rest of the stream cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """One event. `id` is the last ID of the stream, and `retry` is the value from this event."""
+    """A server-sent event. `id` is the last ID of the stream, and `retry` is the value from this event."""
 
     data: str
     event: str = "message"
@@ -32,7 +32,7 @@ class ServerSentEvent:
 
 def encode_event(payload: bytes, id: str | None = None, *, name: str | None = None, retry: int | None = None) -> bytes:
     """Encode one event. An event with an empty payload only sets the ID of the stream."""
-    # SSE changes every line end to LF, which is only white space in JSON.
+    # Server-sent events change every line end to LF, which is only white space in JSON.
     if b"\n" in payload or b"\r" in payload:
         payload = _LINE_END.sub(b"\ndata: ", payload)
     head = b"" if id is None else b"id: %b\n" % _encode_line("id", id)
@@ -45,7 +45,7 @@ def encode_event(payload: bytes, id: str | None = None, *, name: str | None = No
 
 def encode_comment(text: str = "") -> bytes:
     """Encode a comment. Comments keep an idle stream open."""
-    # Some clients wait for a blank line, so send one after the comment.
+    # Some clients wait for a blank line, so a blank line follows the comment.
     # spec: streamable-http#receiving-messages
     lines = _LINE_END.split(text.encode())
     return b"\n".join(b": " + line if line else b":" for line in lines) + b"\n\n"
@@ -66,7 +66,7 @@ def _encode_retry(retry: int) -> bytes:
 class SSEParser:
     """Parses server-sent events by the WHATWG rules.
 
-    To reconnect, a client needs `last_event_id` and `retry`. `last_event_id` is the id after the last complete event,
+    To reconnect, a client needs `last_event_id` and `retry`. `last_event_id` is the ID after the last complete event,
     or None if the stream never set or has cleared it. `retry` is the latest delay in milliseconds.
     """
 
@@ -90,7 +90,7 @@ class SSEParser:
         self.last_event_id: str | None = None
         self.retry: int | None = None
         self._line = bytearray()
-        self._data = bytearray()  # one buffer, because a list of short lines would take ten times the memory
+        self._data = bytearray()  # A list of short lines would take ten times the memory of one buffer.
         self._held_bytes = 0
         self._event_name = ""
         self._id: str | None = None
@@ -100,12 +100,12 @@ class SSEParser:
         self._has_failed = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Parse more bytes and return the events that are complete.
+        """Parse the next bytes of the stream, and return the events that are complete.
 
-        If an event is too large, return the events before it. The next call raises.
+        If an event is too large, return the events before it. The next call raises EventTooLarge.
 
         Raises:
-            EventTooLarge: Immediately if this chunk completed no event, and on every later call.
+            EventTooLarge: An event is too large, and all events before it were returned.
         """
         events: list[ServerSentEvent] = []
         if not self._has_failed:
@@ -148,7 +148,7 @@ class SSEParser:
             self._dispatch(events)
 
     def _handle_field(self, name: bytes, value: bytes) -> None:
-        # A comment has an empty name. It is ignored, like any unknown field.
+        # A comment has an empty field name. It is ignored, like any unknown field.
         if name == b"data":
             self._data += value
             self._data += b"\n"

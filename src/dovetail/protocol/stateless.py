@@ -1,7 +1,6 @@
-"""The stateless era: each request contains its caller and protocol version, and the server keeps no state.
+"""Stateless protocol versions, in which each request contains the protocol version and the server keeps no state.
 
-The module has three functions: `admit` turns a message into an exchange, `seal` encodes a result, `refuse` encodes an
-error.
+`admit` turns a message into an exchange, `seal` encodes a result, and `refuse` encodes an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +41,7 @@ COMPLETE_RESULT_TYPE: Final = "complete"
 
 _RESPONSE_PREFIX: Final = b'{"jsonrpc":"2.0","id":'
 _LARGE_RESULT_BYTES: Final = 64 * 1024
-_MAX_CACHED_INFO_BYTES: Final = 1024  # larger client info is not cached
+_MAX_CACHED_INFO_BYTES: Final = 1024  # Larger client info is not cached.
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
@@ -59,7 +58,7 @@ def is_stateless_message(message: dict[str, Any]) -> bool:
 
 
 class StatelessProtocol:
-    """Implements the stateless protocol for one server."""
+    """The stateless protocol versions of one server."""
 
     def __init__(self, implementation: Implementation, revisions: Sequence[str], max_result_bytes: int) -> None:
         self._served_revisions = frozenset(revisions).intersection(STATELESS_REVISIONS)
@@ -70,13 +69,13 @@ class StatelessProtocol:
         self._cached_client_info: Any = None
         self._cached_client: Implementation | None = None
         meta = {SERVER_INFO: implementation}
-        self._encoded_meta = as_raw(encode(meta))  # encoded once, because nearly every result has this `_meta`
+        self._encoded_meta = as_raw(encode(meta))  # Nearly every result has this `_meta`, so it is encoded once.
         self._result_prefix = b',"result":' + encode({"resultType": COMPLETE_RESULT_TYPE, "_meta": meta})[:-1]
 
     def admit(
         self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: Principal | None = None
     ) -> IncomingExchange:
-        """Create the exchange for a request. `headers` is None if the transport has no headers."""
+        """Return the exchange for a request. `headers` is None if the transport has no headers."""
         params: dict[str, Any] = message.get("params") or {}
         meta: Any = params.get("_meta")
         if type(meta) is not dict:
@@ -99,7 +98,9 @@ class StatelessProtocol:
         return IncomingExchange(message["id"], method, params, meta, caller, headers)
 
     def _read_client(self, client_info: Any) -> Implementation | None:
-        """Decode the client info. Requests in a row usually send the same one, so the result is cached."""
+        """Decode the client info. The last result is cached, because consecutive requests usually send the same
+        info.
+        """
         if client_info == self._cached_client_info:
             return self._cached_client
         client = (
@@ -112,8 +113,9 @@ class StatelessProtocol:
         return client
 
     def seal(self, exchange: IncomingExchange, result: Result | bytes) -> bytes:
-        """Encode a response. Every result contains its type and the server's name and version. spec:
-        basic#resulttype
+        """Encode a response. Every result contains its type and the server's name and version.
+
+        spec: basic#resulttype
         """
         if isinstance(result, bytes):
             data = (
@@ -140,12 +142,12 @@ class StatelessProtocol:
     def _seal_bytes(self, id: RequestId, body: bytes) -> bytes:
         if len(body) == 2:
             return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b"}}"))
-        # For a large result, a memoryview saves a copy. For a small one, a copy is faster.
+        # A memoryview saves the copy of a large result. For a small result, a copy is faster.
         rest = memoryview(body)[1:] if len(body) > _LARGE_RESULT_BYTES else body[1:]
         return b"".join((_RESPONSE_PREFIX, encode(id), self._result_prefix, b",", rest, b"}"))
 
     def refuse(self, id: RequestId | None, exc: ProtocolError) -> bytes:
-        """Encode the error response."""
+        """Encode the error response to a request."""
         return jsonrpc.encode_error(id, get_error_code(NEWEST_REVISION, exc), exc.message, exc.data)
 
     def _check_revision(self, meta: dict[str, Any], headers: Mapping[bytes, bytes] | None) -> str:
@@ -160,9 +162,9 @@ class StatelessProtocol:
 
 
 def _check_mirrored_header(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
-    """Check that a header has the same value as the body. spec: streamable-http#server-validation"""
+    """Raise HeaderMismatch if a header differs from the value in the body. spec: streamable-http#server-validation"""
     header_value = headers.get(header)
-    # Usually the header and the body have the same plain text, which needs no decoding.
+    # Usually, the header and the body contain the same plain text, which needs no decoding.
     is_same = type(value) is str and header_value == value.encode()
     if is_same and value.isascii() and value.isprintable() and not value.startswith("=?"):
         return

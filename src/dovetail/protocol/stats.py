@@ -1,12 +1,13 @@
-"""Snapshots of the open connections and running calls of a server, a client or a host. All counts are 0 after a
-complete cleanup.
+"""The numbers of open connections and running calls of a server, a client or a host.
+
+After a complete cleanup, all numbers are 0.
 """
 
 from dovetail.wire.base import Struct
 
 
 class EndpointStats(Struct, frozen=True, kw_only=True):
-    """The number of sessions and streams of one HTTP endpoint."""
+    """The numbers of sessions and streams of one HTTP endpoint."""
 
     sessions: int = 0
     streams: int = 0
@@ -15,14 +16,14 @@ class EndpointStats(Struct, frozen=True, kw_only=True):
 
 
 class ServerStats(Struct, frozen=True, kw_only=True):
-    """The number of open connections and running calls of a server, in all event loops of this process.
+    """The numbers of open connections and running calls of a server, in all event loops of this process.
 
     running_calls: requests that are not finished, except subscriptions.
-    open_questions: questions that the client has not answered.
+    open_questions: requests to clients without an answer, such as elicitations.
     subscriptions: open `subscriptions/listen` streams.
     busy_threads: threads that run synchronous functions.
-    sessions: handshake sessions over HTTP.
-    streams: event streams of handshake sessions that a client reads.
+    sessions: sessions over HTTP.
+    streams: event streams of sessions that a client reads.
     buffered_bytes: bytes of HTTP messages in memory that wait for slow clients.
     replay_bytes: bytes of events kept for clients that reconnect.
     """
@@ -38,11 +39,11 @@ class ServerStats(Struct, frozen=True, kw_only=True):
 
 
 class ClientStats(Struct, frozen=True, kw_only=True):
-    """The number of open connections and running requests of a client.
+    """The numbers of open connections and running requests of a client.
 
     connections: 1 while the client is connected, otherwise 0.
     running_requests: requests without a response, including those of stateless subscriptions.
-    open_questions: questions of the server that a handler is answering.
+    open_questions: requests from the server that a handler is answering, such as elicitations.
     subscriptions: open `listen` calls.
     queued_callbacks: calls of asynchronous log and progress handlers that have not started.
     """
@@ -55,11 +56,11 @@ class ClientStats(Struct, frozen=True, kw_only=True):
 
 
 class HostStats(Struct, frozen=True, kw_only=True):
-    """The number of open connections and running calls of a host.
+    """The numbers of open connections and running calls of a host.
 
-    connected_servers: servers with a running client. A server counts once per caller that has its own credentials.
+    connected_servers: servers with a running client. It counts once for each gateway caller with separate credentials.
     running_calls: calls and subscriptions that use a server now.
-    open_questions: questions in the inbox without an answer.
+    open_questions: consent requests without an answer.
     gateways: HTTP servers that `serve` started.
     """
 

@@ -1,7 +1,6 @@
-"""Match changes with subscription filters, and limit a filter to the changes that a server supports. This module does
-no I/O.
+"""Match changes with subscription filters, and limit a filter to the changes that a server supports.
 
-A handshake session has an implicit filter: all list changes, and updates of the resources it subscribed to.
+A session has an implicit filter: all list changes, and updates of the resources to which it subscribed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -44,7 +43,7 @@ def get_list_methods(subscription_filter: SubscriptionFilter) -> frozenset[str]:
     )
 
 
-@cache  # streams with the same filter share one set
+@cache  # Streams with the same filter share one set.
 def _select_list_methods(tools: bool, prompts: bool, resources: bool) -> frozenset[str]:
     requested = (TOOLS_LIST_CHANGED, tools), (PROMPTS_LIST_CHANGED, prompts), (RESOURCES_LIST_CHANGED, resources)
     return frozenset(method for method, is_requested in requested if is_requested)
@@ -64,7 +63,7 @@ def create_matcher(subscription_filter: SubscriptionFilter) -> Callable[[str, st
 
 
 def group_spellings(uris: Iterable[str]) -> dict[str, list[str]]:
-    """Group URIs that mean the same resource. Keep them as the listener wrote them."""
+    """Return the URIs grouped by the resource that they mean. Each URI stays as the listener wrote it."""
     uris_by_key: dict[str, list[str]] = {}
     for uri in dict.fromkeys(uris):
         uris_by_key.setdefault(uri_key(uri), []).append(uri)
@@ -72,5 +71,5 @@ def group_spellings(uris: Iterable[str]) -> dict[str, list[str]]:
 
 
 def find_subscribed_uris(uris_by_key: Mapping[str, list[str]], uri: str | None) -> list[str | None]:
-    """Return the URIs to notify about one change, exactly as the listener wrote them."""
+    """Return the subscribed URIs that a change affects, exactly as the listener wrote them."""
     return [None] if uri is None else [*uris_by_key.get(uri_key(uri), (uri,))]

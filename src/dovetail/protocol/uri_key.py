@@ -1,11 +1,11 @@
-"""Canonical keys of URIs, which show whether two spellings name the same resource.
+"""Canonical keys for URIs, which show whether two spellings of a URI name the same resource.
 
-- `uri_key` decides which URIs are the same. Look-ups, subscriptions and comparisons use it.
+- `uri_key` decides which URIs are the same. Lookups, subscriptions and comparisons use it.
 - `uri_readings` and `rule_keys` decide which URIs could be the same. Rules that deny or hide use them, so no spelling
   evades a rule.
 - `is_ambiguous` returns whether programs may disagree about a URI. Rules that allow never match such a URI.
 
-Callers send URIs in their original spelling.
+On the wire, URIs keep their original spelling.
 """
 
 import re
@@ -15,38 +15,39 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-# Matches an ASCII URI that is already normalized: no escapes, and a lower-case scheme and authority. The pattern does
-# not exclude other characters, because Python takes 6 ms to compile such a range.
+# This matches an ASCII URI that is already normalized: no escapes, and a lower-case scheme and authority.
+# The pattern does not exclude other characters, because Python takes 6 ms to compile such a range.
 _IS_KEY: Final = re.compile(r"[^:/?#%A-Z]*+:(?:(?!//)|//[^/?#%A-Z]*+(?=[/?#]|\Z))[^%]*+")
 _SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _SHORTEST_ESCAPES: Final = [chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in range(256)]
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
-# nginx and Apache accept request lines of this length by default. Longer URIs are not decoded.
+# By default, nginx and Apache accept request lines of this length. Longer URIs are not decoded.
 MAX_URI_CHARS: Final = 8192
-_DECODING_ROUNDS: Final = 4  # how often several programs together may decode a URI
+_DECODING_ROUNDS: Final = 4  # Several programs in a row may decode a URI this often.
 _CACHED_READINGS: Final = 512
-_MAX_CACHED_CHARS: Final = 512  # longer URIs are not cached, because callers could fill the memory
+_MAX_CACHED_CHARS: Final = 512  # Longer URIs are not cached, because callers could fill the memory.
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BLANKS: Final = re.compile(r"[\x00-\x20\x7f]")
-# The escapes of ? and # must stay, because the plain characters would end the path.
+# The escapes of ? and # are kept, because the plain characters would end the path.
 _KEPT_ESCAPES: Final = re.compile(r"%(?=3[Ff]|23)")
-# Matches a URI that all programs read in the same way. Only the meaning of its first segment may differ.
+# This matches a URI that all programs read in the same way, except for the meaning of its first segment.
 _SIMPLE: Final = re.compile(r"[a-z][a-z0-9+.-]*+:/*+(?:[\w~!$&'()*+,;=:@-][\w.~!$&'()*+,;=:@-]*+/?)*+", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _THIS_MACHINE: Final = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
-_HOST_DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})  # characters that IDNA treats as dots
+# IDNA treats these characters as dots.
+_HOST_DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})
 _LITERAL_PERCENT: Final = re.compile(r"%(?!3[Ff]|23)")
-_BARE_HOST: Final = re.compile(r"\[[^\]]*\]|[^:]*")  # a host without its port
+_BARE_HOST: Final = re.compile(r"\[[^\]]*\]|[^:]*")  # This matches a host without its port.
 _DRIVE: Final = re.compile(r"(/*[A-Za-z])\|(?=/|\Z)")
 
 
 def uri_key(uri: str) -> str:
     """Normalize a URI by RFC 3986, section 6.2.2. Dot segments stay.
 
-    Scheme and host are in lower case, escapes of unreserved characters are decoded, the other escapes are in upper
+    Scheme and host become lower case, escapes of unreserved characters are decoded, the other escapes become upper
     case, and characters outside ASCII are escaped. Two URIs with the same key name the same resource.
     """
     is_ascii = uri.isascii()
@@ -79,8 +80,9 @@ def is_uri(name: str) -> bool:
 
 
 def rule_keys(uri: str) -> frozenset[str]:
-    """Return the normalized forms of a URI in a rule. The rule matches each URI that a program may read
-    as one of them.
+    """Return the normalized forms of a URI in a rule.
+
+    The rule matches each URI that a program may read as one of these forms.
     """
     texts = _clean_texts(uri)
     return frozenset({uri_key(uri), *(form for text in texts[:1] for form in _forms(text, lenient=False))})
@@ -149,7 +151,7 @@ def _strip(uri: str) -> str:
 
 
 def _clean_texts(uri: str) -> list[str]:
-    """Return a decoded URI, with and without dot segments. Each round of decoding may reveal more of them."""
+    """Return a decoded URI, with and without dot segments. Each decoding may reveal more dot segments."""
     if _SIMPLE.fullmatch(uri):
         return [uri]
     text = _strip(uri).replace("\\", "/")
@@ -160,7 +162,7 @@ def _clean_texts(uri: str) -> list[str]:
             break
         rounds.append(text)
     texts = [_decode(rounds[-1])]
-    if "/." in text or len(rounds) > 1:  # only these texts can contain dot segments
+    if "/." in text or len(rounds) > 1:  # Only these texts can contain dot segments.
         texts += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
     return [*dict.fromkeys(texts)]
 
@@ -179,7 +181,7 @@ def _unquote(text: str) -> str:
 
 
 def _resolve_dots(text: str) -> str:
-    """Resolve dot segments, also escaped ones. Keep repeated slashes, because URL parsers keep them."""
+    """Resolve plain and escaped dot segments in a URI. Keep repeated slashes, because URL parsers keep them."""
     end = re.search("[?#]", text)
     path, tail = (text, "") if end is None else (text[: end.start()], text[end.start() :])
     start = path.find(":") + 1
@@ -200,8 +202,8 @@ def _resolve_dots(text: str) -> str:
 def _forms(text: str, *, lenient: bool) -> Iterator[str]:
     """Yield the forms of a decoded URI that a rule may contain.
 
-    lenient: also omit the parts that some programs ignore: the user, the port of an unknown scheme, the fragment, and
-    the query of a file.
+    lenient: also yield forms without the parts that some programs ignore: user, port of unknown schemes, fragment, and
+    query of a file.
     """
     match = _URI.match(text)
     if match is None:
@@ -222,8 +224,9 @@ def _forms(text: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _family(scheme: str) -> str:
-    """Return the scheme that decides how a URI is read. `files+file` counts as `file`: a file URI of a server mounted
-    as `files`.
+    """Return the scheme that decides how a URI is read.
+
+    For example, a file URI of a server mounted as `files` has the scheme `files+file` and counts as `file`.
     """
     return scheme.lower().rpartition("+")[2]
 
@@ -253,8 +256,9 @@ def _web_places(path: str, default_port: str) -> Iterator[str]:
 
 
 def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
-    """Yield the first part of a URI as an authority and as a path segment, because servers read custom schemes
-    differently.
+    """Yield the first part of a URI as an authority and as a path segment.
+
+    Servers differ in how they read custom schemes.
     """
     if slashes == 2 or lenient:
         first, slash, inner = path.partition("/")
@@ -269,7 +273,7 @@ def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
-    """Yield an authority. If lenient, also yield its host without user and port."""
+    """Yield the authority of a URI. If `lenient` is True, also yield its host without user and port."""
     host = _fold_host(authority)
     yield host
     if lenient and ("@" in host or ":" in host):
@@ -292,7 +296,7 @@ def _paths(path: str) -> Iterator[str]:
 
 
 def _tails(tail: str, *, drop_query: bool, drop_fragment: bool) -> Iterator[str]:
-    """Yield the query and fragment, also with sorted query parameters."""
+    """Yield the query and fragment of a URI, as written and with sorted query parameters."""
     query, separator, fragment = tail.partition("#")
     for query_form in (query, "?" + "&".join(sorted(pair for pair in query[1:].split("&") if pair))):
         yield f"{query_form if query_form != '?' else ''}{separator if fragment else ''}{fragment}"
@@ -308,7 +312,7 @@ def _fold_host(host: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape percent signs, so that templates match them literally."""
+    """Escape the percent signs in a text, so that URI templates match them literally."""
     return _LITERAL_PERCENT.sub("%25", text).replace("%3f", "%3F") if "%" in text else text
 
 
@@ -316,7 +320,7 @@ def nfc(text: str) -> str:
     """Return a text in Unicode normal form C."""
     if text.isascii():
         return text
-    from unicodedata import normalize  # only needed for text that is not ASCII
+    from unicodedata import normalize  # Only text that is not ASCII needs this module.
 
     return normalize("NFC", text)
 

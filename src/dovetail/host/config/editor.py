@@ -266,8 +266,8 @@ def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
 
 def _parse_result(new: str, suffix: str, section: str) -> Any:
     """Parse the new text of a configuration file in the format of its host."""
-    # Without the yaml library, dovetail can only create new files. It writes their entries as JSON, which is valid
-    # YAML.
+    # Without the yaml library, dovetail can only create new files.
+    # It writes their entries as JSON, which is valid YAML.
     if suffix == ".yaml" and not _has_yaml():
         return {section: json.loads("{" + new.partition("\n")[2] + "}")}
     try:

@@ -226,7 +226,7 @@ def _parse_env_file(text: str) -> dict[str, str]:
     return variables
 
 
-# parse_entry() reads these keys.
+# These keys of an entry are read by parse_entry().
 
 _KNOWN_KEYS: Final = frozenset(
     ("command", "cmd", "args", "env", "environment", "envs", "env_vars", "env_keys", "envFile", "cwd", "url", "httpUrl",

@@ -138,8 +138,8 @@ class AnswerLater(Struct, frozen=True):
 ConsentAnswer: TypeAlias = Allow | Deny | AllowWithChanges | AnswerLater
 
 
-# A consent function can return a short answer: True means Allow, False or None means Deny, and a dict means
-# AllowWithChanges.
+# A consent function can return a short answer. True means Allow. False or None means Deny.
+# A dict means AllowWithChanges.
 ShortAnswer: TypeAlias = bool | Mapping[str, object] | None
 ConsentFunction: TypeAlias = Callable[
     [ConsentRequest], ConsentAnswer | ShortAnswer | Awaitable[ConsentAnswer | ShortAnswer]

@@ -31,8 +31,8 @@ _ADDRESS_WORDS: Final = frozenset(
 _ADDRESS_FORMATS: Final = frozenset(
     ("uri", "uri-reference", "iri", "url", "email", "idn-email", "hostname", "ipv4", "ipv6")
 )
-# This pattern matches the end of a URL or an email address. `_find_addresses` adds the characters before the end, so
-# the search is linear.
+# This pattern matches the end of a URL or an email address.
+# `_find_addresses` adds the characters before the end, so the search is linear.
 _ADDRESS_END: Final = re.compile(r"://[^\s\"'<>)]{1,200}|@[\w-]{1,63}\.[\w.-]{1,63}")
 _ADDRESS_START: Final = re.compile(r"[\w.+-]*")
 _MAX_ADDRESS_START_CHARS: Final = 64

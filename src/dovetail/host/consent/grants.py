@@ -144,8 +144,8 @@ class GrantStore:
         # The session grants of each caller. The most recent caller and the most recent grant are last.
         self._session_grants: dict[str, list[Grant]] = {}
         self._lock = threading.Lock()
-        # The index contains the stored grants by server identity and caller. `_indexed_records` are the records that it
-        # was built from.
+        # The index contains the stored grants by server identity and caller.
+        # `_indexed_records` are the records that it was built from.
         self._index: dict[tuple[str, str], list[Grant]] = {}
         self._indexed_records: tuple[Any, int] = (None, 0)
 

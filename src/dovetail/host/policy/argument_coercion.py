@@ -44,8 +44,8 @@ def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[st
     if not schema:
         return arguments
     for name, value in arguments.items():
-        # A number, a boolean and a declared string can only be read in one way, so a full walk through the schema is
-        # not needed. The walk takes thirty times as long.
+        # A number, a boolean and a declared string can only be read in one way.
+        # They do not need a full walk through the schema, which takes thirty times as long.
         if isinstance(value, str):
             member_schema = _find_member_schema(schema, name)
             if not isinstance(member_schema, Mapping) or member_schema.get("type") != "string":
@@ -181,7 +181,7 @@ def get_json_type(value: Any) -> str:
             return "array"
 
 
-# pydantic and other validators convert a value in these ways.
+# Validators such as pydantic convert a value in these ways.
 
 
 def _coerce(value: Any, levels_left: int) -> Iterator[Any]:

@@ -113,8 +113,8 @@ ConsentKind: TypeAlias = Literal[
 
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
-# By configuring the server, the user allowed these kinds. A rule applies to them only if it names the kind, or denies
-# or hides the server or the item.
+# By configuring the server, the user allowed these kinds.
+# A rule applies to them only if it names the kind, or denies or hides the server or the item.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
 # Servers send requests of these kinds. Only a rule that names the kind can allow such a request.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
