@@ -1,1 +1,1 @@
-"""Transports move messages. They know exchanges and the protocol, but neither servers nor clients."""
+"""Transports move messages. They use exchanges and the protocol, but neither servers nor clients."""

@@ -1,4 +1,6 @@
-"""The client side of a transport that the user provides. It moves whole messages, and this module matches responses."""
+"""The client side of a transport that the user provides. The transport moves messages, and this module matches
+responses.
+"""
 
 from dovetail.errors import ConnectError, ConnectionLost, MCPError
 from dovetail.protocol.client_transport import CustomConnection, OpenCustomConnection
@@ -6,7 +8,7 @@ from dovetail.transports.duplex_client import DuplexClient
 
 
 class CustomClient(DuplexClient):
-    """A client connection over the user's transport."""
+    """A client connection over a transport that the user provides."""
 
     def __init__(self, open_connection: OpenCustomConnection) -> None:
         super().__init__()
@@ -26,7 +28,7 @@ class CustomClient(DuplexClient):
         self.end(ConnectionLost(reason))
 
     def write(self, data: bytes) -> None:
-        """Send a message. If that fails, the connection is lost."""
+        """Send a message. If sending fails, the connection is lost."""
         if self._connection is not None:
             try:
                 self._connection.send(data)

@@ -1,4 +1,4 @@
-"""The client side of a two-way connection: sends messages and matches each response to its request.
+"""The client side of a two-way connection, which sends messages and matches each response to its request.
 
 A subclass moves the bytes. It only implements `connect`, `write` and `disconnect`.
 """
@@ -55,11 +55,9 @@ class DuplexClient:
     def __init__(self) -> None:
         self._receiver: MessageReceiver | None = None
         self._pending: dict[RequestId, PendingRequest] = {}
-        self._immediate_count = 0  # number of responses that arrived before the client waited
+        self._immediate_count = 0  # the number of responses that arrived before the client waited
         self._end_error: TransportError | None = None
         self._loop = asyncio.get_running_loop()
-
-    # Subclasses implement the following methods.
 
     async def connect(self) -> None:
         """Connect to the server."""
@@ -70,7 +68,7 @@ class DuplexClient:
         raise NotImplementedError
 
     def withdraw(self, data: bytes) -> bool:
-        """Drop a message that waits to be sent. Return whether it was still waiting."""
+        """Drop a message that waits to be sent. Return False if it was already sent."""
         return False
 
     async def disconnect(self) -> None:
@@ -78,7 +76,7 @@ class DuplexClient:
         raise NotImplementedError
 
     async def drain(self) -> None:
-        """Wait until the server has read enough of the data."""
+        """Wait until the server has read enough of the sent data."""
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
         """Return details about the server for error messages."""
@@ -89,10 +87,8 @@ class DuplexClient:
         return None
 
     def create_fallback(self) -> ClientTransport | None:
-        """Return an older transport for the same server, or None if there is none."""
+        """Return a transport of an older kind for the same server, or None."""
         return None
-
-    # The following methods implement ClientTransport.
 
     async def open(self, receiver: MessageReceiver) -> None:
         """Connect to the server."""
@@ -119,7 +115,7 @@ class DuplexClient:
         if self._end_error is not None or request.method == "initialize":
             return None
         if self.withdraw(request.body):
-            return None  # the server has not received the request
+            return None  # The server has not received the request.
         notice = request.encode_cancellation(reason)
         self.write(notice)
         return notice
@@ -132,7 +128,7 @@ class DuplexClient:
         await self.drain()
 
     async def complete_handshake(self, revision: str) -> None:
-        """Do nothing. This transport works the same before and after the handshake."""
+        """Do nothing, because this transport works the same before and after the handshake."""
 
     async def wait_until_listening(self) -> bool:
         """Return True, because the server sends all messages on this connection."""
@@ -175,15 +171,18 @@ class DuplexClient:
                 receiver.receive(message)
 
     def _is_late(self, progress: RawMessage) -> bool:
-        """Return whether the response of the request has already arrived. The token of a request is its ID."""
+        """Return whether a progress notification arrived after the response. The progress token of a request is its
+        ID.
+        """
         try:
             return parse_progress(progress.params)[0] not in self._pending
         except InvalidResult:
             return False
 
     def _handle_null_id(self, message: RawMessage, data: bytes) -> None:
-        """Handle a response without an ID, which means that the server could not read the request. This is only clear
-        if exactly one request is open.
+        """Handle a response without an ID, which means that the server could not read the request.
+
+        If several requests are open, it is unclear which request the server could not read.
         """
         if message.error is not None and message.error.code in _UNREADABLE_CODES and len(self._pending) == 1:
             (pending,) = self._pending.values()
@@ -192,13 +191,13 @@ class DuplexClient:
             self._reject_message(data, "its id is null")
 
     def _reject_message(self, data: bytes, reason: str) -> None:
-        """Record an invalid message. If it looks like a response, its request fails."""
+        """Record an invalid message. If it looks like a response, fail the request that it answers."""
         assert self._receiver is not None
         self._receiver.record_invalid_message(data[:400].decode("utf-8", "replace"))
         self._fail_requests(find_answered_ids(data), build_response_error(data, reason))
 
     def reject_oversized(self, description: str, prefix: bytes = b"") -> None:
-        """Record a message that is too large. If it looks like a response, its request fails."""
+        """Record a message that is too large. If it looks like a response, fail the request that it answers."""
         if self._receiver is not None:
             self._receiver.record_invalid_message(description)
         error = add_context(
@@ -225,7 +224,7 @@ class DuplexClient:
 
 
 def _get_message_bytes(message: RawMessage, data: bytes, messages: list[RawMessage]) -> bytes:
-    """Return the bytes of one message in a batch."""
+    """Return the bytes of one message, which may be part of a batch."""
     return data if len(messages) == 1 else message.encode()
 
 
@@ -236,7 +235,7 @@ def build_response_error(data: bytes, reason: str) -> InvalidResult:
 
 
 def _copy_error(error: TransportError, *, sent: bool) -> ConnectionLost:
-    """Copy an error for another caller, because an exception can only be raised with one traceback."""
+    """Copy an error for another caller, because an exception has only one traceback."""
     copy = add_context(ConnectionLost(*error.args), exit_code=error.exit_code, stderr=error.stderr, hint=error.hint)
     copy.maybe_sent = sent
     return copy

@@ -1,4 +1,4 @@
-"""The server side of a two-way connection, for both eras. Other modules read and write the bytes.
+"""The server side of a two-way connection, for all protocol versions. Other modules read and write the bytes.
 
 To write a transport, pass whole messages to `receive` and pass a function that sends bytes as `write`. Requests run
 concurrently, and the server answers each one when it finishes. Every message gets a response unless the protocol
@@ -55,7 +55,7 @@ Drain = Callable[[], Coroutine[Any, Any, None]]
 
 
 class DuplexServer:
-    """The server side of one connection. It handles all messages."""
+    """The server side of one connection, which handles all messages from the client."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class DuplexServer:
         self._write = write
         self._drain = drain
         self._principal = as_principal(principal)
-        self._opening_principal = self._principal  # a later message may have a token with other scopes
-        self.origin = principal  # identifies the caller for limits
+        self._opening_principal = self._principal  # A later message may have a token with other scopes.
+        self.origin = principal  # the ID of the caller for limits
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
             service.implementation, service.protocol_versions, service.limits.max_result_bytes
@@ -86,23 +86,23 @@ class DuplexServer:
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}
         self._notify_task: asyncio.Task[None] | None = None
-        self._is_input_closed = False  # True if the client cannot answer questions any more
+        self._is_input_closed = False  # True if the client can no longer answer requests from the server
         self._is_closed = False  # True if the client has stopped reading
         if service.recorder is not None:
             self.receive, self._write = wrap_with_recorder(self.receive, self._write, service.recorder)
 
     @property
     def running_count(self) -> int:
-        """Return how many requests are running."""
+        """Return the number of running requests."""
         return len(self._running)
 
     @property
     def open_questions(self) -> int:
-        """Return how many questions the client has not answered."""
+        """Return the number of requests to the client without an answer."""
         return self._client_requests.open_questions
 
     def set_principal(self, principal: Principal | None) -> None:
-        """Set the principal for the next messages. It is the same caller, but its scopes may have changed."""
+        """Set the principal for the next messages. The caller is the same, but its scopes may have changed."""
         if principal is not self._principal:
             self._principal = principal
             if self._session is not None:
@@ -123,12 +123,13 @@ class DuplexServer:
             self._handle_message(message, self._write, len(data))
 
     def send_refusal(self, exc: ProtocolError) -> None:
-        """Send an error for data that is not a message."""
+        """Send an error response for data that is not a message."""
         self._write(jsonrpc.encode_protocol_error(None, exc))
 
     async def close(self, grace: float = 0.0) -> None:
-        """Close the connection. Calls that finish within the grace period still get a response, and the others are
-        stopped.
+        """Close the connection.
+
+        Calls that finish within `grace` seconds get a response, and the others are stopped.
         """
         self._is_input_closed = True
         self._starter.close()
@@ -143,7 +144,7 @@ class DuplexServer:
                 future.set_exception(ConnectionLost("The client closed the connection"))
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
-                exchange.end("gone")  # end the subscription, because it never ends by itself
+                exchange.end("gone")  # A subscription never ends by itself.
         tasks = [exchange.task for exchange, _ in self._running.values()]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
@@ -152,7 +153,7 @@ class DuplexServer:
             exchange.end("gone")
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        self._running.clear()  # a task that was cancelled before it started is still in this set
+        self._running.clear()  # Tasks that were cancelled before they started are still in this dict.
 
     def _handle_message(self, message: Any, reply: Write, size: int) -> bool:
         """Handle one message. Return True if a response follows later."""
@@ -200,8 +201,9 @@ class DuplexServer:
         return True
 
     def _initialize(self, message: dict[str, Any], reply: Write) -> None:
-        """Open the session. A second `initialize` starts over, because programs that share one pipe between several
-        clients pass on the `initialize` of each client. Running requests still get their responses.
+        """Open the session, or replace it after a second `initialize`. Running requests get their responses.
+
+        A program that shares one pipe between several clients passes on the `initialize` of each client.
         """
         session, response = handshake.open_session(message, self._service, self._principal)
         if self._session is not None:
@@ -214,7 +216,7 @@ class DuplexServer:
         reply(response)
 
     def _end_session(self) -> None:
-        """End the session after `shutdown`. The transport closes the connection, if it can."""
+        """End the session after a `shutdown` request. The transport closes the connection if it can."""
         if self._on_shutdown is not None:
             self._on_shutdown()
             return
@@ -244,7 +246,7 @@ class DuplexServer:
         except ProtocolError as exc:
             response = self._refuse(exchange, exc)
         except asyncio.CancelledError:
-            # The handler raised CancelledError, and the client still waits.
+            # The handler raised CancelledError, but the client waits for a response.
             if exchange.verdict is None and not self._is_closed:
                 response = self._refuse(exchange, InternalError("The call was cancelled by the server"))
         except Exception as exc:
@@ -255,7 +257,7 @@ class DuplexServer:
     def _finish(self, exchange: IncomingExchange, reply: Write, response: bytes | None) -> None:
         entry = self._running.get(exchange.id)
         if entry is None or entry[0] is not exchange:
-            return  # the request was cancelled and already has its response
+            return  # The request was cancelled and already has its response.
         del self._running[exchange.id]
         if response is not None and not self._is_closed:
             reply(response)
@@ -290,7 +292,7 @@ class DuplexServer:
             case "notifications/cancelled":
                 params: Any = message.get("params") or {}
                 self._cancel(params.get("requestId"))
-            case "notifications/initialized" | "initialized":  # some clients omit the prefix
+            case "notifications/initialized" | "initialized":  # Some clients omit the prefix.
                 if self._session is not None and not self._session.is_ready:
                     self._session.is_ready = True
                     self._stop_listening = self._service.subscribe(self)
@@ -301,8 +303,9 @@ class DuplexServer:
                     self._service.receive_notification(exchange)
 
     def _cancel(self, id: Any) -> None:
-        """Cancel a request. Only the draft version answers a cancelled request. spec:
-        cancellation#behavior-requirements
+        """Cancel a request. Only the draft version answers a cancelled request.
+
+        spec: cancellation#behavior-requirements
         """
         entry = self._running.pop(id, None) if type(id) in (int, str) else None
         if entry is None:
@@ -337,14 +340,14 @@ class DuplexServer:
             if self._client_requests.discard(id) and not self._is_closed:
                 self._write(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
 
-    # The following methods send change notifications. Only a handshake session gets them on the connection itself.
+    # A client with a handshake protocol version gets change notifications on the connection itself.
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
         """Return whether the client has subscribed to a change."""
         return self._session is not None and self._session.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Notify the client of a change. While the client does not read, equal changes are sent only once."""
+        """Notify the client of a change. Equal changes are sent once if the client does not read in between."""
         for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
             if self._can_receive(subscribed_uri):
                 self._pending_changes[method, subscribed_uri] = None
@@ -381,14 +384,15 @@ class DuplexServer:
         batch.settle()
 
     def _settle_batch(self, reply: Write) -> None:
-        """Count a request of a batch as finished, with or without a response."""
+        """Mark one request of a batch as finished, with or without a response."""
         if isinstance(reply, _Batch):
             reply.settle()
 
 
 def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
-    """Return a session for requests before the handshake. Only `ping` is allowed then. spec:
-    handshake/lifecycle#initialization
+    """Return a session for a request before the handshake. Only `ping` is allowed then.
+
+    spec: handshake/lifecycle#initialization
     """
     if message["method"] != "ping":
         raise InvalidRequest(f"Invalid request: send initialize first, or set {PROTOCOL_VERSION} in _meta")
@@ -396,7 +400,7 @@ def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
 
 
 class _Batch:
-    """Collects the responses to a batch and sends them as one array."""
+    """Collects the responses to a batch of requests, and sends them as one array."""
 
     def __init__(self, write: Write) -> None:
         self._write = write

@@ -1,6 +1,6 @@
-"""Newline-delimited messages over a byte stream: standard streams, Unix and TCP sockets.
+"""Newline-delimited messages over a byte stream, such as standard streams, Unix sockets and TCP sockets.
 
-This module does only the framing. It splits bytes into lines, and writes all responses of one loop iteration at once.
+This module splits bytes into lines, and writes all responses of one loop iteration at once.
 The run time is linear in the number of bytes, for any chunk size. spec: stdio
 """
 
@@ -18,25 +18,25 @@ from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool
 
 _PREFIX_BYTES = 256
 _INPUT_CHECK_INTERVAL_S = 0.5
-MIN_PIECE_BYTES = 4096  # smaller pieces of a line are joined
+MIN_PIECE_BYTES = 4096  # Smaller chunks of a line are joined.
 
 
 class LineSplitter:
-    """Splits bytes into lines. A line that is too long is skipped and reported once."""
+    """Splits a stream of bytes into lines. A line that is too long is skipped and reported once."""
 
     __slots__ = ("_held_bytes", "_is_skipping", "_pieces", "max_line_bytes", "skipped_prefix")
 
     def __init__(self, max_line_bytes: int) -> None:
         self.max_line_bytes = max_line_bytes
-        self._pieces: list[bytes | bytearray] = []  # pieces of the line that is not complete yet
+        self._pieces: list[bytes | bytearray] = []  # the chunks of the line that is not complete yet
         self._held_bytes = 0
         self._is_skipping = False
         self.skipped_prefix = b""  # the start of the last skipped line
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """Add bytes and return the complete lines. None stands for a line that is too long."""
+        """Add bytes from the stream and return the complete lines. A line that is too long is returned as None."""
         lines: list[bytes | None] = []
-        # Most data has no newline, and a search is several times faster than a split.
+        # Most data has no newline, and searching is several times faster than splitting.
         *complete_pieces, rest = data.split(b"\n") if b"\n" in data else (data,)
         for piece in complete_pieces:
             if self._is_skipping:
@@ -59,7 +59,7 @@ class LineSplitter:
         return lines
 
     def _add_piece(self, piece: bytes) -> None:
-        """Store a piece of a line. Small pieces are joined, because each bytes object needs extra memory."""
+        """Store a chunk of a line. Small chunks are joined, because each bytes object needs extra memory."""
         self._held_bytes += len(piece)
         last = self._pieces[-1] if self._pieces else None
         if len(piece) >= MIN_PIECE_BYTES:
@@ -91,11 +91,11 @@ class LineProtocol(asyncio.Protocol):
         self._service = service
         self._splitter = LineSplitter(service.limits.max_message_bytes)
         self._loop = asyncio.get_running_loop()
-        self._pending_lines: deque[bytes | None] = deque()  # lines to handle when the client has read the responses
+        self._pending_lines: deque[bytes | None] = deque()  # the lines to handle when the client has read the responses
         self._is_input_complete = False  # True if the input has ended
         self._out: list[bytes] = []
-        self._queued_bytes = 0  # number of bytes in `_out`
-        # While True, responses are queued. `_take_lines` sends them at the end.
+        self._queued_bytes = 0  # the number of bytes in `_out`
+        # While this is True, responses are queued, and `_take_lines` sends them at the end.
         self._is_taking_lines = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -103,7 +103,8 @@ class LineProtocol(asyncio.Protocol):
         self._writer: Any = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._input_timer: asyncio.TimerHandle | None = None
-        # Returns whether the peer has closed its end of the input. The server reads no input while it cannot write.
+        # A function that returns whether the peer has closed its end of the input.
+        # The server reads no input while it cannot write.
         self.has_input_ended: Callable[[], bool] | None = None
         self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
         self._spool: Spool | None = None
@@ -114,7 +115,7 @@ class LineProtocol(asyncio.Protocol):
         )
         self.done: asyncio.Future[None] = self._loop.create_future()
 
-    # asyncio calls the following methods.
+    # The event loop calls the following methods.
 
     def connection_made(self, transport: Any) -> None:
         """Store the transport, which may be only for reading."""
@@ -123,7 +124,7 @@ class LineProtocol(asyncio.Protocol):
             self._writer = transport
 
     def set_writer(self, writer: ByteWriter) -> None:
-        """Set the transport for responses, if reading and writing use different pipes."""
+        """Set the transport for responses, for a connection that reads and writes on different pipes."""
         self._writer = writer
 
     def data_received(self, data: bytes) -> None:
@@ -131,7 +132,7 @@ class LineProtocol(asyncio.Protocol):
         self._take_lines()
 
     def _take_lines(self) -> None:
-        """Handle complete lines while the client reads the responses."""
+        """Handle the pending lines, and stop while the client does not read the responses."""
         self._is_taking_lines = True
         try:
             while self._pending_lines and self._writable.is_set():
@@ -151,7 +152,7 @@ class LineProtocol(asyncio.Protocol):
             self.end()
 
     def eof_received(self) -> bool:
-        """Handle a last line without a newline. Running requests still get responses."""
+        """Handle the end of the input. Running requests get their responses."""
         self._is_input_complete = True
         if not self._writable.is_set():
             self._shorten_stall()
@@ -159,7 +160,7 @@ class LineProtocol(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection. With two pipes, the client may still read responses."""
+        """End the connection. With two pipes, the client may continue to read responses."""
         self.is_lost = self.is_lost or self._reader is self._writer
         self._writable.set()
         self._cancel_timers()
@@ -192,7 +193,7 @@ class LineProtocol(asyncio.Protocol):
                 timer.cancel()
 
     def resume_writing(self) -> None:
-        """Continue writing and reading."""
+        """Continue writing to the client and reading from it."""
         self._writable.set()
         self._cancel_timers()
         self._write_spooled()
@@ -202,16 +203,16 @@ class LineProtocol(asyncio.Protocol):
             self._reader.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Queue a message. All messages of a loop iteration are sent together."""
+        """Queue a message for the client. All messages of a loop iteration are sent together."""
         if not self._out and not self._is_taking_lines:
             self._loop.call_soon(self.flush)
         self._out.append(data)
         self._queued_bytes += len(data)
         if self._queued_bytes > SLICE_BYTES and not self._is_taking_lines:
-            self.flush()  # large messages wait in the spool, and not all together in memory
+            self.flush()  # Large messages wait in the disk buffer, so that they are not all in memory.
 
     def flush(self) -> None:
-        """Send the queued messages."""
+        """Send the queued messages to the client."""
         if self._out and self._writer is not None:
             out, self._out = self._out, []
             queued_bytes, self._queued_bytes = self._queued_bytes, 0
@@ -232,12 +233,12 @@ class LineProtocol(asyncio.Protocol):
             self._spool.on_exhausted = self._drop_slow_client
         else:
             self._spool.is_single_message = False
-        # Store a large message without copying it, and add the newline as a separate piece.
+        # A large message is stored without copying it, and the newline is added separately.
         self._spool.append(out[0] if len(out) == 1 else b"\n".join(out))
         self._spool.append(b"\n")
 
     def _write_spooled(self) -> None:
-        """Send the spooled bytes in slices while the client reads, so that they are never all in memory."""
+        """Send the buffered bytes in slices while the client reads, so that they are never all in memory."""
         while self._spool is not None and self._writable.is_set():
             part = self._spool.read_slice(self._spool_offset)
             self._spool_offset += len(part)
@@ -258,7 +259,7 @@ class LineProtocol(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection and discard the unsent responses."""
-        # uvloop's transports for reading pipes have no `abort`.
+        # The transports of uvloop for reading pipes have no `abort`.
         if self._writer is not None and hasattr(self._writer, "abort"):
             self._writer.abort()
         if self._reader is not None and self._reader is not self._writer:
@@ -269,15 +270,15 @@ class LineProtocol(asyncio.Protocol):
         self._loop.call_soon(self.end)
 
     def end(self) -> None:
-        """Stop reading input and complete `done`."""
+        """Mark the connection as ended by completing `done`."""
         if not self.done.done():
             self.done.set_result(None)
 
     async def close(self, grace: float) -> None:
-        """Wait for running requests during the grace period, and then close the transports."""
+        """Wait at most `grace` seconds for running requests, and then close the transports."""
         await self.duplex.close(grace)
         self.flush()
-        self._writable.set()  # allow writing, because the transport buffers the remaining bytes
+        self._writable.set()  # Writing is allowed now, because the transport buffers the remaining bytes.
         self._write_spooled()
         for transport in {self._reader, self._writer}:
             if transport is not None:
@@ -285,11 +286,11 @@ class LineProtocol(asyncio.Protocol):
 
 
 async def serve_connection(protocol: LineProtocol, grace: float) -> None:
-    """Wait until the connection ends, and close it. A client that still reads gets its responses."""
+    """Wait until a connection ends, and close it. A client that continues to read gets its responses."""
     try:
         await protocol.done
     except asyncio.CancelledError:
-        grace = 0.0  # do not wait again, because the task that cancelled this one has waited
+        grace = 0.0  # The task that cancelled this one has already waited for running requests.
         raise
     finally:
         await protocol.close(0.0 if protocol.is_lost else grace)
@@ -306,7 +307,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
         self._writable.set()
         self._writer: Any = None
 
-    # asyncio calls the following methods.
+    # The event loop calls the following methods.
 
     def connection_made(self, transport: Any) -> None:
         if self._writer is None and hasattr(transport, "write"):
@@ -322,7 +323,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
                 self.receive_message(line)
 
     def eof_received(self) -> bool:
-        """Handle a last line without a newline, and end the connection."""
+        """Handle the last line, which may have no newline, and end the connection."""
         self.data_received(b"\n")
         self.end(ConnectionLost("the server closed the connection"))
         return False
@@ -338,11 +339,10 @@ class LineClient(DuplexClient, asyncio.Protocol):
         self._writable.set()
         self._flush()
 
-    # The following methods implement DuplexClient.
-
     def write(self, data: bytes) -> None:
-        """Send a message now if nothing is queued. Otherwise queue it, and send all messages of a loop iteration
-        together. While the server does not read, messages stay in the queue.
+        """Send a message, or queue it and send all messages of a loop iteration together.
+
+        While the server does not read, messages stay in the queue.
         """
         self._out.append(data)
         if len(self._pending) <= 1:
@@ -351,7 +351,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def withdraw(self, data: bytes) -> bool:
-        """Drop a message that waits because the server does not read. Return whether it was still waiting."""
+        """Drop a message that waits because the server does not read. Return False if it was already sent."""
         if data in self._out:
             self._out.remove(data)
             return True
@@ -366,6 +366,6 @@ class LineClient(DuplexClient, asyncio.Protocol):
             self._writer.write(data)
 
     async def drain(self) -> None:
-        """Wait until the server has read enough of the data."""
+        """Wait until the server has read enough of the sent data."""
         if not self._writable.is_set():
             await self._writable.wait()

@@ -39,7 +39,7 @@ class MemoryClient(DuplexClient):
             self._server.receive(data)
 
     async def disconnect(self) -> None:
-        """Close the server side. The server stops after its last client."""
+        """Close the server side of the connection. The server stops after its last client has disconnected."""
         try:
             if self._server is not None:
                 await self._server.close()

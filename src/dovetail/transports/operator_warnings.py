@@ -1,6 +1,6 @@
-"""Warnings about clients that a server refuses or disconnects, at most one a minute for each reason.
+"""Warnings about clients that a server refuses or disconnects, logged at most once a minute for each reason.
 
-Without these lines, an operator would see refused clients and an empty log.
+Without these warnings, the operator of a server could not find out why clients are refused.
 """
 
 import logging
@@ -13,7 +13,7 @@ _INTERVAL_S = 60.0
 
 
 class ThrottledWarning:
-    """A warning that is logged at most once a minute, because clients decide how often its reason occurs."""
+    """A warning that is logged at most once a minute, so that clients cannot fill the log."""
 
     __slots__ = ("_level", "_next_at")
 
@@ -33,12 +33,14 @@ _descriptor_warning = ThrottledWarning()
 
 
 def warn_if_descriptors_run_out(transport: Any) -> None:
-    """Warn if a new connection has one of the last file descriptors. The system assigns the lowest free number, so the
-    number of a new descriptor shows how many are in use. Event loops log nothing when the last one is in use.
+    """Warn if a new connection has one of the last free file descriptors.
+
+    The system assigns the lowest free number, so the number of a new descriptor shows how many are in use. Event loops
+    log nothing when no descriptor is free.
     """
     try:
         import resource
-    except ImportError:  # Windows has no such limit
+    except ImportError:  # Windows does not have this limit.
         return
     connection = transport.get_extra_info("socket")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

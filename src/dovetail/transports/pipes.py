@@ -1,6 +1,6 @@
-"""A pipe as an asyncio transport, polled by the event loop or read and written by a thread.
+"""Use a pipe as an asyncio transport, which the event loop polls or a thread reads and writes.
 
-On Windows, only one of the two event loops can poll pipes, and only pipes of a special kind. A thread works with every
+On Windows, only one of the two event loops can poll pipes, and only special pipes. A thread works with every
 loop.
 """
 
@@ -14,7 +14,7 @@ import threading
 from typing import IO, Any, cast
 
 _CHUNK_BYTES = 65536
-_MAX_CHUNKS_AHEAD = 4  # read at most this many chunks before the event loop handles them
+_MAX_CHUNKS_AHEAD = 4  # The thread reads at most this many chunks before the event loop handles them.
 _HIGH_WATER_BYTES = 65536
 
 
@@ -28,8 +28,9 @@ async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Re
 
 
 async def read_into(reader: asyncio.StreamReader, descriptor: int) -> asyncio.ReadTransport:
-    """Read a file descriptor and pass the bytes to a reader. If the event loop cannot poll it, a thread reads it. The
-    transport closes it.
+    """Read a file descriptor and pass the bytes to a reader. The transport closes the descriptor.
+
+    A thread reads the descriptor if the event loop cannot poll it.
     """
     protocol = asyncio.StreamReaderProtocol(reader)
     pipe, mode = os.fdopen(descriptor, "rb", 0), os.fstat(descriptor).st_mode
@@ -39,8 +40,9 @@ async def read_into(reader: asyncio.StreamReader, descriptor: int) -> asyncio.Re
 
 
 async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.WriteTransport:
-    """Open a transport that writes to a pipe and closes it. It calls `pause_writing` and `resume_writing` of the
-    protocol.
+    """Open a transport that writes to a pipe and closes it.
+
+    The transport calls `pause_writing` and `resume_writing` of the protocol.
     """
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
@@ -50,7 +52,7 @@ async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Wr
 
 
 def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
-    """Return a file object for a pipe that this event loop can close."""
+    """Return a file object for a pipe, in a form that this event loop can close."""
     if not type(loop).__module__.startswith("uvloop"):
         return pipe
     with pipe:
@@ -58,9 +60,9 @@ def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
 
 
 class _Descriptor:
-    """A file descriptor. uvloop closes it by its number.
+    """A file descriptor for uvloop, which closes it by its number.
 
-    uvloop would close a file object a second time. By then another thread may have opened a file with the same number.
+    A file object would be closed twice. By then, another thread may have opened a file with the same number.
     """
 
     def __init__(self, fd: int) -> None:
@@ -97,7 +99,7 @@ class ThreadReader(asyncio.ReadTransport):
         except OSError:
             _call_in_loop(self._loop, self._handle_chunk, b"")
         except RuntimeError:
-            pass  # the event loop is closed
+            pass  # The event loop is closed.
 
     def _handle_chunk(self, data: bytes) -> None:
         if self._is_paused and not self._is_closing:
@@ -116,18 +118,18 @@ class ThreadReader(asyncio.ReadTransport):
             self.close()
 
     def pause_reading(self) -> None:
-        """Stop passing on data. When the pipe is full, the sender has to wait."""
+        """Stop passing data to the protocol. When the pipe is full, the sender has to wait."""
         self._is_paused = True
 
     def resume_reading(self) -> None:
-        """Deliver data again."""
+        """Pass data to the protocol again, starting with the data that waited."""
         self._is_paused = False
         pending, self._pending = self._pending, []
         for data in pending:
             self._handle_chunk(data)
 
     def is_reading(self) -> bool:
-        """Return whether data is passed on."""
+        """Return whether data is passed to the protocol."""
         return not (self._is_paused or self._is_closing)
 
     def is_closing(self) -> bool:
@@ -135,7 +137,7 @@ class ThreadReader(asyncio.ReadTransport):
         return self._is_closing
 
     def close(self) -> None:
-        """Stop passing on data. The thread closes the pipe after its current read."""
+        """Stop passing data to the protocol. The thread closes the pipe after its current read."""
         if not self._is_closing:
             self._is_closing = True
             self._slots.release()
@@ -151,7 +153,7 @@ class ThreadReader(asyncio.ReadTransport):
 
 
 class ThreadWriter(asyncio.WriteTransport):
-    """Writes to a pipe in a thread. It pauses the protocol if too many bytes are queued."""
+    """Writes to a pipe in a thread, and pauses the protocol if too many bytes are queued."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, pipe: IO[bytes]) -> None:
         super().__init__()
@@ -194,7 +196,7 @@ class ThreadWriter(asyncio.WriteTransport):
             self._protocol.pause_writing()
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes are queued."""
+        """Return the number of bytes that are queued for writing."""
         return self._queued_bytes
 
     def can_write_eof(self) -> bool:
@@ -233,5 +235,5 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _call_in_loop(loop: asyncio.AbstractEventLoop, function: Any, argument: object) -> None:
-    with contextlib.suppress(RuntimeError):  # the event loop is closed
+    with contextlib.suppress(RuntimeError):  # The event loop is closed.
         loop.call_soon_threadsafe(function, argument)

@@ -1,5 +1,6 @@
-"""The client side of a Unix or TCP socket. `line_protocol` does the framing, and `duplex_client` handles the
-messages.
+"""The client side of a Unix or TCP socket.
+
+`line_protocol` splits the bytes into lines, and `duplex_client` handles the messages.
 """
 
 import asyncio
@@ -56,7 +57,9 @@ class SocketClient(LineClient):
             await self._loop.create_connection(lambda: self, self._host, self._port)
 
     async def disconnect(self) -> None:
-        """Send the last messages and close the socket. If the server does not read, abort after a timeout."""
+        """Send the last messages and close the socket. If the server does not read, abort the connection after a
+        timeout.
+        """
         if self._out:
             self._flush()
         if self._writer is not None:
@@ -68,7 +71,7 @@ class SocketClient(LineClient):
                     self._writer.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection and complete `disconnect`."""
+        """End the connection, so that `disconnect` can return."""
         super().connection_lost(exc)
         if not self._close_future.done():
             self._close_future.set_result(None)

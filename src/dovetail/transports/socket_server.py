@@ -1,4 +1,4 @@
-"""The server side of Unix and TCP sockets: many connections, each with its own state."""
+"""The server side of Unix and TCP sockets."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,9 @@ from dovetail.transports.line_protocol import LineProtocol, serve_connection
 from dovetail.transports.operator_warnings import ThrottledWarning, warn_if_descriptors_run_out
 from dovetail.transports.spool import MemoryBudget
 
-MAX_CONNECTIONS = 1000  # open connections of one socket. A new connection then replaces an idle one
-_HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")  # an HTTP method and a space. No MCP message starts with a letter
+MAX_CONNECTIONS = 1000  # If a socket has this many open connections, a new connection replaces an idle one.
+# This matches an HTTP method and a space. No MCP message starts with a letter.
+_HTTP_REQUEST_PATTERN = re.compile(rb"[A-Z]{3,8} ")
 
 
 class _ConnectionFactory:
@@ -40,7 +41,7 @@ class _ConnectionFactory:
         return connection
 
     def _evict_idle(self) -> bool:
-        """Close the connection that has been idle for the longest time. A connection without a message comes first."""
+        """Close the connection that was idle for the longest time. Prefer a connection without a first message."""
         idle_connections = [connection for connection in self._connections if connection.is_idle]
         if idle_connections:
             min(idle_connections, key=_SocketConnection.get_eviction_order).abort()
@@ -59,8 +60,9 @@ class _ConnectionFactory:
 
 
 class _SocketConnection(LineProtocol):
-    """One connection. It is closed immediately if there are too many, or if the client sends HTTP. A web page could
-    make a browser send messages this way. A client must send its first message within `header_timeout`.
+    """A connection to a socket. It is closed immediately if there are too many, or if the client sends HTTP.
+
+    A web page could make a browser send messages as HTTP. A client must send its first message within `header_timeout`.
     """
 
     def __init__(
@@ -71,15 +73,15 @@ class _SocketConnection(LineProtocol):
         self._is_first_chunk = True
         self._received_at = time.monotonic()
         self._silence_warning = silence_warning
-        self._silence_timer: asyncio.TimerHandle | None = None  # runs until the first message
+        self._silence_timer: asyncio.TimerHandle | None = None  # The timer runs until the first message.
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request of the connection is running."""
+        """Return whether no request is running on this connection."""
         return self.duplex.running_count == 0
 
     def get_eviction_order(self) -> tuple[bool, float]:
-        """Return the key by which idle connections are closed, the smallest first."""
+        """Return a sort key for idle connections. The connection with the smallest key is closed first."""
         return self._silence_timer is None, self._received_at
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -121,7 +123,7 @@ class _SocketConnection(LineProtocol):
 async def serve_socket(
     service: Service, *, path: str | None = None, host: str | None = None, port: int | None = None
 ) -> AsyncGenerator[asyncio.Server]:
-    """Serve on a Unix socket (`path`) or on TCP (`host`, `port`) while the context is open."""
+    """Serve on a Unix socket (`path`) or a TCP socket (`host`, `port`) while the context is open."""
     loop = asyncio.get_running_loop()
     factory = _ConnectionFactory(service)
     if path is not None:
@@ -140,7 +142,7 @@ async def serve_socket(
 
 
 async def _check_free(path: str) -> None:
-    """Raise OSError if another server is using the Unix socket. A socket without a server can be replaced."""
+    """Raise OSError if another server is using a Unix socket. A socket file without a server can be replaced."""
     try:
         _, writer = await asyncio.open_unix_connection(path)
     except OSError:

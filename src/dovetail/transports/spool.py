@@ -1,4 +1,4 @@
-"""Spool: buffered bytes, in memory up to a limit and on disk beyond it.
+"""A buffer for bytes, which are in memory up to a limit and on disk above it.
 
 Clients that send or read slowly leave bytes in buffers. Many slow clients must not fill the memory or delay other
 clients, so bytes over the limit go to an unnamed temporary file. A thread writes the file, so the event loop does not
@@ -18,16 +18,16 @@ from typing import IO
 from dovetail.transports.operator_warnings import ThrottledWarning
 
 SLICE_BYTES = 64 * 1024
-_DISK_RETRY_S = 1.0  # after a failed write, no spool tries the disk for this time
-# If the memory holds this multiple of the budget, bytes go to disk at once instead of waiting for the thread. Otherwise
-# many large results in the same moment could fill the memory.
+_DISK_RETRY_S = 1.0  # After a failed write, no buffer tries the disk for this time.
+# At this multiple of the memory limit, bytes go to disk immediately instead of waiting for the thread.
+# Otherwise, many large results at the same moment could fill the memory.
 _MAX_WAITING_FOR_DISK = 4
-# If the disk takes no bytes, the memory may hold this multiple of the budget before slow clients are disconnected.
+# If the disk is full, the memory may hold this multiple of the limit before slow clients are disconnected.
 _MAX_OVERCOMMIT = 16
 
 
 class MemoryBudget:
-    """The memory limit for buffered bytes. All spools share it."""
+    """The memory limit for buffered bytes, which all `Spool` objects of a server share."""
 
     __slots__ = ("_disk_warning", "max_bytes", "retry_disk_at", "used_bytes")
 
@@ -39,11 +39,11 @@ class MemoryBudget:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the memory holds so many bytes that slow clients must be disconnected."""
+        """Return whether the memory holds so many bytes that slow clients must be disconnected."""
         return self.used_bytes > self.max_bytes * _MAX_OVERCOMMIT
 
     def handle_disk_error(self, error: OSError, now: float) -> None:
-        """Keep away from the disk for a while, and log the error."""
+        """Stop using the disk for a while, and log the error."""
         self.retry_disk_at = now + _DISK_RETRY_S
         self._disk_warning.log(
             "cannot write buffered messages to the temporary directory: %s. They stay in memory. Free some disk space, "
@@ -53,12 +53,12 @@ class MemoryBudget:
 
 
 class _SpoolFile:
-    """An unnamed temporary file. A thread may write behind the bytes that the event loop reads."""
+    """An unnamed temporary file. A thread may append bytes while the event loop reads earlier bytes."""
 
     __slots__ = ("_file", "_lock")
 
     def __init__(self) -> None:
-        import tempfile  # imported here, because tempfile is rarely needed and slow to import
+        import tempfile  # The tempfile module is rarely needed and slow to import.
 
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="dovetail-", buffering=0)  # noqa: SIM115
         self._lock = threading.Lock()
@@ -94,9 +94,9 @@ class _SpoolFile:
 
 
 class Spool:
-    """Buffers bytes in memory or on disk. Close the spool after use.
+    """A buffer that stores bytes in memory or on disk. Close it after use.
 
-    A single message has its own size limit, and may exceed the budget while nothing else is buffered.
+    A single message has a separate size limit, and may exceed the memory limit while nothing else is buffered.
     """
 
     __slots__ = (
@@ -118,18 +118,19 @@ class Spool:
         self._budget = budget
         self._pieces: list[bytes] = []  # the bytes after those in the file
         self.is_single_message = True
-        self.is_disk_full = False  # whether the disk did not take bytes that should have moved there
-        self.on_exhausted: Callable[[], None] | None = None  # disconnects a slow client if disk and memory are full
+        self.is_disk_full = False  # True if the disk did not accept bytes
+        # A function that disconnects a slow client if disk and memory are full.
+        self.on_exhausted: Callable[[], None] | None = None
         self._file: _SpoolFile | None = None
         self._file_bytes = 0
         self._is_moving = False
         self._is_closed = False
         self.size = 0
-        # How many pieces and bytes come before the last read position
+        # These are the numbers of chunks and bytes before the last read position.
         self._passed_pieces = self._passed_bytes = 0
 
     def append(self, data: bytes) -> None:
-        """Add bytes at the end."""
+        """Add bytes at the end of the buffer."""
         self.size += len(data)
         self._pieces.append(data)
         self._budget.used_bytes += len(data)
@@ -139,7 +140,7 @@ class Spool:
             self.move_to_disk()
 
     def move_to_disk(self) -> None:
-        """Start to move the bytes to a temporary file. The memory is free when the file has all of them."""
+        """Start to move the bytes to a temporary file. The memory is freed when the file contains all of them."""
         if self._is_moving or self._is_closed or not self._pieces:
             return
         loop = asyncio.get_running_loop()
@@ -156,12 +157,12 @@ class Spool:
         file, piece_count, error = self._write_pieces()
         try:
             loop.call_soon_threadsafe(self._finish_move, file, piece_count, error)
-        except RuntimeError:  # the event loop is closed, so nothing reads the spool
+        except RuntimeError:  # The event loop is closed, so no task reads the buffer.
             if file is not None:
                 file.close()
 
     def _write_pieces(self) -> tuple[_SpoolFile | None, int, OSError | None]:
-        # The event loop only appends to the pieces while they move, and clears them if the spool is closed.
+        # While this thread writes, the event loop only appends chunks, or clears the list if the buffer is closed.
         file, position, pieces, error = self._file, self._file_bytes, tuple(self._pieces), None
         try:
             if file is None:
@@ -199,11 +200,11 @@ class Spool:
             self.on_exhausted()
 
     def read(self) -> bytes:
-        """Return all bytes."""
+        """Return all bytes of the buffer."""
         return b"".join(self.iter_slices()) if self._file is not None else b"".join(self._pieces)
 
     def iter_slices(self) -> Iterator[bytes]:
-        """Yield the bytes in slices. The spool may move to disk between two slices."""
+        """Yield the bytes of the buffer in slices. The buffer may move to disk between two slices."""
         start = 0
         while start < self.size:
             part = self.read_slice(start)
@@ -211,13 +212,13 @@ class Spool:
             yield part
 
     def read_slice(self, start: int) -> bytes:
-        """Return the slice that starts at this position. Return empty bytes at the end."""
+        """Return the slice that starts at this position, or b"" at the end of the buffer."""
         if self._file is not None and start < self._file_bytes:
             return self._file.read_at(start, min(SLICE_BYTES, self._file_bytes - start))
         return self._slice_pieces(start - self._file_bytes)
 
     def _slice_pieces(self, start: int) -> bytes:
-        """Return a slice without joining all pieces, because that would copy a large message."""
+        """Return a slice of the bytes in memory without joining all chunks, which would copy a large message."""
         pieces = self._pieces
         if start < self._passed_bytes:
             self._passed_pieces = self._passed_bytes = 0
@@ -239,7 +240,7 @@ class Spool:
         self._is_closed = True
         self._budget.used_bytes -= sum(map(len, self._pieces))
         self._pieces = []
-        if self._file is not None and not self._is_moving:  # a running move closes the file at its end
+        if self._file is not None and not self._is_moving:  # A running move closes the file at its end.
             self._file.close()
 
 
@@ -247,17 +248,17 @@ _disk_thread: Executor | None = None
 
 
 def _get_disk_thread() -> Executor:
-    """Return the thread that writes the files of all spools."""
+    """Return the thread that writes the temporary files of all buffers."""
     global _disk_thread
     if _disk_thread is None:
-        from concurrent.futures import ThreadPoolExecutor  # imported here, because it is rarely needed
+        from concurrent.futures import ThreadPoolExecutor  # The thread pool is rarely needed.
 
         _disk_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-spool")
     return _disk_thread
 
 
 def create_spool(data: bytes, budget: MemoryBudget) -> Spool:
-    """Create a spool with these bytes."""
+    """Create a buffer that contains these bytes."""
     spool = Spool(budget)
     spool.append(data)
     return spool

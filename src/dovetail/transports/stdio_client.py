@@ -1,5 +1,6 @@
-"""The client side of stdio. It starts the process of the server. `line_protocol` does the framing, and `duplex_client`
-handles the messages.
+"""The client side of stdio, which starts the server as a child process.
+
+`line_protocol` splits the bytes into lines, and `duplex_client` handles the messages.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from dovetail.transports.process.child_process import ChildProcess
 from dovetail.transports.process.command import build_environment, suggest_fix
 
 # A process that closes its stdout usually exits soon.
-# Wait this long for its exit code and stderr, because they explain the failure.
+# The client waits this long for its exit code and stderr, because they explain the failure.
 _EXIT_WAIT_S = 0.5
 
 
@@ -43,7 +44,7 @@ class StdioClient(LineClient):
         self._watch_task: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        """Start the process."""
+        """Start the process of the server."""
         self._child = await ChildProcess.start(
             self._command, self, env=self._env, inherit=self._inherit, cwd=self._cwd, stderr=self._stderr
         )
@@ -51,12 +52,12 @@ class StdioClient(LineClient):
         self._watch_task = self._loop.create_task(self._watch(self._child))
 
     def eof_received(self) -> bool:
-        """Handle a last line without a newline. `_watch` reports the exit code."""
+        """Handle the last line, which may have no newline. `_watch` reports the exit code later."""
         self.data_received(b"\n")
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection after a short wait, even if the process is still running."""
+        """End the connection after a short wait, even if the process is running."""
         if self._end_error is None:
             self._loop.call_later(_EXIT_WAIT_S, self.end, ConnectionLost("the server closed its output"))
         self._writable.set()
@@ -72,12 +73,12 @@ class StdioClient(LineClient):
         )
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """Return the exit code of the process, and its stderr after `since`."""
+        """Return the exit code of the process, and its stderr lines after `since`."""
         child = self._child
         return {} if child is None else {"exit_code": child.returncode, "stderr": child.stderr_tail(since) or None}
 
     def suggest_fix(self) -> str | None:
-        """Return a hint from the stderr, exit code and environment of the process."""
+        """Return a hint for the user, based on the stderr, exit code and environment of the process."""
         child = self._child
         if child is None or child.returncode is None:
             return None
@@ -87,7 +88,7 @@ class StdioClient(LineClient):
         )
 
     async def disconnect(self) -> None:
-        """Close the stdin of the process. If it does not exit, terminate it and finally kill it."""
+        """Close the stdin of the process. If the process does not exit, terminate it and finally kill it."""
         if self._out:
             self._flush()
         if self._child is not None:

@@ -1,7 +1,7 @@
-"""The standard streams of this process as a connection.
+"""Serve a client on the standard streams of this process.
 
-Only this module can write to the client. Descriptor 1 points to stderr, so stderr receives the output of print, C
-libraries and child processes. Descriptor 0 is empty. spec: stdio
+Only this module can write to the client. File descriptor 1 points to stderr, so the output of print, C libraries and
+child processes goes to stderr. File descriptor 0 is empty. spec: stdio
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def isolate_streams() -> Generator[tuple[int, int]]:
     os.dup2(devnull, 0)
     os.close(devnull)
     os.dup2(2, 1)
-    sys.stdout.flush()  # write what this process printed before. It also goes to stderr
+    sys.stdout.flush()  # Text that was printed before goes to stderr, too.
     sys.stdout = sys.stderr
     try:
         yield source, sink
@@ -41,7 +41,7 @@ def isolate_streams() -> Generator[tuple[int, int]]:
 
 
 async def attach_streams(protocol: LineProtocol, source: int, sink: int) -> None:
-    """Let a connection read from one file descriptor and write to another."""
+    """Connect a protocol to one file descriptor for reading and another one for writing."""
     await _attach_writer(protocol, sink)
     await _attach_reader(protocol, source)
 
@@ -67,7 +67,7 @@ async def _attach_reader(protocol: LineProtocol, descriptor: int) -> None:
 
 
 def _has_hung_up(descriptor: int) -> bool:
-    """Return whether the peer has closed its end, without a read."""
+    """Return whether the peer has closed its end of a pipe, without reading from the pipe."""
     poll = select.poll()
     poll.register(descriptor, getattr(select, "POLLRDHUP", 0))
     return bool(poll.poll(0))
@@ -79,7 +79,7 @@ def _read_in_thread(protocol: LineProtocol, loop: asyncio.AbstractEventLoop, des
             loop.call_soon_threadsafe(protocol.data_received, data)
         loop.call_soon_threadsafe(protocol.eof_received)
     except (OSError, RuntimeError):
-        pass  # the process is ending and has closed the file descriptor
+        pass  # The process is ending and has closed the file descriptor.
 
 
 async def _attach_writer(protocol: LineProtocol, descriptor: int) -> None:
@@ -104,7 +104,7 @@ def _enlarge_pipe(descriptor: int) -> None:
 
 
 class _Backpressure(asyncio.Protocol):
-    """Tells the connection when the pipe is full and when it can write again."""
+    """Pauses the connection while the pipe to the client is full."""
 
     def __init__(self, line_protocol: LineProtocol) -> None:
         self._line_protocol = line_protocol

@@ -1,4 +1,4 @@
-"""WireStruct, the base of all message structs, and the base classes of parameters and results.
+"""The base classes of all messages, parameters and results.
 
 Rules for fields:
 
@@ -8,7 +8,7 @@ Rules for fields:
 - msgspec unions need tags. Text and blob contents are therefore one struct, and so are both modes of elicitation.
   `resultType` selects the result type before decoding.
 - `_meta` is a dict, so unknown keys are kept.
-- Comments name protocol versions by year and month, because only five files may contain a full date.
+- Comments name protocol versions by year and month, because a test allows full dates in only five files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping
 
 
 class _KeywordOnlyMeta(StructMeta):
-    """Makes every struct keyword-only, because msgspec applies `kw_only` to one class at a time."""
+    """Makes every subclass keyword-only, because msgspec applies `kw_only` to one class at a time."""
 
     def __new__(
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any
@@ -47,26 +47,26 @@ class _KeywordOnlyMeta(StructMeta):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class WireStruct(Struct, metaclass=_KeywordOnlyMeta, rename="camel", omit_defaults=True, frozen=True):
-    """Base class of all structs that are sent as a JSON object."""
+    """The base class of all types that are sent as a JSON object."""
 
 
 class Params(WireStruct):
-    """Base class for the parameters of requests and notifications."""
+    """The base class for the parameters of requests and notifications."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
 
 
 class PaginatedParams(Params):
-    """A request for one page of a list."""
+    """The parameters of a request for one page of a list."""
 
     cursor: str | None = None
 
 
 class Result(WireStruct):
-    """Base class of every result."""
+    """The base class of every result."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
-    result_type: str | None = None  # added in protocol version 2026-07. Only the stateless protocol sets it
+    result_type: str | None = None  # added in protocol version 2026-07, and only set in stateless protocol versions
 
 
 class CacheableResult(Result):

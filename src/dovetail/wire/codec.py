@@ -1,8 +1,9 @@
 """Decode and encode JSON, with limits on depth, size and numbers.
 
-Decoding is strict. ParseError rejects JSON that two parsers could read differently (duplicate names, NaN, a byte order
-mark, invalid UTF-8, lone surrogates) and JSON that is built to exhaust the reader (depth, members, digits). Most
-messages pass after a few counts in C code. Only suspicious messages are checked in detail.
+Decoding is strict. `decode` rejects JSON that two parsers could read differently, for example with duplicate names,
+NaN, a byte order mark, invalid UTF-8 or lone surrogates. It also rejects JSON that is built to exhaust the reader, with
+too many levels, members or digits. Most messages pass after a few counts in C code. Only suspicious messages are
+checked in detail.
 """
 
 import re
@@ -14,20 +15,21 @@ import msgspec
 from dovetail.error_context import clip
 from dovetail.errors import InvalidParams, ParseError
 
-MAX_DEPTH: Final = 64  # MCP messages have fewer than ten levels. The JSON parsers of Go and Rust allow 10,000 and 128
+# MCP messages have fewer than ten levels. The JSON parsers of Go and Rust allow 10,000 and 128 levels.
+MAX_DEPTH: Final = 64
 MAX_MEMBERS: Final = 50_000
-MAX_DIGITS: Final = 40  # a 128-bit integer has 39 digits
+MAX_DIGITS: Final = 40  # A 128-bit integer has 39 digits.
 
-_MAX_REASON_CHARS: Final = 512  # limit for error messages, because they may contain the value
-_MIN_BYTES_PER_MEMBER: Final = 1024  # above this size per member, counting members is faster than encoding again
+_MAX_REASON_CHARS: Final = 512  # Error messages are limited, because they may contain the value.
+_MIN_BYTES_PER_MEMBER: Final = 1024  # Above this size per member, counting members is faster than encoding again.
 _MAX_INTEGER: Final = 10**MAX_DIGITS - 1
 
 # Possessive quantifiers prevent backtracking, which would need about a hundred bytes per match.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _UP_TO_COMMA: Final = re.compile(rb'(?:[^",]++|"(?:[^"\\]++|\\.)*+")*+,', re.DOTALL)
-# Only digits and opening brackets are counted, so map them to "0" and "{".
+# Only digits and opening brackets are counted, so they are mapped to "0" and "{".
 _COUNTING_TABLE: Final = bytes.maketrans(b"123456789[", b"000000000{")
-# The parts of a message of msgspec that name the invalid field.
+# These parts of a msgspec error message name the invalid field.
 _MISSING_FIELD: Final = re.compile(r"Object missing required field `([^`]+)`")
 _MISMATCH_PATH: Final = re.compile(r"`\$([^`]*)`$")
 _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
@@ -37,17 +39,18 @@ _decoder: Final = msgspec.json.Decoder()
 _format_json: Final = msgspec.json.format
 
 encode: Final = _encoder.encode
-as_raw: Final = msgspec.Raw  # wraps JSON that is already encoded
-encode_canonical: Final = msgspec.json.Encoder(order="deterministic").encode  # encodes equal values as equal bytes
+as_raw: Final = msgspec.Raw  # This wraps JSON that is already encoded.
+# This encodes equal values as equal bytes.
+encode_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 
 T = TypeVar("T")
 
 
 def decode(data: bytes) -> Any:
-    """Decode one JSON value. Raise ParseError if it is invalid."""
+    """Decode one JSON value. Raise ParseError if the JSON is invalid."""
     is_large = len(data) > MAX_MEMBERS
     separators = _count_separators(data) if is_large else 0
-    # Count members before decoding, because small members take thirty times their size in memory.
+    # Members are counted before decoding, because small members take thirty times their size in memory.
     if separators >= MAX_MEMBERS:
         _refuse_members(data)
     try:
@@ -58,11 +61,11 @@ def decode(data: bytes) -> Any:
         _check_large(data, value, separators)
         return value
     normalized = data.translate(_COUNTING_TABLE)
-    # Check the depth first, because the other checks are recursive.
+    # The depth is checked first, because the other checks are recursive.
     if normalized.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
-    # The decoder drops duplicate names. If the value encodes to the same bytes, there were none.
-    # Otherwise, count the colons to find a dropped name, unless a `\u` escape hides one.
+    # The decoder drops duplicate names, so a value without duplicates usually encodes to the same bytes.
+    # If the bytes differ, the colons are counted to find a dropped name, unless a `\u` escape hides one.
     reencoded = encode(value)
     if reencoded != data and (data.count(b":") != reencoded.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)
@@ -72,19 +75,19 @@ def decode(data: bytes) -> Any:
 
 
 def _check_large(data: bytes, value: Any, separators: int) -> None:
-    """Check a large message faster. Large messages are mostly long strings, so counting their members is cheap."""
+    """Check a large message in a faster way. It mostly contains long strings, so counting its members is cheap."""
     counts = _scan_members(value, len(data) // _MIN_BYTES_PER_MEMBER)
     if counts is None:
         _refuse_depth(value)
     separator_count, has_short_numbers = counts or (_count_separators(encode(value)), False)
-    if separator_count != separators:  # the decoder dropped a duplicate name
+    if separator_count != separators:  # The decoder dropped a duplicate name.
         _refuse_duplicates(data)
     if not has_short_numbers and _TOO_MANY_DIGITS in data.translate(_COUNTING_TABLE):
         _refuse_digits(data)
 
 
 def _count_separators(data: bytes) -> int:
-    """Count the commas and colons between members."""
+    """Count the commas and colons between the members of a JSON text."""
     try:
         return len(_format_json(data, indent=0)) - len(_format_json(data, indent=-1))
     except (msgspec.MsgspecError, RecursionError) as exc:
@@ -92,10 +95,10 @@ def _count_separators(data: bytes) -> int:
 
 
 def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
-    """Return the number of commas and colons in encoded JSON, and whether all numbers are short.
+    """Return the number of commas and colons that a value has as JSON, and whether all numbers are short.
 
-    Return None if the value has too many members to visit each. An integer keeps all its digits, but a float may have
-    lost some.
+    Return None if the value has too many members to visit each. A float counts as long, because it may have lost
+    digits.
     """
     separators, has_short_numbers = 0, True
     members: list[Any] = [value]
@@ -120,7 +123,7 @@ def _may_be_long(item: Any) -> bool:
 
 
 def convert(value: Any, target_type: type[T], *, label: str = "params", field: str = "") -> T:
-    """Convert decoded JSON to a type. Raise InvalidParams with the path of the first mismatch, below `field`."""
+    """Convert decoded JSON to a type. Raise InvalidParams with the path of the first mismatch."""
     try:
         return msgspec.convert(value, target_type)
     except msgspec.ValidationError as exc:
@@ -130,14 +133,14 @@ def convert(value: Any, target_type: type[T], *, label: str = "params", field: s
 
 
 def _find_path(message: str, field: str) -> str:
-    """Return the path of the field in a message of msgspec. A missing field belongs to the path."""
+    """Return the path of the invalid or missing field in a msgspec error message."""
     missing, path = _MISSING_FIELD.match(message), _MISMATCH_PATH.search(message)
     inner_path = (path[1] if path else "") + (f".{missing[1]}" if missing else "")
     return f"{field}{inner_path}".removeprefix(".")
 
 
 def to_plain(value: Any) -> Any:
-    """Convert a typed value to dicts, lists, strings and numbers, with the names in the protocol."""
+    """Convert a typed value to dicts, lists, strings and numbers, with the field names of the protocol."""
     return msgspec.to_builtins(value, str_keys=True)
 
 
@@ -152,7 +155,7 @@ def _reason(exc: Exception) -> str:
 
 
 def _refuse_duplicates(data: bytes) -> None:
-    import json  # imported here, because few messages need this check
+    import json  # Few messages need this check.
 
     def check_pairs(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) != len(pairs):

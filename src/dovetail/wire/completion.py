@@ -1,4 +1,4 @@
-"""completion/complete: suggestions for an argument of a prompt or a resource template.
+"""The types of completion/complete, which suggests values for an argument of a prompt or a resource template.
 
 The code that builds the result enforces the specification's limit of one hundred values.
 """
@@ -9,7 +9,7 @@ from dovetail.wire.base import Params, Result, WireStruct
 
 
 class PromptReference(WireStruct, tag_field="type", tag="ref/prompt"):
-    """The prompt whose argument the user is typing."""
+    """A reference to the prompt whose argument the user is typing."""
 
     type: ClassVar[Literal["ref/prompt"]] = "ref/prompt"
     name: str
@@ -17,14 +17,14 @@ class PromptReference(WireStruct, tag_field="type", tag="ref/prompt"):
 
 
 class ResourceTemplateReference(WireStruct, tag_field="type", tag="ref/resource"):
-    """The resource template whose variable the user is typing."""
+    """A reference to the resource template whose variable the user is typing."""
 
     type: ClassVar[Literal["ref/resource"]] = "ref/resource"
     uri: str
 
 
 class CompletionArgument(WireStruct):
-    """The name of the argument, and what the user has typed so far."""
+    """The name of an argument, and the text that the user has typed so far."""
 
     name: str
     value: str
@@ -45,7 +45,7 @@ class CompleteParams(Params):
 
 
 class Completion(WireStruct):
-    """Suggestions, and whether the server has more."""
+    """Suggested values for an argument, and whether the server has more."""
 
     values: list[str]
     total: int | None = None

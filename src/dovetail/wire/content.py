@@ -1,4 +1,4 @@
-"""Content blocks of tools, prompts and models, with their annotations and icons.
+"""The content blocks of tools, prompts and models, with their annotations and icons.
 
 The `type` member distinguishes the blocks, both on the wire and in Python.
 """
@@ -11,7 +11,7 @@ Role: TypeAlias = Literal["user", "assistant"]
 
 
 class Annotations(WireStruct):
-    """Metadata about content: audience, priority and time of the last change."""
+    """Metadata about content, such as its audience, priority and time of the last change."""
 
     audience: list[Role] | None = None
     priority: float | None = None
@@ -28,7 +28,7 @@ class Icon(WireStruct):
 
 
 class TextContent(WireStruct, tag_field="type", tag="text"):
-    """Plain text."""
+    """A content block with plain text."""
 
     type: ClassVar[Literal["text"]] = "text"
     text: str
@@ -37,7 +37,7 @@ class TextContent(WireStruct, tag_field="type", tag="text"):
 
 
 class ImageContent(WireStruct, tag_field="type", tag="image"):
-    """An image. `data` is in base64."""
+    """A content block with an image. `data` is in base64."""
 
     type: ClassVar[Literal["image"]] = "image"
     data: str
@@ -47,7 +47,7 @@ class ImageContent(WireStruct, tag_field="type", tag="image"):
 
 
 class AudioContent(WireStruct, tag_field="type", tag="audio"):
-    """Audio. `data` is in base64. Added in protocol version 2025-03."""
+    """A content block with audio. `data` is in base64. Added in protocol version 2025-03."""
 
     type: ClassVar[Literal["audio"]] = "audio"
     data: str
@@ -72,7 +72,7 @@ class ResourceLink(WireStruct, tag_field="type", tag="resource_link"):
 
 
 class ResourceContents(WireStruct):
-    """The contents of a resource: `text`, or `blob` in base64."""
+    """The contents of a resource, as `text` or as `blob` in base64."""
 
     uri: str
     mime_type: str | None = None
@@ -86,7 +86,7 @@ class ResourceContents(WireStruct):
 
 
 class EmbeddedResource(WireStruct, tag_field="type", tag="resource"):
-    """A resource with its contents."""
+    """A content block with a resource and its contents."""
 
     type: ClassVar[Literal["resource"]] = "resource"
     resource: ResourceContents

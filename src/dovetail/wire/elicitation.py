@@ -1,7 +1,6 @@
-"""elicitation/create in both modes, and the notification that a URL elicitation is complete.
+"""The types of elicitation/create, and of the notification that a URL elicitation is complete.
 
-Elicitation was added in protocol version 2025-06. One struct holds both modes: form mode uses `requested_schema`,
-URL mode uses `url`.
+Elicitation was added in protocol version 2025-06. Form mode uses `requested_schema`, and URL mode uses `url`.
 """
 
 from typing import Any, Literal
@@ -10,7 +9,7 @@ from dovetail.wire.base import Params, Result
 
 
 class ElicitRequestParams(Params):
-    """The parameters of elicitation/create: a message for the user, with a form or a URL."""
+    """The parameters of elicitation/create. They contain a message for the user, and a form or a URL."""
 
     message: str
     mode: Literal["form", "url"] = "form"  # added in protocol version 2025-11
@@ -26,7 +25,7 @@ class ElicitRequestParams(Params):
 
 
 class ElicitResult(Result):
-    """What the user did, and the values that the user entered."""
+    """The result of elicitation/create, with the user's action and the values that the user entered."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None

@@ -9,7 +9,7 @@ from dovetail.wire.base import Result, WireStruct
 
 
 class InputRequest(WireStruct):
-    """One question to the client: a method and its parameters."""
+    """A request to the client for input, with a method and its parameters."""
 
     method: str
     params: dict[str, Any] | None = None

@@ -1,6 +1,6 @@
-"""The JSON-RPC envelope: recognise and build each kind of message.
+"""Classify and encode JSON-RPC messages.
 
-This module knows no MCP methods. Every message it builds is one line of compact JSON.
+This module does not depend on MCP methods. Every message that it encodes is one line of compact JSON.
 """
 
 from typing import Any, Final, Literal
@@ -25,7 +25,7 @@ class _Response(Struct, tag_field="jsonrpc", tag="2.0"):
 
 
 def classify(message: Any) -> MessageKind:
-    """Return whether a decoded message is a request, notification or response. Raise InvalidRequest if it is none.
+    """Return the kind of a decoded message, such as "request" or "notification". Raise InvalidRequest if it is invalid.
 
     spec: basic#requests, basic#responses, basic#notifications
     """
@@ -41,7 +41,7 @@ def classify(message: Any) -> MessageKind:
 
 
 def read_id(message: Any) -> RequestId | None:
-    """Return the ID of an invalid message, or None if the ID is also invalid."""
+    """Return the ID of a message that may be invalid. Return None if the ID is invalid, too."""
     value = message.get("id") if type(message) is dict else None
     return value if type(value) in (int, str) and _is_small_id(value) else None
 
@@ -64,7 +64,7 @@ def encode_result(id: RequestId, body: bytes) -> bytes:
 
 
 def encode_response(id: RequestId, result: Any) -> bytes:
-    """Encode a response and its result in one step, to avoid copying a large result."""
+    """Encode a response and its result in one step, which avoids copying a large result."""
     return encode(_Response(id, result))
 
 
@@ -96,7 +96,7 @@ def _check_method(message: dict[str, Any]) -> None:
 
 
 def _check_id(id: Any) -> None:
-    # Compare exact types, because True and False are also ints.
+    # Exact types are compared, because True and False are ints, too.
     if type(id) is int:
         return
     if type(id) is not str:

@@ -1,4 +1,4 @@
-"""initialize and server/discover: names and capabilities of client and server.
+"""The types of initialize and server/discover, with the names and capabilities of client and server.
 
 None means that the program did not declare a capability. An empty object declares the capability. Unknown members are
 dropped.
@@ -22,20 +22,20 @@ class Implementation(WireStruct):
 
 
 class RootsCapability(WireStruct):
-    """The client can list roots."""
+    """The capability of a client to list roots."""
 
     list_changed: bool = False  # only in protocol versions before 2026-07
 
 
 class SamplingCapability(WireStruct):
-    """The client can call a language model."""
+    """The capability of a client to call a language model."""
 
     context: dict[str, Any] | None = None  # added in protocol version 2025-11
     tools: dict[str, Any] | None = None  # added in protocol version 2025-11
 
 
 class ElicitationCapability(WireStruct):
-    """The client can ask its user. If it declares no mode, it supports forms."""
+    """The capability of a client to ask its user. A client that declares no mode supports forms."""
 
     form: dict[str, Any] | None = None  # added in protocol version 2025-11
     url: dict[str, Any] | None = None  # added in protocol version 2025-11
@@ -53,13 +53,13 @@ class ClientCapabilities(WireStruct):
 
 
 class ListChangedCapability(WireStruct):
-    """The server has tools or prompts. `list_changed` means that it reports changes."""
+    """The capability of a server to offer tools or prompts. `list_changed` means that it reports changes."""
 
     list_changed: bool = False
 
 
 class ResourcesCapability(WireStruct):
-    """The server has resources. `subscribe` and `list_changed` say which changes it reports."""
+    """The capability of a server to offer resources. `subscribe` and `list_changed` mean that it reports changes."""
 
     subscribe: bool = False
     list_changed: bool = False
@@ -79,8 +79,9 @@ class ServerCapabilities(WireStruct):
 
 
 class InitializeParams(Params):
-    """The parameters of initialize: the client's version, name and capabilities. Only in protocol versions before
-    2026-07.
+    """The parameters of initialize, with the client's protocol version, name and capabilities.
+
+    Only in protocol versions before 2026-07.
     """
 
     protocol_version: str
@@ -89,8 +90,9 @@ class InitializeParams(Params):
 
 
 class InitializeResult(Result):
-    """The result of initialize: the protocol version to use, and the server's name and capabilities. Only in protocol
-    versions before 2026-07.
+    """The result of initialize, with the negotiated protocol version and the server's name and capabilities.
+
+    Only in protocol versions before 2026-07.
     """
 
     protocol_version: str
@@ -100,8 +102,9 @@ class InitializeResult(Result):
 
 
 class DiscoverResult(CacheableResult):
-    """The result of server/discover: the server's protocol versions, name and capabilities. Added in protocol version
-    2026-07.
+    """The result of server/discover, with the server's protocol versions, name and capabilities.
+
+    Added in protocol version 2026-07.
     """
 
     supported_versions: list[str]

@@ -1,4 +1,4 @@
-"""logging/setLevel and notifications/message, with the eight syslog levels.
+"""The types of logging/setLevel and notifications/message, with the eight syslog levels.
 
 These messages go to the client, not to the `logging` module of Python.
 """
@@ -24,7 +24,7 @@ _SEVERITY: dict[LoggingLevel, int] = {level: rank for rank, level in enumerate(L
 
 
 def get_severity(level: LoggingLevel) -> int:
-    """Return the severity of a log level as a number: 0 for debug, 7 for emergency.
+    """Return the severity of a log level as a number, from 0 for "debug" to 7 for "emergency".
 
     Raise ValueError if the level is unknown.
     """
@@ -35,15 +35,18 @@ def get_severity(level: LoggingLevel) -> int:
 
 
 class SetLevelParams(Params):
-    """The parameters of logging/setLevel: the minimum level that the client wants. Only in protocol versions before
-    2026-07.
+    """The parameters of logging/setLevel, with the minimum level of the log messages to send.
+
+    Only in protocol versions before 2026-07.
     """
 
     level: LoggingLevel
 
 
 class LoggingMessageNotificationParams(Params):
-    """One log message. `data` is any JSON value, including null."""
+    """The parameters of notifications/message, which contain a log message. `data` is any JSON value, including
+    null.
+    """
 
     level: LoggingLevel
     data: Any

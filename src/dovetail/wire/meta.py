@@ -1,4 +1,4 @@
-"""The keys of `_meta`: which keys are valid, and which are reserved.
+"""Check which keys of `_meta` are valid, and which are reserved.
 
 Each check takes time linear in the length of the key.
 """
@@ -17,19 +17,19 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
 
-# The syntax of a key, spec: basic#_meta. Possessive quantifiers prevent backtracking.
-# The pattern is compiled on first use.
+# These patterns define the syntax of a key. spec: basic#_meta. Possessive quantifiers prevent backtracking.
+# The patterns are compiled on first use.
 _LABEL = r"[A-Za-z](?:-*+[A-Za-z0-9])*+"
 _NAME = r"(?:[A-Za-z0-9](?:[._-]*+[A-Za-z0-9])*+)?"
 _PREFIX = rf"{_LABEL}(?:\.{_LABEL})*+"
 
-# A prefix is reserved if its second label is one of these, spec: basic#_meta.
+# A prefix is reserved if its second label is one of these. spec: basic#_meta.
 # Some programs use the label alone as a prefix.
 _RESERVED_LABELS = frozenset({"modelcontextprotocol", "mcp"})
 
 
 def is_valid_key(name: str) -> bool:
-    """Return whether a `_meta` key is valid: an optional prefix with a slash, then a name."""
+    """Return whether a `_meta` key is valid. It must be a name, which may follow a prefix and a slash."""
     prefix, slash, tail = name.rpartition("/")
     return re.fullmatch(_NAME, tail) is not None and (not slash or re.fullmatch(_PREFIX, prefix) is not None)
 

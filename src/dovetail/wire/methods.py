@@ -1,4 +1,4 @@
-"""The method table: parameters, result, direction and protocol versions of every method.
+"""The table of all methods, with their parameters, results, senders and protocol versions.
 
 A method exists only in its protocol versions. The support matrix in the documentation is generated from this table.
 """
@@ -44,8 +44,9 @@ Sender = Literal["client", "server", "both"]
 
 
 class Method(WireStruct):
-    """A method of the protocol. `until` is the first version without it. `only` is set if exactly one
-    version has it.
+    """A method of the protocol.
+
+    `until` is the first version without the method. `only_revision` is set if exactly one version has the method.
     """
 
     name: str
@@ -149,8 +150,8 @@ def _list_requests(revision: str) -> dict[str, Method]:
     }
 
 
-# The requests that clients may send in each protocol version.
+# These are the requests that clients may send in each protocol version.
 REQUESTS: Final = {revision: _list_requests(revision) for revision in REVISIONS}
 
-# The only protocol version with batches.
+# This is the only protocol version with batches.
 BATCH_REVISIONS: Final = frozenset({R_2025_03_26})

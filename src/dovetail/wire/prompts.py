@@ -1,4 +1,4 @@
-"""prompts/list and prompts/get.
+"""The types of prompts/list and prompts/get.
 
 The values of arguments are strings, as in the specification. The server converts them to the types of its function.
 """
@@ -37,14 +37,14 @@ class PromptMessage(WireStruct):
 
 
 class ListPromptsResult(CacheableResult):
-    """One page of prompts."""
+    """The result of prompts/list, with one page of prompts."""
 
     prompts: list[Prompt]
     next_cursor: str | None = None
 
 
 class GetPromptParams(Params):
-    """The parameters of prompts/get: name, arguments, and answers to earlier input requests."""
+    """The parameters of prompts/get, with the name, arguments, and answers to earlier input requests."""
 
     name: str
     arguments: dict[str, str] | None = None
@@ -53,7 +53,7 @@ class GetPromptParams(Params):
 
 
 class GetPromptResult(Result):
-    """The messages of a prompt."""
+    """The result of prompts/get, with the messages of a prompt."""
 
     messages: list[PromptMessage]
     description: str | None = None

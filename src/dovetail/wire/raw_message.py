@@ -1,4 +1,4 @@
-"""Messages that a client receives. The envelope is decoded at once, and the body stays bytes until its type is known.
+"""Decode the messages that a client receives. The parameters or result stay encoded until their type is known.
 
 This module is more lenient than `codec`, because a client should not lose a result over a small mistake of the server.
 It accepts unknown members, duplicate names and invalid UTF-8. It limits the depth and the number of members.
@@ -14,7 +14,7 @@ from dovetail.errors import InvalidResult, ParseError
 from dovetail.wire.base import UNSET, Struct, UnsetType
 from dovetail.wire.jsonrpc import RequestId
 
-# An empty list has three characters as JSON but takes 64 bytes in memory, so limit the members of large messages.
+# An empty list has three characters as JSON but takes 64 bytes in memory, so the members of large messages are limited.
 MAX_MEMBERS: Final = 1_000_000
 _MAX_UNCHECKED_BYTES: Final = 1024 * 1024
 _SLICE_BYTES: Final = 64 * 1024
@@ -41,7 +41,7 @@ class RawMessage(Struct, omit_defaults=True):
 
     id: RequestId | None = None
     method: str | None = None
-    params: msgspec.Raw | UnsetType = UNSET  # UNSET, because msgspec cannot decode an optional Raw
+    params: msgspec.Raw | UnsetType = UNSET  # The default is UNSET, because msgspec cannot decode an optional Raw.
     result: msgspec.Raw | UnsetType = UNSET
     error: ErrorObject | None = None
 
@@ -61,7 +61,7 @@ _json_decoder: Final = msgspec.json.Decoder()
 
 
 def read_messages(data: bytes | str) -> list[RawMessage]:
-    """Decode one message or a batch of messages. Raise ParseError if they are invalid."""
+    """Decode one message or a batch of messages. Raise ParseError if the data is invalid."""
     if len(data) > _MAX_UNCHECKED_BYTES:
         _refuse_members(data)
     try:
@@ -87,14 +87,14 @@ def _read_batch(data: bytes | str) -> list[RawMessage]:
 
 
 def _read_repaired(data: bytes | str) -> list[RawMessage]:
-    """Read messages that contain invalid UTF-8."""
+    """Read messages that contain invalid UTF-8, which is replaced."""
     return read_messages(data.decode("utf-8", "replace")) if isinstance(data, bytes) else []
 
 
 def find_answered_ids(data: bytes) -> list[int]:
     """Return the request IDs in an invalid response, as far as they can be read.
 
-    The search is lenient about types: 1.0 and "1" count as 1. In large data, only the start and the end are searched,
+    The search accepts 1.0 and "1" as the ID 1. In large data, only the start and the end are searched,
     because decoding all of it could take twenty times its size in memory.
     """
     if len(data) > _MAX_UNCHECKED_BYTES:
@@ -117,7 +117,7 @@ def _parse_id(message: Any) -> int | None:
 
 
 def _peek_id(data: bytes) -> list[int]:
-    """Find the request ID in a broken response. The ID may be at the start or at the end."""
+    """Return the request ID at the start or the end of an invalid response."""
     head = data[:_PEEK_BYTES]
     body_match = _BODY_MEMBER.search(head)
     if body_match is None or b'"method"' in head[: body_match.start()]:
@@ -133,12 +133,12 @@ def _refuse_members(data: bytes | str) -> None:
 
 
 def _exceeds_members(data: bytes) -> bool:
-    """Return whether there are too many commas outside strings. Read the data in slices to save memory."""
+    """Return whether a JSON text has too many commas outside strings. Read it in slices to save memory."""
     commas = quotes = start = 0
     in_string = False
     # A member has at most two strings, so at most four quotes.
     while start < len(data) and commas < MAX_MEMBERS and quotes <= 4 * MAX_MEMBERS:
-        # Never end a slice between a backslash and the character after it.
+        # A slice must not end between a backslash and the character after it.
         boundary = _NO_BACKSLASH.search(data, start + _SLICE_BYTES)
         end = boundary.end() if boundary is not None else len(data)
         pieces = data[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -150,14 +150,16 @@ def _exceeds_members(data: bytes) -> bool:
 
 
 def decode_body(raw: Any, target_type: type[T], label: str) -> T:
-    """Decode a result or parameters to a type. Raise InvalidResult with the path of the first mismatch."""
+    """Decode an encoded result or encoded parameters to a type. Raise InvalidResult with the path of the first
+    mismatch.
+    """
     if raw is UNSET:
         raw = b"{}"
     try:
         return (_decoders.get(target_type) or _create_decoder(target_type)).decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         try:
-            return msgspec.convert(to_plain(raw), target_type)  # `to_plain` repairs invalid UTF-8
+            return msgspec.convert(to_plain(raw), target_type)  # `to_plain` repairs invalid UTF-8.
         except (msgspec.MsgspecError, RecursionError):
             raise InvalidResult(f"{label} does not match the protocol: {clip(str(exc), 300)}") from None
 
@@ -169,7 +171,7 @@ def copy_value(value: T) -> T:
 
 
 def to_plain(raw: Any) -> Any:
-    """Decode a raw body to dicts, lists, strings and numbers."""
+    """Decode an encoded result or encoded parameters to dicts, lists, strings and numbers."""
     if raw is UNSET:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""resources/list, resources/templates/list and resources/read.
+"""The types of resources/list, resources/templates/list and resources/read.
 
 This module treats a URI as plain text. It does not parse or expand URIs.
 """
@@ -24,7 +24,7 @@ class Resource(WireStruct):
 
 
 class ResourceTemplate(WireStruct):
-    """The definition of a group of resources with the same URI template."""
+    """The definition of a resource template, which describes all resources with the same URI template."""
 
     uri_template: str
     name: str
@@ -37,21 +37,21 @@ class ResourceTemplate(WireStruct):
 
 
 class ListResourcesResult(CacheableResult):
-    """One page of resources."""
+    """The result of resources/list, with one page of resources."""
 
     resources: list[Resource]
     next_cursor: str | None = None
 
 
 class ListResourceTemplatesResult(CacheableResult):
-    """One page of resource templates."""
+    """The result of resources/templates/list, with one page of resource templates."""
 
     resource_templates: list[ResourceTemplate]
     next_cursor: str | None = None
 
 
 class ReadResourceParams(Params):
-    """The parameters of resources/read: the URI, and answers to earlier input requests."""
+    """The parameters of resources/read, with the URI and answers to earlier input requests."""
 
     uri: str
     input_responses: dict[str, Any] | None = None  # added in protocol version 2026-07
@@ -59,6 +59,6 @@ class ReadResourceParams(Params):
 
 
 class ReadResourceResult(CacheableResult):
-    """The contents of a resource, which may have several parts."""
+    """The result of resources/read, with the contents of a resource in one or more parts."""
 
     contents: list[ResourceContents]

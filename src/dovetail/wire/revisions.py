@@ -1,7 +1,7 @@
-"""The protocol versions, oldest first, and the two eras.
+"""The protocol versions, oldest first. They belong to two groups, handshake versions and stateless versions.
 
 Handshake versions open a session with `initialize`. In stateless versions, each request contains everything the server
-needs. `DRAFT` is a dialect of the handshake era, with its own row in the tables.
+needs. `DRAFT` is a variant of the handshake versions, with a separate row in the tables.
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ NEWEST_HANDSHAKE_REVISION: Final = R_2025_11_25
 # In these versions, servers complete arguments without declaring a capability.
 REVISIONS_WITHOUT_COMPLETIONS: Final = (R_2024_11_05, DRAFT)
 
-# The version of a handshake request over HTTP that has no version header.
+# A request with a handshake version but without a version header has this version.
 # spec: streamable-http#protocol-version-header
 DEFAULT_HTTP_REVISION: Final = R_2025_03_26
 
@@ -36,21 +36,21 @@ _ORDER: Final = {revision: place for place, revision in enumerate(PUBLISHED_REVI
 
 
 def get_order(revision: str) -> int:
-    """Return the position of a version in the order of publication."""
+    """Return the position of a protocol version in the order of publication."""
     return _ORDER[revision]
 
 
 def is_older(revision: str, other: str) -> bool:
-    """Return whether a version was published before another."""
+    """Return whether a protocol version was published before another version."""
     return _ORDER[revision] < _ORDER[other]
 
 
 def is_stateless(revision: str) -> bool:
-    """Return whether a version belongs to the stateless era."""
+    """Return whether a protocol version is stateless, which means that it has no handshake."""
     return revision in STATELESS_REVISIONS
 
 
 def is_within(revision: str, since: str, until: str | None) -> bool:
-    """Return whether a version is at least `since` and before `until`."""
+    """Return whether a protocol version is `since` or later, and older than `until`."""
     position = _ORDER[revision]
     return _ORDER[since] <= position and (until is None or position < _ORDER[until])

@@ -1,4 +1,4 @@
-"""roots/list: the folders that a client shares with a server.
+"""The types of roots/list, with which a client lists the folders for a server.
 
 A root is only a name and grants no access.
 """
@@ -9,7 +9,7 @@ from dovetail.wire.base import Result, WireStruct, field
 
 
 class Root(WireStruct):
-    """One folder or file, as a file URI."""
+    """A folder or file on the client's machine, as a file URI."""
 
     uri: str
     name: str | None = None
@@ -17,6 +17,6 @@ class Root(WireStruct):
 
 
 class ListRootsResult(Result):
-    """All roots."""
+    """The result of roots/list, with all roots."""
 
     roots: list[Root]

@@ -1,4 +1,4 @@
-"""sampling/createMessage: a server's request to the client's model.
+"""The types of sampling/createMessage, with which a server sends a request to the client's model.
 
 The client chooses the model. The preferences of the server are only hints.
 """
@@ -12,13 +12,13 @@ from dovetail.wire.tools import Tool
 
 
 class ModelHint(WireStruct):
-    """Suggests a model. `name` is a part of the model's name."""
+    """A suggestion for a model. `name` is a part of the model's name."""
 
     name: str | None = None
 
 
 class ModelPreferences(WireStruct):
-    """What is important for the choice of a model. Priorities range from 0 to 1."""
+    """The preferences of a server for the choice of a model. Priorities range from 0 to 1."""
 
     hints: list[ModelHint] | None = None
     cost_priority: float | None = None
@@ -27,7 +27,7 @@ class ModelPreferences(WireStruct):
 
 
 class ToolChoice(WireStruct):
-    """Whether the model may, must or must not call tools. Added in protocol version 2025-11."""
+    """The setting whether the model may, must or must not call tools. Added in protocol version 2025-11."""
 
     mode: Literal["auto", "required", "none"] = "auto"
 
@@ -41,7 +41,7 @@ class SamplingMessage(WireStruct):
 
 
 class CreateMessageRequestParams(Params):
-    """The parameters of sampling/createMessage: the conversation and the model settings."""
+    """The parameters of sampling/createMessage, with the conversation and the model settings."""
 
     messages: list[SamplingMessage]
     max_tokens: int
@@ -56,7 +56,7 @@ class CreateMessageRequestParams(Params):
 
 
 class CreateMessageResult(Result):
-    """The model's reply."""
+    """The result of sampling/createMessage, with the model's reply."""
 
     role: Role
     content: SamplingContent | list[SamplingContent]  # lists and tool blocks were added in protocol version 2025-11
@@ -65,8 +65,10 @@ class CreateMessageResult(Result):
 
 
 def check_tool_results(messages: list[SamplingMessage]) -> list[SamplingMessage]:
-    """Return the messages. Raise ValueError unless each use of a tool has its result in the next message, and results
-    are not mixed with other content. spec: sampling#tool-result-messages
+    """Return the messages. Raise ValueError if the tool results in them are missing or misplaced.
+
+    Each tool use must have its result in the next message, and results must not be mixed with other content.
+    spec: sampling#tool-result-messages
     """
     open_ids: list[str] = []
     for index, message in enumerate(messages):

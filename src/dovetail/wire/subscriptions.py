@@ -1,13 +1,13 @@
-"""subscriptions/listen, resources/subscribe, and the notification that a resource changed.
+"""The types of subscriptions/listen, resources/subscribe, and the notification that a resource changed.
 
-The structs hold the subscription filter. The protocol package decides which changes a filter matches.
+The protocol package decides which changes a subscription filter matches.
 """
 
 from dovetail.wire.base import Params, Result, WireStruct
 
 
 class SubscriptionFilter(WireStruct):
-    """The changes that a client subscribes to. Added in protocol version 2026-07."""
+    """The kinds of changes that a client subscribes to. Added in protocol version 2026-07."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -22,13 +22,16 @@ class ListenParams(Params):
 
 
 class ListenResult(Result):
-    """The end of a subscription stream. `_meta` contains the ID of the subscription. Added in protocol
-    version 2026-07.
+    """The result of subscriptions/listen, which ends a subscription stream.
+
+    `_meta` contains the ID of the subscription. Added in protocol version 2026-07.
     """
 
 
 class AcknowledgedParams(Params):
-    """The part of the filter that the server accepts. Added in protocol version 2026-07."""
+    """The parameters of the notification with the part of a subscription filter that the server accepts. Added in
+    protocol version 2026-07.
+    """
 
     notifications: SubscriptionFilter
 

@@ -1,4 +1,4 @@
-"""tools/list and tools/call.
+"""The types of tools/list and tools/call.
 
 Schemas are plain dicts. This module does not check schemas.
 """
@@ -10,7 +10,9 @@ from dovetail.wire.content import ContentBlock, Icon
 
 
 class ToolAnnotations(WireStruct):
-    """Hints about how a tool behaves. None means that there is no hint. Added in protocol version 2025-03."""
+    """Hints about the behavior of a tool. None means that the server gave no hint. Added in protocol version
+    2025-03.
+    """
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -34,14 +36,14 @@ class Tool(WireStruct):
 
 
 class ListToolsResult(CacheableResult):
-    """One page of tools."""
+    """The result of tools/list, with one page of tools."""
 
     tools: list[Tool]
     next_cursor: str | None = None
 
 
 class CallToolParams(Params):
-    """The parameters of tools/call: name, arguments, and answers to earlier input requests."""
+    """The parameters of tools/call, with the name, arguments, and answers to earlier input requests."""
 
     name: str
     arguments: dict[str, Any] | None = None
@@ -50,9 +52,9 @@ class CallToolParams(Params):
 
 
 class CallToolResult(Result):
-    """The result of a tool. `is_error` means that the tool failed."""
+    """The result of tools/call. `is_error` is True if the tool failed."""
 
     content: list[ContentBlock]
-    # Added in protocol version 2025-06. Any JSON value, including null, since 2026-07.
+    # Structured content was added in protocol version 2025-06. Since 2026-07, it can be any JSON value, including null.
     structured_content: Any = UNSET
     is_error: bool = False

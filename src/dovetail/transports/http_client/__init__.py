@@ -1,1 +1,1 @@
-"""MCP over HTTP, client side."""
+"""The client side of MCP over HTTP."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-_HEAD_START_S = 0.25  # wait this long before also trying the next address. RFC 8305, section 5
+_HEAD_START_S = 0.25  # The next address is tried, too, after this time without a connection. RFC 8305, section 5
 
 Address = tuple[int, tuple[str | int | bytes, ...]]
 
@@ -23,7 +23,7 @@ async def dial(host: str, port: int, address_filter: AddressFilter | None = None
     """Connect to a host and return the socket. Only addresses that pass the filter are tried.
 
     Raises:
-        OSError: the name is unknown, or the error of the first address if none answers.
+        OSError: the host name is unknown, or no address answers. If no address answers, this is the first error.
     """
     addresses = await _resolve(host, port)
     if address_filter is not None:
@@ -43,7 +43,7 @@ async def _resolve(host: str, port: int) -> list[Address]:
             continue
         return [(family, (host, port))]
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # Alternate between IPv4 and IPv6, starting with the one the resolver prefers.
+    # IPv4 and IPv6 addresses alternate, starting with the family that the resolver prefers.
     preferred_family = infos[0][0]
     preferred: list[Address] = [(family, address) for family, _, _, _, address in infos if family == preferred_family]
     others: list[Address] = [(family, address) for family, _, _, _, address in infos if family != preferred_family]

@@ -1,6 +1,6 @@
-"""One HTTP/1.1 connection of a client, with one request at a time.
+"""An HTTP/1.1 connection of a client, which sends one request at a time.
 
-The connection knows nothing about pools, proxies or TLS. It reports when a response is complete and when the connection
+This module does not handle pools, proxies or TLS. It reports when a response is complete and when the connection
 is lost.
 """
 
@@ -18,11 +18,11 @@ import httptools
 from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
 
-_STEP_BYTES = 64 * 1024  # decompress at most this many bytes per step
+_STEP_BYTES = 64 * 1024  # Each step decompresses at most this many bytes.
 
 
 class ResponseTooLarge(TransportError):
-    """The response is larger than its limit."""
+    """The HTTP response is larger than a limit."""
 
 
 class InvalidHTTPResponse(TransportError):
@@ -30,7 +30,7 @@ class InvalidHTTPResponse(TransportError):
 
 
 class Decompressor:
-    """Decompresses gzip or deflate in small steps. Rejects data that expands too much."""
+    """Decompresses gzip or deflate data in small steps, and rejects data that expands too much."""
 
     __slots__ = ("_has_more", "_input_bytes", "_is_gzip", "_limits", "_output_bytes", "_stream", "_tail")
 
@@ -47,14 +47,14 @@ class Decompressor:
         """Add compressed data. Call this only when `read` returns nothing."""
         if self._stream is None:
             # Some servers send deflate data without the zlib header.
-            # The low four bits of a zlib header are 8, and those of raw deflate data never are.
+            # The low four bits of a zlib header are 8, and those of raw deflate data are not.
             self._stream = zlib.decompressobj(31 if self._is_gzip else 15 if piece[0] & 15 == 8 else -15)
         self._tail = piece
         self._has_more = True
         self._input_bytes += len(piece)
 
     def read(self) -> bytes:
-        """Return the next decompressed piece. It is empty if more data is needed."""
+        """Return the next decompressed bytes, or b"" if more data is needed."""
         stream = self._stream
         if stream is None:
             return b""
@@ -78,19 +78,20 @@ class Decompressor:
         return piece
 
     def check_end(self) -> None:
-        """Raise an error if the compressed data is incomplete. An empty body is allowed."""
+        """Raise InvalidHTTPResponse if the compressed data is incomplete. An empty body is allowed."""
         if self._stream is not None and not self._stream.eof:
             raise InvalidHTTPResponse("The compressed body of the response is incomplete")
 
 
-_PIECE_OVERHEAD_BYTES = 64  # memory for each queued piece, in addition to its bytes
+_PIECE_OVERHEAD_BYTES = 64  # Each queued chunk uses this much memory in addition to its bytes.
 
-_LINGER_S = 0.5  # how long to wait for the rest of a response that is no longer needed
+_LINGER_S = 0.5  # The client waits this long for the rest of a response that is no longer needed.
 
 
 class ConnectionBroken(TransportError):
-    """The connection was lost. `sent` is True if the server may have received something. `has_head` is True if the
-    response had started.
+    """The connection was lost.
+
+    `sent` is True if the server may have received some data. `has_head` is True if the response has started.
     """
 
     def __init__(self, message: str, *, sent: bool, has_head: bool) -> None:
@@ -100,7 +101,7 @@ class ConnectionBroken(TransportError):
 
 
 class ClientResponse:
-    """A response whose headers have arrived. Read the whole body with `read`, or iterate over its pieces."""
+    """A response whose headers have arrived. Read the whole body with `read`, or iterate over its chunks."""
 
     __slots__ = (
         "_connection",
@@ -129,7 +130,7 @@ class ClientResponse:
         self._is_complete = False
         self._error: TransportError | None = None
         self._decompressor: Decompressor | None = None
-        # `wait` awaits this future, first for the headers and then for the body.
+        # The `wait` method awaits this future, first for the headers and then for the body.
         self._waiter: asyncio.Future[None] | None = None
 
     async def read(self) -> bytes:
@@ -186,10 +187,10 @@ class ClientResponse:
         if self._connection is not None:
             self._loop.call_later(_LINGER_S, self.close)
 
-    # HTTP1Connection calls the following methods.
-
     async def wait(self) -> None:
-        """Wait for the headers, more data, the end or an error. Cancelling this task cancels the request."""
+        """Wait for the headers, more data, the end or an error of the response. Cancelling this task cancels the
+        request.
+        """
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -200,7 +201,7 @@ class ClientResponse:
             self._waiter = None
 
     def start(self, status: int) -> None:
-        """Handle complete headers."""
+        """Handle the complete headers of the response."""
         self.status = status
         encoding = self.headers.get(b"content-encoding", b"identity").lower()
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
@@ -210,20 +211,20 @@ class ClientResponse:
         self._wake()
 
     def add_piece(self, piece: bytes) -> bool:
-        """Add a piece of the body. Return True if reading should pause."""
+        """Add a chunk of the body to the queue. Return True if reading should pause."""
         self._queue.append(piece)
         self._queued_bytes += len(piece) + _PIECE_OVERHEAD_BYTES
         self._wake()
         return self._queued_bytes > self._limits.max_queued_bytes
 
     def complete(self) -> None:
-        """Handle the end of the body."""
+        """Handle the end of the response body."""
         self._connection = None
         self._is_complete = True
         self._wake()
 
     def fail(self, error: TransportError) -> None:
-        """Handle an error before the body is complete."""
+        """Handle an error before the response body is complete."""
         self._connection = None
         self._error = error
         self._wake()
@@ -264,8 +265,9 @@ class ClientResponse:
 
 
 class HTTP1Connection(asyncio.Protocol):
-    """One HTTP/1.1 connection. A callback reports when a response is complete, and whether the connection can be
-    reused.
+    """An HTTP/1.1 connection of a client.
+
+    A callback reports when a response is complete, and whether the connection can be reused.
     """
 
     __slots__ = (
@@ -324,13 +326,16 @@ class HTTP1Connection(asyncio.Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Return whether an idle connection was closed or has received data, even if the event loop does
-        not know yet.
+        """Return whether an idle connection was closed or has received data.
+
+        The event loop may not have noticed this yet.
         """
         return self._is_closed or self.transport.is_closing() or self._has_unread_data()
 
     async def send(self, request: bytes, url: str, *, has_no_body: bool = False) -> ClientResponse:
-        """Send a request and wait for the headers of the response. `has_no_body=True` means that no body can follow."""
+        """Send a request and wait for the headers of the response. `has_no_body` is True if the response cannot have
+        a body.
+        """
         if self._is_closed or self.transport.is_closing():
             self.abort()
             raise ConnectionBroken("The connection was closed before the request was sent", sent=False, has_head=False)
@@ -352,7 +357,7 @@ class HTTP1Connection(asyncio.Protocol):
             self._transport.abort()
 
     def drop(self, reason: str) -> None:
-        """Close the connection and pass the error to the task that waits."""
+        """Close the connection, and raise an error in the task that waits for the response."""
         if self._response is not None:
             has_head = self._response.status > 0
             moment = "during the response" if has_head else "before the response"
@@ -361,13 +366,13 @@ class HTTP1Connection(asyncio.Protocol):
             self.abort()
 
     def resume(self) -> None:
-        """Resume reading."""
+        """Resume reading from the connection."""
         if self._is_paused:
             self._is_paused = False
             if not self.transport.is_closing():
                 self.transport.resume_reading()
 
-    # asyncio calls the following methods.
+    # The event loop calls the following methods.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -401,11 +406,11 @@ class HTTP1Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
-        self._parser = None  # the parser refers to this connection, so this breaks a reference cycle
+        self._parser = None  # The parser refers to this connection, so this breaks a reference cycle.
         self.drop("was lost" if exc is not None else "was closed by the server")
         self._on_lost(self)
 
-    # The parser calls the following methods.
+    # The HTTP parser calls the following methods.
 
     def on_message_begin(self) -> None:
         if self._response is None:
@@ -414,7 +419,7 @@ class HTTP1Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         response = self._response
         if response is None or response.status:
-            return  # ignores a trailer
+            return  # A trailer is ignored.
         self._header_bytes += len(name) + len(value) + 4
         self._header_count += 1
         if self._header_bytes > self.limits.max_header_block_bytes:

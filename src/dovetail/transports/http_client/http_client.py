@@ -1,7 +1,7 @@
-"""The HTTP/1.1 client with a connection pool. It knows neither MCP nor JSON.
+"""An HTTP/1.1 client with a connection pool. It does not depend on MCP or JSON.
 
-A request is written at most once, and only to a connection that looks alive. Every error therefore states whether part
-of the request may have been sent. Callers follow redirects themselves.
+A request is sent at most once, and only on a connection that looks alive. Every error therefore states whether part
+of the request may have been sent. The client does not follow redirects.
 """
 
 import asyncio
@@ -43,17 +43,17 @@ __all__ = [
 _TOKEN_PATTERN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HOST_PATTERN = re.compile(r"[a-z0-9_.-]+")
 _FORBIDDEN_PATTERN = re.compile(r"[\x00-\x20\x7f]")
-# Callers may not set these headers.
+# Callers cannot set these headers.
 # A second value could split one request into two, or send the proxy's credentials to the server.
 RESERVED_HEADERS = {
     b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
 }  # fmt: skip
-_MAX_CACHED_ROUTES = 256  # maximum size of the cache for routes, and of the one for header names
+_MAX_CACHED_ROUTES = 256  # The caches for routes and for header names have this size.
 
 
 class HostUnreachable(TransportError):
-    """The client could not connect, so nothing was sent. `reason` explains why."""
+    """The client could not connect to the host, so nothing was sent. `reason` explains why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -61,7 +61,7 @@ class HostUnreachable(TransportError):
 
 
 class Origin(NamedTuple):
-    """Where a connection leads to. Connections with the same origin can replace each other."""
+    """The target of a connection. Connections with the same origin can replace each other."""
 
     scheme: str
     host: str
@@ -70,19 +70,19 @@ class Origin(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Return the host and port, for CONNECT requests and messages."""
+        """Return the host and port for CONNECT requests and error messages."""
         return f"{_format_host(self.host)}:{self.port}"
 
 
 class Route(NamedTuple):
-    """What all requests with the same method and URL have in common."""
+    """The parts that all requests with the same method and URL have in common."""
 
     origin: Origin
     head: bytes
 
 
 class HTTPClient:
-    """Sends HTTP requests. A client can only be used in the event loop where it is first used."""
+    """Sends HTTP requests. All requests of a client must run in the same event loop."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class HTTPClient:
         proxy: str | None = None,
         trust_env: bool = True,
         connect_timeout: float = 10.0,
-        # Close connections that are idle for this long. uvicorn and Node close theirs after five seconds.
+        # Idle connections are closed after this time. Servers such as uvicorn and Node close theirs after five seconds.
         idle_timeout: float = 4.0,
         limits: FetchLimits | None = None,
         address_filter: AddressFilter
-        # Returns whether an address is allowed. Proxies are not checked, because the user chose them.
+        # This function returns whether an address is allowed. Proxies are not checked, because the user chose them.
         | None = None,
     ) -> None:
         self._tls = tls
@@ -119,7 +119,7 @@ class HTTPClient:
     async def fetch(
         self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]], body: bytes = b""
     ) -> ClientResponse:
-        """Send a request and wait for the headers of the response. Cancelling closes the connection.
+        """Send a request and wait for the headers of the response. Cancelling the task closes the connection.
 
         Raises:
             HostUnreachable: no connection could be opened, so nothing was sent.
@@ -136,7 +136,9 @@ class HTTPClient:
         )
 
     async def send(self, request: HTTPRequest) -> HTTPResponse:
-        """Send a request and return the response with its body. Raises the errors of `fetch` and `read`."""
+        """Send a request and return the response with its body. Raise the same errors as `fetch` and
+        `ClientResponse.read`.
+        """
         headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in request.headers.items()]
         response = await self.fetch(request.method, request.url, headers, request.body)
         body = await response.read()
@@ -144,7 +146,7 @@ class HTTPClient:
         return HTTPResponse(response.status, response_headers, body)
 
     async def close(self) -> None:
-        """Close every connection. Running requests fail."""
+        """Close every connection, so that running requests fail."""
         self._is_closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -223,14 +225,14 @@ class HTTPClient:
                 return await self._open_connection(origin)
             self._close_one_idle()
             waiter: asyncio.Future[None] = self._loop.create_future()
-            # A waiter that found no free connection goes back to the front of the queue.
+            # A request that found no free connection goes back to the front of the queue.
             self._waiters.append(waiter) if is_first else self._waiters.appendleft(waiter)
             is_first = False
             try:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.cancelled():
-                    with contextlib.suppress(ValueError):  # a waiter that was woken is not in the queue any more
+                    with contextlib.suppress(ValueError):  # A waiter that was woken is no longer in the queue.
                         self._waiters.remove(waiter)
                 else:
                     self._wake_waiter()
@@ -242,7 +244,7 @@ class HTTPClient:
     async def _open_connection(self, origin: Origin) -> HTTP1Connection:
         assert self._loop is not None
         connection = HTTP1Connection(self._loop, self._limits, self._release, self._forget)
-        # Load the certificates first, because this takes time that should not count toward the connect timeout.
+        # Loading certificates takes time that should not count toward the connect timeout.
         tls = self._get_tls_context() if origin.scheme == "https" else None
         timeout = asyncio.timeout(self._connect_timeout)
         self._opening_count += 1
@@ -266,7 +268,7 @@ class HTTPClient:
 
     async def _connect(self, origin: Origin, connection: HTTP1Connection, tls: ssl.SSLContext | None) -> None:
         loop, proxy = asyncio.get_running_loop(), origin.proxy
-        # A TLS server name has no trailing dot, and no zone such as "%eth0".
+        # A TLS server name does not have a trailing dot, or a zone such as "%eth0".
         server_name = origin.host.partition("%")[0].rstrip(".") if tls else None
         sock = (
             await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port, self._address_filter)
@@ -303,7 +305,7 @@ class HTTPClient:
         if not 200 <= response.status < 300:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} answered with status {response.status}")
-        # In TLS the client sends first, so data that is already here does not come from the server.
+        # In TLS, the client sends first, so data that has already arrived does not come from the server.
         if tunnel.is_dead:
             tunnel.abort()
             raise HostUnreachable(f"cannot connect to {target}: {proxy_name} closed the tunnel or sent unexpected data")

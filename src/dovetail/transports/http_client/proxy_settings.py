@@ -1,4 +1,4 @@
-"""Choose the proxy for a host: the one that the caller passed, or one from the environment."""
+"""Choose the proxy for a host, from the caller or from the environment."""
 
 import base64
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Proxy(NamedTuple):
-    """An HTTP proxy. `authorization` is the value of the Proxy-Authorization header, or empty."""
+    """An HTTP proxy. `authorization` is the value of the Proxy-Authorization header, or b""."""
 
     host: str
     port: int
@@ -16,7 +16,7 @@ class Proxy(NamedTuple):
 
 
 def parse_proxy(url: str) -> Proxy:
-    """Parse the URL of a proxy. Error messages do not contain it, because it may have a password."""
+    """Parse the URL of a proxy. Error messages do not contain the URL, because it may contain a password."""
     parts = urlsplit(url if "://" in url else "http://" + url)
     if parts.scheme != "http":
         raise ValueError(f"the scheme of a proxy must be http, not {parts.scheme}")
@@ -30,8 +30,9 @@ def parse_proxy(url: str) -> Proxy:
 
 
 def find_proxy_url(scheme: str, host: str, port: int, environment: Mapping[str, str]) -> str:
-    """Return the proxy URL from HTTP_PROXY, HTTPS_PROXY or ALL_PROXY. Return an empty string for a local target, or if
-    none is set.
+    """Return the proxy URL from HTTP_PROXY, HTTPS_PROXY or ALL_PROXY.
+
+    Return an empty string if the target is local or no variable is set.
     """
     if _is_local(host) or _is_excluded(host, port, _get_variable("no_proxy", environment)):
         return ""

@@ -1,7 +1,7 @@
-"""HTTP requests to the URL of an MCP server, and errors with hints for requests that the server rejects.
+"""Send HTTP requests to the URL of an MCP server, and explain rejected requests with errors and hints.
 
-The client follows redirects only within the origin, so credentials never reach another origin. A permanent redirect of
-a POST also applies to later requests. Any other redirect applies to one request.
+The client follows redirects only to the same origin, so credentials never reach another origin. A permanent redirect of
+a POST applies to later requests, too. Any other redirect applies to one request.
 """
 
 import asyncio
@@ -73,8 +73,9 @@ class RemoteServer:
         return _get_address(self.url)
 
     async def send(self, method: str, headers: Headers, body: bytes = b"") -> ClientResponse:
-        """Send a request. If the server asks for credentials, log in and send it again. A rejected request was not
-        executed.
+        """Send a request to the server. If the server asks for credentials, log in and send the request again.
+
+        Sending again is safe, because the server did not execute the rejected request.
         """
         authorizer, auth_headers = self._authorizer, ()
         redirects = refusals = 0
@@ -90,7 +91,7 @@ class RemoteServer:
                 if is_permanent:
                     self.url = url
             elif authorizer is None or response.status not in (401, 403) or method == "DELETE":
-                return response  # a DELETE only ends the session, so do not log in for it
+                return response  # A DELETE only ends the session, so the client does not log in for it.
             else:
                 refusals += 1
                 if not await self._handle_challenge(authorizer, response, auth_headers, refusals):
@@ -129,7 +130,7 @@ class RemoteServer:
             raise convert_error(exc, url) from None
 
     def _follow_redirect(self, response: ClientResponse) -> str:
-        """Return the target of a redirect. It must have the same origin."""
+        """Return the target of a redirect. Raise HTTPStatusError if the target has another origin."""
         response.close()
         location = _get_location(response)
         if not location:
@@ -144,14 +145,14 @@ class RemoteServer:
         return target
 
     def resolve_endpoint(self, location: str, base_url: str) -> str:
-        """Resolve a URL from the server. It must have the same origin."""
+        """Resolve an endpoint URL from the server. Raise NotMCPServer if it has another origin."""
         target = self._resolve_same_origin(location, base_url)
         if target is None:
             raise NotMCPServer(f"the server sent an endpoint URL with another origin: {clip(location)}")
         return target
 
     def _resolve_same_origin(self, location: str, base_url: str) -> str | None:
-        """Resolve a URL. Return None if it is invalid or has another origin."""
+        """Resolve a URL relative to `base_url`. Return None if it is invalid or has another origin."""
         try:
             target = urljoin(base_url, location)
             return target if parse_url(target)[:3] == parse_url(self.url)[:3] else None
@@ -233,7 +234,7 @@ def _redirect_error(response: ClientResponse) -> HTTPStatusError:
 
 
 _INSUFFICIENT_SCOPE: Final = "insufficient_scope"
-# This is not a full parser, so use the values only in messages.
+# This pattern is not a full parser, so the values are only used in messages.
 _CHALLENGE_PARAM_PATTERN: Final = re.compile(r'\b(error|error_description|scope)="([^"\\]*)"')
 _CONNECT_HINT: Final = "is the server running, and is the address correct?"
 _CERTIFICATE_HINT: Final = (
@@ -326,7 +327,7 @@ def create_http_client(
     connect_timeout: float,
     **client_options: Any,
 ) -> HTTPClient:
-    """Create an HTTP client with the user's options."""
+    """Create an HTTP client with the TLS, proxy and timeout options of the user."""
     return HTTPClient(
         tls=_create_tls_context(verify, cert), proxy=proxy, connect_timeout=connect_timeout, **client_options
     )

@@ -1,4 +1,4 @@
-"""The client side of the deprecated HTTP+SSE transport of 2024: one stream to read, one URL to post to.
+"""The client side of the deprecated HTTP+SSE transport of 2024.
 
 This file contains the whole transport, so that the transport is easy to remove.
 """
@@ -19,7 +19,9 @@ from dovetail.wire.raw_message import RawMessage
 
 
 class SSE2024Client(DuplexClient):
-    """A connection over HTTP+SSE. It reads an event stream, and posts messages to the URL from the first event."""
+    """A client connection over HTTP+SSE. It reads an event stream, and posts messages to the URL from the first
+    event.
+    """
 
     def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class SSE2024Client(DuplexClient):
         self._post_address: asyncio.Future[str] = self._loop.create_future()
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Open the event stream and wait for the URL to post to."""
+        """Open the event stream and wait for the URL to which messages are posted."""
         self._receiver = self._stream_remote.receiver = receiver
         response = await self._stream_remote.send("GET", [(b"accept", SSE_MEDIA_TYPE)])
         if response.status >= 300:
@@ -123,7 +125,7 @@ class SSE2024Client(DuplexClient):
             response.close()
 
     async def disconnect(self) -> None:
-        """Close the stream and every connection."""
+        """Close the event stream and every connection."""
         tasks = [task for task in (self._read_task, *self._post_tasks) if task is not None]
         for task in tasks:
             task.cancel()

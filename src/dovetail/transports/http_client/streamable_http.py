@@ -1,8 +1,8 @@
-"""The client side of Streamable HTTP, for both eras. Each message is a POST. The server answers with JSON or an event
-stream.
+"""The client side of the Streamable HTTP transport, for all protocol versions.
 
-In the handshake era, the client also keeps the session, opens a stream for unsolicited messages of the server, and
-resumes broken streams. Errors explain an unexpected status or web page.
+The client sends each message as a POST. The server answers with JSON or an event stream. In protocol versions with a
+handshake, the client also keeps the session, opens a GET stream for other messages from the server, and resumes broken
+streams. Errors explain an unexpected status or web page.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ _SESSION_GONE_PATTERN: Final = re.compile(
     re.IGNORECASE,
 )
 _SESSION_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
-_UNRELATED_IDS: Final = (None, "server-error")  # an error response with one of these IDs belongs to no request
-# After these status codes the client should retry. They do not mean that there is no stream.
+_UNRELATED_IDS: Final = (None, "server-error")  # An error response with one of these IDs does not belong to a request.
+# After these status codes, the client should try to open the stream again.
 _RETRYABLE_STATUS_CODES: Final = frozenset({408, 425, 429})
 _PATH_HINT: Final = "is the path right? MCP servers are often at /mcp"
 
 
 class StreamableHTTPClient:
-    """The Streamable HTTP transport to one URL."""
+    """The client side of Streamable HTTP for one URL."""
 
     has_headers = True
 
@@ -69,25 +69,25 @@ class StreamableHTTPClient:
         self._receiver: MessageReceiver | None = None
         self._revision: str | None = None
         self._session: bytes | None = None
-        self._session_headers: list[tuple[bytes, bytes]] = []  # headers for every request in a handshake session
+        self._session_headers: list[tuple[bytes, bytes]] = []  # the headers for every request in the session
         self._tasks: set[asyncio.Task[Any]] = set()
         self._end_error: TransportError | None = None
         self._listen_timeout = timeouts.discover
         self._close_timeout = timeouts.close
-        self._listen_settled = asyncio.Event()  # set when the listening stream is open or has failed
-        self._has_no_stream = False  # True if the server has no listening stream
-        self._unsolicited_count = 0  # number of messages on the listening stream
+        self._listen_settled = asyncio.Event()  # set when the GET stream is open or has failed
+        self._has_no_stream = False  # True if the server does not offer a GET stream
+        self._unsolicited_count = 0  # the number of messages on the GET stream
 
     async def open(self, receiver: MessageReceiver) -> None:
-        """Store the receiver of messages. The first request opens the connection."""
+        """Store the receiver for messages from the server. The first request opens the connection."""
         self._receiver = self._remote.receiver = receiver
 
     def get_diagnostics(self, since: float | None = None) -> dict[str, Any]:
-        """Return nothing, because each error already has details."""
+        """Return an empty dict, because the errors of this transport already contain all details."""
         return {}
 
     def suggest_fix(self) -> str | None:
-        """Return nothing, because each error already has a hint."""
+        """Return None, because the errors of this transport already contain a hint."""
         return None
 
     def create_fallback(self) -> ClientTransport | None:
@@ -164,7 +164,7 @@ class StreamableHTTPClient:
         return await read_body(response, self._remote.url)
 
     def _dispatch(self, messages: list[RawMessage], request: EncodedRequest | None) -> RawMessage | None:
-        """Find the response to a request in these messages. Pass all other messages to the receiver."""
+        """Return the response to a request from a list of messages. Pass all other messages to the receiver."""
         answer = None
         for message in messages:
             if message.is_response:
@@ -183,7 +183,7 @@ class StreamableHTTPClient:
         return answer
 
     async def _follow_stream(self, response: ClientResponse, request: EncodedRequest) -> RawMessage:
-        """Read the response from an event stream. In the handshake era, a broken stream can be resumed."""
+        """Read the response from an event stream. In protocol versions with a handshake, resume a broken stream."""
         parser = SSEParser(self._limits.max_response_bytes)
         failed_attempts = 0
         try:
@@ -249,7 +249,7 @@ class StreamableHTTPClient:
         return response
 
     def _get_reconnect_delay(self, retry_ms: int | None, failed_attempts: int) -> float:
-        """Return how many seconds to wait before opening the stream again. The server can only make this longer."""
+        """Return how many seconds to wait before opening a stream again. The server can only increase this time."""
         limits = self._limits
         delay = max(
             compute_backoff(limits.reconnect_delay, failed_attempts, limits.max_reconnect_delay), (retry_ms or 0) / 1000
@@ -257,7 +257,7 @@ class StreamableHTTPClient:
         return min(delay, limits.max_reconnect_delay) * random.uniform(1.0, 1.2)
 
     async def _listen(self) -> None:
-        """Receive messages from a handshake server on the listening stream, until the session ends.
+        """Receive messages from the server on the GET stream, until the session ends.
 
         spec: handshake/transports#listening-for-messages-from-the-server
         """
@@ -287,7 +287,7 @@ class StreamableHTTPClient:
             parser = _continue_parser(parser)
 
     async def _listen_once(self, parser: SSEParser, is_repeated: bool) -> None:
-        """Read the listening stream until it ends. Without an event ID, a new stream may have missed messages."""
+        """Read the GET stream until it ends. Without an event ID, a new stream may have missed messages."""
         response = await self._open_stream(parser.last_event_id)
         self._listen_settled.set()
         try:
@@ -298,7 +298,7 @@ class StreamableHTTPClient:
             response.close()
 
     def _should_stop_listening(self, exc: MCPError, was_opened: bool) -> bool:
-        """Return whether to stop opening the listening stream."""
+        """Return whether the client should stop opening the GET stream."""
         if exc.status_code == 404 and self._session is not None and was_opened:
             self._end_session("the session has expired on the server")
             return True
@@ -308,11 +308,12 @@ class StreamableHTTPClient:
             and exc.status_code < 500
             and exc.status_code not in _RETRYABLE_STATUS_CODES
         )
-        return self._has_no_stream  # True if the server offers no listening stream
+        return self._has_no_stream  # True if the server does not offer a GET stream
 
     def _should_give_up(self, cause: MCPError) -> bool:
-        """Return whether to give up after many failed attempts. While the server still answers, keep
-        trying less often.
+        """Return whether the client should give up after many failed attempts.
+
+        While the server answers, the client tries less often.
         """
         if isinstance(cause, ConnectError):
             self._end_session("the server can no longer be reached")
@@ -346,7 +347,7 @@ class StreamableHTTPClient:
             response.close()
 
     def cancel(self, request: EncodedRequest, reason: str) -> bytes | None:
-        """Cancel a request. In the stateless era, closing its stream is enough. Otherwise send a notification."""
+        """Cancel a request with a notification. In stateless protocol versions, closing its stream is enough."""
         if request.is_stateless or request.method == "initialize" or self._end_error is not None:
             return None
         notice = request.encode_cancellation(reason)
@@ -360,8 +361,9 @@ class StreamableHTTPClient:
         self._spawn(self._listen())
 
     async def wait_until_listening(self) -> bool:
-        """Wait until the listening stream is open, with a timeout, because some servers send no headers before the
-        first message.
+        """Wait until the GET stream is open. Return whether the server offers one.
+
+        The wait has a timeout, because some servers send no headers before the first message.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._listen_timeout):
@@ -377,7 +379,7 @@ class StreamableHTTPClient:
                     with contextlib.suppress(MCPError, TimeoutError):
                         async with asyncio.timeout(self._close_timeout):
                             (await self._remote.send("DELETE", [_ACCEPT_JSON_OR_SSE, *self._session_headers])).close()
-        finally:  # close the connections even if this task is cancelled
+        finally:  # The connections are closed even if this task is cancelled.
             for task in tuple(self._tasks):
                 task.cancel()
             if self._tasks:
@@ -401,7 +403,7 @@ class StreamableHTTPClient:
 
 
 def _is_session_gone(status: int, refused_message: RawMessage | MCPError) -> bool:
-    """Return whether an error response means that the session has expired. The request was not executed then.
+    """Return whether an error response means that the session has expired and the request was not executed.
 
     Status 404 means an expired session. Some servers send 400 and explain the expiry in the error message. The client
     accepts such an error only if it does not answer the request, because an answered request may have run. spec:
@@ -424,7 +426,7 @@ def _unsent_error(reason: str) -> ConnectionLost:
 
 
 def _continue_parser(parser: SSEParser) -> SSEParser:
-    """Create a parser that continues a stream after the last event."""
+    """Create a parser that continues a stream after the last event of another parser."""
     continued = SSEParser(parser.max_event_bytes)
     continued.last_event_id = parser.last_event_id
     continued.retry = parser.retry

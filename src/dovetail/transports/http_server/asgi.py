@@ -1,4 +1,4 @@
-"""ASGI helpers: a router in front of a fallback application, and the lifespan of an application."""
+"""A router in front of a fallback ASGI application, and a function that runs the lifespan of an application."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,7 +8,7 @@ from typing import Any, Final
 from dovetail.protocol.http_types import ASGIApp, ASGIMessage
 from dovetail.transports.http_server.endpoint import Endpoint
 
-_LIFESPAN_ENDED: Final = "over"  # internal message: the lifespan of the application has ended
+_LIFESPAN_ENDED: Final = "over"  # This internal message means that the lifespan of the application has ended.
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def run_lifespan(app: ASGIApp) -> AsyncGenerator[None]:
 async def _run_quietly(coroutine: Any, replies: asyncio.Queue[ASGIMessage]) -> None:
     try:
         await coroutine
-    except Exception:  # the application does not support lifespan
+    except Exception:  # The application does not support lifespan events.
         pass
     finally:
         replies.put_nowait({"type": _LIFESPAN_ENDED})
@@ -59,7 +59,7 @@ class FallbackRouter:
             await self._fallback(scope, receive, send)
 
     async def _handle_lifespan(self, scope: Any, receive: Any, send: Any) -> None:
-        """Run both lifespans. Report the shutdown only when both have stopped, because the process may exit then."""
+        """Run both lifespans. Report the shutdown when both have ended, because the process may exit then."""
         shutdown_messages: list[Any] = []
 
         async def hold_shutdown(message: Any) -> None:

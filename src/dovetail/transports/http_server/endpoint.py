@@ -1,7 +1,7 @@
-"""The HTTP endpoint as an ASGI application: each POST is an exchange, with both eras on one path.
+"""The HTTP endpoint of a server as an ASGI application, with all protocol versions on one path.
 
-The endpoint checks each request (host, origin, type, size), chooses the era, runs the exchange in the task of the
-request and sends the response. `handshake_session_manager` handles sessions, and `sse_2024_server` the 2024 transport.
+The endpoint checks the host, origin, type and size of each request, runs the exchange in the task of the request, and
+sends the response. `handshake_session_manager` handles sessions, and `sse_2024_server` handles the 2024 transport.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode
 from dovetail.wire.revisions import STATELESS_REVISIONS
 
-_CLIENT_CLOSED_REQUEST: Final = 499  # the status that nginx logs if a client disconnects before the response
+_CLIENT_CLOSED_REQUEST: Final = 499  # The log of nginx shows this status if a client disconnects before the response.
 _STATELESS_VERSIONS = frozenset(version.encode() for version in STATELESS_REVISIONS)
 _EXPOSED_HEADERS = b"mcp-session-id, mcp-protocol-version, www-authenticate, dpop-nonce, retry-after"
 _ALLOWED_HEADERS = (
@@ -61,7 +61,7 @@ _DOCUMENT_HEADERS = ((b"content-type", b"application/json"), (b"cache-control", 
 
 P = TypeVar("P")
 
-_DISCONNECT_WATCH_DELAY_S: Final = 0.02  # start to watch for a disconnect if a call takes longer than this
+_DISCONNECT_WATCH_DELAY_S: Final = 0.02  # The endpoint watches for a disconnect if a call takes longer than this.
 
 
 class Endpoint:
@@ -118,7 +118,7 @@ class Endpoint:
         return _get_relative_path(scope) == self._path
 
     def handles_path(self, scope: Scope) -> bool:
-        """Return whether this server handles a path."""
+        """Return whether this endpoint handles the path of a request."""
         path = _get_relative_path(scope)
         is_sse_2024 = self._sse_2024 is not None and self._sse_2024.handles_path(path)
         is_document = self._guard is not None and self._guard.has_document(path, scope)
@@ -166,7 +166,7 @@ class Endpoint:
                     and self._other_apps is not None
                     and (other_path := self._other_apps.find_path(scope)) is not None
                 ):
-                    # No application exists on this path. Without credentials, a caller cannot see that.
+                    # No application exists on this path, which a caller without credentials cannot see.
                     guard = guard.at_path(other_path)
                 document = guard.get_document(path, request)
                 if document is not None:
@@ -185,7 +185,7 @@ class Endpoint:
             await send_json(send, refusal.status, body, refusal.headers + cors_headers)
 
     def _route(self, path: str, request: EndpointRequest) -> Awaitable[None]:
-        """Return the awaitable that handles any request except a POST to the MCP endpoint."""
+        """Return the awaitable that handles a request other than a POST to the MCP path."""
         if path != self._path:
             if self._sse_2024 is not None and self._sse_2024.handles_path(path):
                 return self._serve_sse_2024(path, request, self._sse_2024)
@@ -218,7 +218,7 @@ class Endpoint:
             raise Refusal(500, "The caller could not be authenticated. The log of the server has the details") from None
 
     async def _read_message(self, request: EndpointRequest) -> bool:
-        """Read the message of a POST. If it is not valid JSON, send an error and return False."""
+        """Read the message of a POST request. If it is not valid JSON, send an error response and return False."""
         request.response_mode = self._choose_mode(request.headers)
         body = await self._read_body(request)
         try:
@@ -230,8 +230,9 @@ class Endpoint:
         return True
 
     def _handle_message(self, request: EndpointRequest) -> Awaitable[None]:
-        """Return the awaitable that handles a POST. This is not a coroutine, because that would cost a frame per
-        request.
+        """Return the awaitable that handles a POST request.
+
+        This method is not a coroutine, because that would cost a frame per request.
         """
         message = request.message
         if self._stateless_protocol.is_served and (
@@ -266,14 +267,14 @@ class Endpoint:
             await self._refuse(request, writer, jsonrpc.read_id(message), exc)
             return
         del message
-        request.message = None  # free the message, because the exchange has a copy
+        request.message = None  # The exchange has a copy, so this reference to the message is freed.
         exchange.emit = writer.emit
         exchange.origin = request.principal or request.client_address
         exchange.size = request.size
         watcher = _DisconnectWatcher(exchange, request.receive, writer, self._disconnect_timer)
         try:
             try:
-                # Keep no reference to a large result, so that it is freed while the client reads the response.
+                # No reference to a large result is kept, so that it is freed while the client reads the response.
                 final_write = writer.finish(
                     self._stateless_protocol.seal(
                         exchange, await SuspendNotifier(self._service.handle(exchange), watcher.start)
@@ -308,7 +309,9 @@ class Endpoint:
         )
 
     def _choose_mode(self, headers: Mapping[bytes, bytes]) -> ResponseMode:
-        """Return the response mode: the server's setting, if the client accepts it."""
+        """Return the response mode of the server if the client accepts it. Otherwise return the mode that the client
+        accepts.
+        """
         content_type = headers.get(b"content-type")
         if content_type != JSON_MEDIA_TYPE and parse_media_type(content_type) != JSON_MEDIA_TYPE:
             raise Refusal(415, "Content-Type must be application/json")
@@ -326,8 +329,7 @@ class Endpoint:
             if b"transfer-encoding" in request.headers:
                 _check_transfer_encoding(request)
         elif not length.isdigit() or len(length) > 12 or int(length) > limit:
-            # Keep the connection open.
-            # Otherwise a client that is still sending would get a reset instead of this response.
+            # The connection stays open, so that a client that is sending gets this response instead of a reset.
             raise Refusal(413, f"The request body must be at most {limit} bytes")
         message = await request.receive()
         body = message.get("body", b"")
@@ -350,7 +352,7 @@ class Endpoint:
                         raise Refusal(400, "The connection closed before the request body was complete")
                     spool.append(message.get("body", b""))
                     has_more = message.get("more_body", False)
-                    del message  # free the piece, because the spool has stored it
+                    del message  # The buffer has stored this chunk, so its memory is freed.
                     if spool.is_disk_full:
                         raise Refusal(503, "The server has no room for this body", [(b"retry-after", b"5")])
             return spool.read()
@@ -411,7 +413,7 @@ class Endpoint:
                 return
 
     def stats(self) -> EndpointStats:
-        """Return how many sessions and streams are open, and how many bytes are in memory."""
+        """Return the numbers of open sessions and streams, and of the bytes in memory."""
         sessions, old = self._sessions, self._sse_2024
         connections = 0 if old is None else old.connections
         return EndpointStats(
@@ -436,9 +438,9 @@ class Endpoint:
 
 
 class _DisconnectWatcher:
-    """Notices when the client disconnects during a call. spec: cancellation
+    """Ends a call when the client disconnects. spec: cancellation
 
-    Most calls wait only briefly, and a watching task for each call would cost more than the rest of the call. The watch
+    Most calls are short, and a task that watches each call would cost more than the rest of the call. The watch
     therefore begins after a delay. The response counts as silent as soon as the call waits.
     """
 
@@ -473,7 +475,7 @@ class _DisconnectWatcher:
             self._due_times.pop(self, None)
         if self._task is not None:
             self._task.cancel()
-            self._task = None  # the task refers to this object, and a cycle would wait for the garbage collector
+            self._task = None  # The task refers to this object, and a reference cycle would need the garbage collector.
 
 
 def _as_collection(names: Collection[str]) -> Collection[str]:
@@ -481,7 +483,7 @@ def _as_collection(names: Collection[str]) -> Collection[str]:
 
 
 def _get_relative_path(scope: Scope) -> str:
-    """Return the path relative to the application, without the slash at the end."""
+    """Return the path of a request relative to the application, without the slash at the end."""
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     if root and path.startswith(root):
@@ -490,13 +492,13 @@ def _get_relative_path(scope: Scope) -> str:
 
 
 def _check_encoding(raw_path: bytes, path: str) -> None:
-    """Refuse another spelling of a path, such as /%6dcp. A rule of a proxy for the path would not match it."""
+    """Reject an unusual spelling of a path, such as /%6dcp, because a proxy's rule for the path would not match it."""
     if not raw_path.removesuffix(b"/").endswith(quote(path.removesuffix("/")).encode()):
         raise Refusal(404, "Not found. Write the path without unnecessary percent-encoding")
 
 
 def _check_transfer_encoding(request: EndpointRequest) -> None:
-    """Refuse a body whose end a proxy may see in another place. RFC 9112, section 6.1"""
+    """Reject a transfer encoding with which a proxy may find another end of the body. RFC 9112, section 6.1"""
     if request.scope.get("http_version") == "1.0":
         raise Refusal(400, "HTTP/1.0 has no Transfer-Encoding", [(b"connection", b"close")])
     if request.headers[b"transfer-encoding"].lower() != b"chunked":
@@ -504,7 +506,7 @@ def _check_transfer_encoding(request: EndpointRequest) -> None:
 
 
 def _get_client_address(scope: Scope) -> str | None:
-    """Return the address of the client. Return None on loopback, where all clients have the same address."""
+    """Return the address of the client, or None on loopback, where all clients have the same address."""
     client = scope.get("client")
     return None if client is None or client[0] in LOOPBACK else client[0]
 

@@ -1,7 +1,7 @@
-"""The event log of handshake sessions. It stores events, so that a client can resume a stream after a lost connection.
+"""The event log of sessions, from which a client can resume a stream after a lost connection.
 
-A stream belongs to one session. The id of an event is the name of its stream and a number. The log keeps a limited
-number of events. A client that asks for dropped events gets an error, never an empty success.
+A stream belongs to one session. An event ID consists of the name of its stream and a number. The log keeps a limited
+number of events. A client that asks for dropped events gets an error.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dovetail.protocol import sse
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.spool import MemoryBudget
 
-_MAX_ENDED_STREAMS = 10_000  # limit for finished streams, because each takes half a kilobyte of memory
+_MAX_ENDED_STREAMS = 10_000  # Each finished stream takes half a kilobyte of memory, so their number is limited.
 
 
 class EventLog:
@@ -45,7 +45,7 @@ class EventLog:
 
 
 class EventStream:
-    """One event stream, open or finished."""
+    """An event stream of a session, which is open or finished."""
 
     __slots__ = (
         "_event_log",
@@ -64,14 +64,14 @@ class EventStream:
 
     def __init__(self, name: str, event_log: EventLog, session_streams: "dict[str, EventStream] | None" = None) -> None:
         self.name = name
-        self._session_streams = session_streams  # all streams of the session by name
+        self._session_streams = session_streams  # all streams of the session, by name
         self.is_done = False
         self.ended_at: float | None = None
         self.reader: object | None = None  # the HTTP response that reads the stream
-        self.unread_since: float | None = None  # when the last reader left, or None while there is one
+        self.unread_since: float | None = None  # the time when the last reader left, or None while there is a reader
         self._wake_reader: Callable[[], None] | None = None
         self._event_log = event_log
-        # A list, because most streams have one event and a deque needs ten times the memory.
+        # Most streams have one event, and a deque would need ten times the memory of a list.
         self._events: list[tuple[int, bytes]] = []
         self._stored_bytes = 0
         self._last_dropped = 0
@@ -83,10 +83,10 @@ class EventStream:
         self.reader = reader
         self.unread_since = None
         if wake_previous is not None:
-            wake_previous()  # the previous reader notices that it was replaced, and ends
+            wake_previous()  # The previous reader notices that it was replaced, and ends.
 
     def detach(self, reader: object) -> None:
-        """Remove the reader, unless another one has replaced it."""
+        """Remove the reader from the stream, unless another reader has replaced it."""
         if self.reader is reader:
             self.reader = self._wake_reader = None
             self.unread_since = asyncio.get_running_loop().time()
@@ -107,11 +107,11 @@ class EventStream:
         return (
             len(self._events) > limits.max_replay_events
             or self._stored_bytes > limits.max_replay_bytes
-            or self._event_log.stored_bytes > limits.max_replay_total_bytes  # the open streams alone exceed the limit
+            or self._event_log.stored_bytes > limits.max_replay_total_bytes  # The open streams alone exceed the limit.
         )
 
     def allocate_id(self) -> str:
-        """Return the next event ID. A client can resume the stream after it."""
+        """Return the next event ID, after which a client can resume the stream."""
         self._next_number += 1
         return f"{self.name}-{self._next_number - 1}"
 
@@ -158,8 +158,9 @@ class EventStream:
             self._session_streams.pop(self.name, None)
 
     def read_after(self, number: int) -> list[tuple[int, bytes]] | None:
-        """Return the events after this number. Return None if the number is unknown, or if some of them
-        were deleted.
+        """Return the events after this number.
+
+        Return None if the number is unknown, or if some of these events were deleted.
         """
         if number >= self._next_number or number < self._last_dropped:
             return None

@@ -1,4 +1,4 @@
-"""HandshakeSession: the state of one handshake client on an HTTP server.
+"""The session of one client on an HTTP server, in protocol versions with a handshake.
 
 A session holds the client's identity, its running calls, its streams and the open requests to the client. An idle
 session is small, because rarely used parts are created on first use.
@@ -17,11 +17,11 @@ from dovetail.transports.http_server.event_log import EventLog, EventStream
 from dovetail.wire import jsonrpc
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
 
-STANDALONE_STREAM: Final = "0"  # the stream for messages that are not part of a response
+STANDALONE_STREAM: Final = "0"  # This stream is for messages that are not part of a response.
 
 
 class HandshakeSession:
-    """The session of one client in the handshake era."""
+    """The session of one client, in a protocol version with a handshake."""
 
     __slots__ = (
         "_client_requests",
@@ -52,7 +52,7 @@ class HandshakeSession:
     ) -> None:
         self.id = id
         self.handshake = handshake
-        # True if streams start with an event that only has an ID. Older clients fail on such an event.
+        # True if streams start with an event that contains only an ID. Older clients fail on such an event.
         self.has_priming_events = not is_older(handshake.caller.protocol_version, NEWEST_HANDSHAKE_REVISION)
         self.address = address
         self.loop = loop  # the event loop that opened the session
@@ -77,15 +77,16 @@ class HandshakeSession:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the session has no running call and no stream with a reader. A call that waits for the client
-        does not count.
+        """Return whether the session has no running call and no stream with a reader.
+
+        A call that waits for the client does not count as running.
         """
         is_working = self.running_exchanges and any(not exchange.questions for exchange in self.running_exchanges)
         return not is_working and all(stream.reader is None for stream in (self._streams or {}).values())
 
     @property
     def streams_read(self) -> int:
-        """Return how many streams have a reader."""
+        """Return the number of streams with a reader."""
         return sum(stream.reader is not None for stream in tuple((self._streams or {}).values()))
 
     def mark_ready(self, service: Service) -> None:
@@ -100,7 +101,7 @@ class HandshakeSession:
         return self.handshake.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Send a change on the GET stream. If it is not open, keep each change once and send it later."""
+        """Send a change on the GET stream. If the stream is not open, store the change once and send it later."""
         stream = (self._streams or {}).get(STANDALONE_STREAM)
         for subscribed_uri in self.handshake.get_subscribed_uris(uri):
             if stream is None or stream.reader is None:
@@ -110,19 +111,20 @@ class HandshakeSession:
                 stream.append(encode_change(method, subscribed_uri))
 
     def can_receive(self, uri: str | None) -> bool:
-        """Return whether the caller that opened the GET stream may receive a change. Its token may have fewer scopes
-        than the token with which it subscribed.
+        """Return whether the caller that opened the GET stream may receive a change.
+
+        The token of this caller may have fewer scopes than the token with which it subscribed.
         """
         if uri is None or self.stream_principal is None or self.service is None:
             return True
         return self.service.can_receive_updates(uri, self.stream_principal)
 
     def get_stream(self, name: str) -> EventStream | None:
-        """Return the stream with this name."""
+        """Return the stream with this name, or None."""
         return (self._streams or {}).get(name)
 
     def open_stream(self, event_log: EventLog, name: str | None = None) -> EventStream:
-        """Open a new stream."""
+        """Open a new stream in the session."""
         if name is None:
             name = str(self._next_stream)
             self._next_stream += 1
@@ -182,7 +184,7 @@ class HandshakeSession:
                 exchange.end("cancelled")
 
     def close(self) -> None:
-        """End all calls, requests and streams."""
+        """End all calls, requests and streams of the session."""
         self.is_closed = True
         self.handshake.close()
         if self._stop_listening is not None:
@@ -192,12 +194,13 @@ class HandshakeSession:
                 future.set_exception(ConnectionLost("The session ended"))
         for exchange in tuple(self.running_exchanges or ()):
             exchange.end("cancelled")
-        for stream in tuple((self._streams or {}).values()):  # a copy, because `finish` may delete streams
+        # The tuple is a copy, because `finish` may delete streams.
+        for stream in tuple((self._streams or {}).values()):
             stream.finish()
             if stream.reader is None:
-                stream.clear()  # no client can resume a stream of a closed session
+                stream.clear()  # No client can resume a stream of a closed session.
 
 
 def encode_change(method: str, uri: str | None) -> bytes:
-    """Encode the notification of a change."""
+    """Encode the notification for a change."""
     return jsonrpc.encode_notification(method, None if uri is None else {"uri": uri})

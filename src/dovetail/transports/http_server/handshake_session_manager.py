@@ -1,7 +1,7 @@
-"""All handshake sessions over Streamable HTTP: ids, the GET stream, DELETE, resumption and expiry.
+"""The sessions over Streamable HTTP, in protocol versions with a handshake.
 
-A session is bound only to the principal that opened it. The server answers each request on the HTTP response of its
-POST, even if two requests have the same id. A lost connection does not stop a call. spec:
+Only the principal that opened a session can use it. The server answers each request on the HTTP response of its POST,
+even if two requests have the same ID. A lost connection does not stop a call. spec:
 handshake/transports#streamable-http
 """
 
@@ -52,12 +52,12 @@ LAST_EVENT_HEADER: Final = b"last-event-id"
 _MAX_EVICTION_STEPS: Final = 100
 _SWEEP_INTERVAL_S: Final = 5.0
 
-# Whether a caller is authenticated, and its principal or address.
+# An owner is a pair: whether the caller is authenticated, and its principal or address.
 Owner: TypeAlias = tuple[bool, str | None]
 
 
 class HandshakeSessionManager:
-    """The handshake sessions of one endpoint."""
+    """The sessions of one endpoint, in protocol versions with a handshake."""
 
     def __init__(
         self,
@@ -67,20 +67,21 @@ class HandshakeSessionManager:
         *,
         is_stateful: bool,
     ) -> None:
-        # The allowed values of the MCP-Protocol-Version header.
+        # The MCP-Protocol-Version header can have these values.
         self._versions = frozenset(
             revision.encode() for revision in service.protocol_versions if not is_stateless(revision)
         )
         self.is_stateful = is_stateful and bool(self._versions)
-        # The version of a request without the header. Not needed with sessions, because they know their version.
+        # A request without the header has this version. A session has its own version, so no default is needed.
         self._default_version = None if self.is_stateful else DEFAULT_HTTP_REVISION.encode()
         self._service = service
         self._limits = service.limits
         self._event_log = EventLog(service.limits, budget)
         self._timers = timers
-        self._starters: dict[asyncio.AbstractEventLoop, EagerTaskStarter] = {}  # one task starter per event loop
-        self._sessions: OrderedDict[str, HandshakeSession] = OrderedDict()  # the longest unused session is first
-        self._has_logged_unknown = False  # the warning is logged once, because any client can cause it
+        self._starters: dict[asyncio.AbstractEventLoop, EagerTaskStarter] = {}  # one task starter for each event loop
+        # The session that was unused for the longest time is first.
+        self._sessions: OrderedDict[str, HandshakeSession] = OrderedDict()
+        self._has_logged_unknown = False  # The warning is logged once, because any client can cause it.
         self._sessions_by_owner: dict[Owner, dict[str, HandshakeSession]] = {}
         self._sweep_timers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
@@ -89,16 +90,16 @@ class HandshakeSessionManager:
 
     @property
     def streams(self) -> int:
-        """Return how many streams have a reader."""
+        """Return the number of streams with a reader."""
         return sum(session.streams_read for session in tuple(self._sessions.values()))
 
     @property
     def replay_bytes(self) -> int:
-        """Return how many bytes are stored for clients that reconnect."""
+        """Return the number of bytes that are stored for clients that reconnect."""
         return self._event_log.stored_bytes
 
     def handle_post(self, request: EndpointRequest) -> Awaitable[None]:
-        """Return the awaitable that handles a POST."""
+        """Return the awaitable that handles a POST request."""
         message = request.message
         if type(message) is list:
             return self._handle_batch(request, message)
@@ -153,7 +154,7 @@ class HandshakeSessionManager:
             try:
                 response = await self._run(exchange, session, writer)
                 final_write = writer.end() if response is None else writer.finish(response)
-                del response  # free a large response while the client reads it
+                del response  # A large response is freed while the client reads it.
             except (ServerBusy, InsufficientScope) as exc:
                 refusal = handshake_protocol.refuse(session.revision, exchange.id, exc)
                 final_write = writer.finish(refusal, get_http_status(exc), request.build_error_headers(exc))
@@ -164,7 +165,7 @@ class HandshakeSessionManager:
 
     def _admit(self, request: EndpointRequest, session: HandshakeSession, message: dict[str, Any]) -> IncomingExchange:
         exchange = session.handshake.admit(message)
-        # It is the same caller, but its scopes may have changed.
+        # The caller is the same, but its scopes may have changed.
         if request.principal is not exchange.caller.principal:
             exchange.caller = replace(exchange.caller, principal=request.principal)
         exchange.headers = request.headers
@@ -175,7 +176,7 @@ class HandshakeSessionManager:
         return exchange
 
     def _add_running(self, session: HandshakeSession, exchange: IncomingExchange) -> None:
-        """Count a request as running. Raise CallerBusy if too many requests are running in the session."""
+        """Add a running request to the session. Raise CallerBusy if too many requests are running in the session."""
         if session.running_exchanges is None:
             session.running_exchanges = set()
         if len(session.running_exchanges) >= self._limits.max_calls_per_connection:
@@ -197,7 +198,7 @@ class HandshakeSessionManager:
                 exchange, await self._service.handle(exchange), self._limits.max_result_bytes
             )
         except (ServerBusy, InsufficientScope):
-            raise  # the caller converts these errors to an HTTP status, except in a batch
+            raise  # The caller of this method converts these errors to an HTTP status, except in a batch.
         except ProtocolError as exc:
             response = handshake_protocol.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:
@@ -211,15 +212,15 @@ class HandshakeSessionManager:
         finally:
             running.discard(exchange)
             session.last_used_at = loop.time()
-            if session.id in self._sessions:  # without sessions, each request has its own session object
+            if session.id in self._sessions:  # Without stored sessions, each request has a separate session object.
                 self._sessions.move_to_end(session.id)
         if exchange.verdict != "cancelled":
             return response
         exchange.task.uncancel()
-        return _encode_cancelled(exchange)  # a cancelled call gets only this response, even if it has a result
+        return _encode_cancelled(exchange)  # A cancelled call gets only this response, even if it has a result.
 
     def _handle_notification(self, session: HandshakeSession, message: dict[str, Any]) -> None:
-        if message["method"] in ("notifications/initialized", "initialized"):  # some clients omit the prefix
+        if message["method"] in ("notifications/initialized", "initialized"):  # Some clients omit the prefix.
             if self.is_stateful:
                 session.mark_ready(self._service)
         elif message["method"] == "notifications/cancelled":
@@ -230,7 +231,7 @@ class HandshakeSessionManager:
             self._service.receive_notification(exchange)
 
     async def _handle_batch(self, request: EndpointRequest, messages: list[Any]) -> None:
-        """Handle a batch, which only protocol version 2025-03 has. spec: handshake/basic#batching"""
+        """Handle a batch of messages, which only protocol version 2025-03 has. spec: handshake/basic#batching"""
         session = self._find_session(request)
         problem = None
         if not session.handshake.allows_batches:
@@ -279,7 +280,7 @@ class HandshakeSessionManager:
             return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), exc)
 
     async def handle_get(self, request: EndpointRequest) -> None:
-        """Send the stream for messages that are not part of a response, or resume an interrupted stream."""
+        """Handle a GET request, which opens the stream for unsolicited messages or resumes an interrupted stream."""
         _check_has_sessions(request)
         if not parse_accept(request.headers.get(b"accept"))[1]:
             raise Refusal(406, "Accept must include text/event-stream")
@@ -329,7 +330,7 @@ class HandshakeSessionManager:
         return stream
 
     async def handle_delete(self, request: EndpointRequest) -> None:
-        """End a session because the client asks for it."""
+        """Handle a DELETE request, with which the client ends its session."""
         _check_has_sessions(request)
         self._end_session(self._find_session(request))
         await send_body(request.send, 204, request.cors_headers, b"")
@@ -355,7 +356,7 @@ class HandshakeSessionManager:
         if session is not None and self._is_expired(session, now):
             self._end_session(session)
             session = None
-        # For the session of another caller, send the same error as for an unknown session.
+        # For the session of another caller, the error is the same as for an unknown session.
         if session is None or session.handshake.caller.principal != principal:
             if session is None and not self._has_logged_unknown:
                 self._has_logged_unknown = True
@@ -390,9 +391,9 @@ class HandshakeSessionManager:
         return session
 
     def _evict_idle(self) -> bool:
-        """End one of the sessions that were idle for the longest time. Its client can open a new one.
+        """End one of the sessions that were idle for the longest time. Its client can open a new session.
 
-        The work is bounded: sessions with a reader or a running call move to the end of the order.
+        To limit the work, sessions with a reader or a running call move to the end of the order.
         """
         for _ in range(min(len(self._sessions), _MAX_EVICTION_STEPS)):
             session = next(iter(self._sessions.values()))
@@ -430,7 +431,7 @@ class HandshakeSessionManager:
             self._sweep_timers[loop] = loop.call_later(delay, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End expired sessions, and those of closed event loops."""
+        """End the sessions that have expired, and the sessions of closed event loops."""
         del self._sweep_timers[loop]
         now, limits = loop.time(), self._limits
         for session in tuple(self._sessions.values()):
@@ -446,7 +447,7 @@ class HandshakeSessionManager:
 
     def _is_expired(self, session: HandshakeSession, now: float) -> bool:
         if session.running_exchanges and not session.is_idle:
-            return False  # a running call has a separate time limit
+            return False  # A running call has a separate time limit.
         limits, age = self._limits, now - session.created_at
         is_unopened = not session.handshake.is_ready and age > limits.initialize_timeout
         is_unused = now - session.last_used_at > limits.session_idle_timeout and session.is_idle
@@ -462,20 +463,23 @@ class HandshakeSessionManager:
 
 
 def _check_has_sessions(request: EndpointRequest) -> None:
-    """Refuse a GET or DELETE in a protocol version without sessions. spec: streamable-http#receiving-messages"""
+    """Reject a GET or DELETE request in a protocol version without sessions. spec:
+    streamable-http#receiving-messages
+    """
     version = request.headers.get(VERSION_HEADER, b"").decode("latin-1")
     if version in STATELESS_REVISIONS:
         raise Refusal(405, f"Protocol version {version} uses only POST", [(b"allow", b"POST")])
 
 
 def _get_owner(principal: Principal | None, address: str | None) -> Owner:
-    """Return the caller whose limits a session counts toward. All anonymous callers on loopback are one caller."""
+    """Return the owner toward whose limits a session counts. All anonymous callers on loopback have the same owner."""
     return (False, address) if principal is None else (True, principal)
 
 
 def _unsupported_error(headers: Mapping[bytes, bytes], revisions: tuple[str, ...]) -> ProtocolError:
-    """Return the error for a handshake request to a server that only supports stateless versions. spec:
-    streamable-http#protocol-version-header
+    """Return the error for an older protocol version on a server that only supports stateless versions.
+
+    spec: streamable-http#protocol-version-header
     """
     version = headers.get(VERSION_HEADER)
     if version is None:

@@ -1,4 +1,4 @@
-"""An HTTP request to the endpoint, with the results of its checks."""
+"""An HTTP request to an endpoint, with the results of the checks."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -20,15 +20,16 @@ class EndpointRequest(Struct):
     """An HTTP request to an endpoint."""
 
     scope: Scope
-    method: str  # the HTTP method, for example GET
+    method: str  # the HTTP method, such as "GET"
     receive: Receive
     send: Send
     headers: dict[bytes, bytes]
-    cors_headers: Headers  # CORS headers for the response
-    client_address: str | None  # None on loopback, where all clients have the same address
+    cors_headers: Headers  # the CORS headers for the response
+    # The address of the client, or None on loopback, where all clients have the same address.
+    client_address: str | None
     principal: Principal | None = None  # the authenticated caller
     metadata_url: str | None = None  # the URL of the protected resource metadata
-    # Chooses the scopes for a challenge. `build_error_headers` calls it.
+    # A function that chooses the scopes for a challenge. `build_error_headers` calls it.
     guard_scopes: Callable[[Iterable[str], Iterable[str]], Sequence[str]] | None = None
     message: Any = None  # the decoded message of a POST
     size: int = 0
@@ -36,16 +37,17 @@ class EndpointRequest(Struct):
 
     @property
     def valid_for(self) -> float | None:
-        """Return how many seconds the caller's credentials are still valid, or None if unknown. The caller's streams
-        end then.
+        """Return for how many more seconds the caller's credentials are valid, or None if this is unknown.
+
+        The streams of the caller end at that time.
         """
         return get_remaining_seconds(self.principal, time.time())
 
     def build_error_headers(self, exc: ProtocolError, *, is_stateless: bool = False) -> Headers:
         """Return the headers of an error response, such as the retry delay or the required scopes.
 
-        The scopes are all that this request needs, including those of the guard. A handshake client replaces its scopes
-        with those of the challenge, so its challenge repeats the scopes of its token. spec:
+        The scopes are all that this request needs, including those of the guard. In versions with a handshake, a client
+        replaces its scopes with those of the challenge, so the challenge repeats the scopes of its token. spec:
         authorization#runtime-insufficient-scope-errors
         """
         if not isinstance(exc, InsufficientScope):
@@ -69,12 +71,13 @@ class OtherApps(Protocol):
     """The ASGI applications that an endpoint serves at other paths."""
 
     def find(self, scope: Scope) -> Any | None:
-        """Return the application for a path, or None."""
+        """Return the application for the path of a request, or None."""
         ...
 
     def find_path(self, scope: Scope) -> str | None:
-        """Return the MCP path that a request refers to, even if no application exists there. Return None for a path
-        that no application can have.
+        """Return the MCP path that a request refers to, even if no application exists there.
+
+        Return None for a path that no application can have.
         """
         ...
 
@@ -84,10 +87,10 @@ class OtherApps(Protocol):
 
 
 class EndpointGuard(Protocol):
-    """Decides who may call an endpoint."""
+    """Decides which callers may use an endpoint."""
 
     def has_document(self, path: str, scope: Scope) -> bool:
-        """Return whether this path has a public document."""
+        """Return whether the guard has a public document at this path."""
         ...
 
     def get_document(self, path: str, request: EndpointRequest) -> bytes | None:

@@ -1,6 +1,6 @@
-"""The HTTP response to one POST. It is JSON, or an event stream if the server sends anything before the result.
+"""The HTTP response to a POST, as JSON or as an event stream if other messages precede the result.
 
-This module knows ASGI and event streams, but not the messages.
+This module handles ASGI and event streams, but does not read the messages.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool, create_s
 # A response without data becomes an event stream after this time.
 # Proxies wait up to a minute for the first byte, and clients can only resume a stream that has started.
 _OPEN_AFTER_S = 10.0
-# The same for mode "sse". The short delay lets a fast call send its headers and result in one write.
+# In mode "sse", a stream starts after this short delay, so that a fast call sends its headers and result in one write.
 _OPEN_PREFERRED_AFTER_S = 0.05
-SPOOL_AFTER_S = 0.5  # a response moves to disk if the client reads nothing for this time
+SPOOL_AFTER_S = 0.5  # A response moves to disk if the client reads nothing for this time.
 _JSON_CONTENT_TYPE = (b"content-type", b"application/json")
 # Proxies must not cache or buffer a stream. spec: streamable-http#receiving-messages
 STREAM_HEADERS: Headers = [
@@ -31,16 +31,16 @@ STREAM_HEADERS: Headers = [
 
 async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> None:
     """Send a complete response."""
-    # RFC 9110: a 204 response has no Content-Length
+    # A 204 response has no Content-Length. RFC 9110, section 8.6
     length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
-    """Send a large part of a response in slices. Move the rest to disk if the client reads too slowly.
+    """Send a large part of a response in slices. If the client reads too slowly, move the rest to disk.
 
-    If the disk is full and slow clients have used up the memory, the response ends incomplete. The HTTP server then
+    If the disk and the memory for slow clients are full, the response ends incomplete. The HTTP server then
     closes the connection.
     """
     stall_timer = _StallTimer(spool)
@@ -62,7 +62,7 @@ async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
 
 
 class _StallTimer:
-    """Moves a response to disk if sending a slice takes long. Cancels the response if disk and memory are full."""
+    """Moves a response to disk if sending a slice takes long, and cancels the response if disk and memory are full."""
 
     __slots__ = ("_spool", "_task", "_timer", "dropped_task")
 
@@ -148,7 +148,7 @@ class ResponseWriter:
     def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> Awaitable[None]:
         """Send the result and end the response.
 
-        This is not a coroutine, because a coroutine would keep a large result in memory while the client reads.
+        This method is not a coroutine, because a coroutine would keep a large result in memory while the client reads.
         """
         if self.is_streaming:
             return self._finish_stream(data)
@@ -200,12 +200,12 @@ class ResponseWriter:
             await send_spool(self._send, spool, has_more=False)
 
     async def send_accepted(self) -> None:
-        """Send status 202, because the message needs no response."""
+        """Send status 202 for a message that needs no response."""
         self._stop_sending()
         await send_body(self._send, 202, self._headers, b"")
 
     async def end(self) -> None:
-        """End the response without a result, because the request was cancelled."""
+        """End the response to a cancelled request without a result."""
         if self.is_ended:
             return
         if not self.is_streaming and self._mode == "json":
@@ -221,7 +221,7 @@ class ResponseWriter:
         """Turn the response into an event stream that starts with `first_event`."""
         self.is_streaming = True
         self._write_lock = asyncio.Lock()
-        async with self._write_lock:  # a result must not be written before the headers
+        async with self._write_lock:  # A result must not be written before the headers.
             first_event = self._build_first_event() + first_event
             await self._send(self._build_stream_start())
             if first_event:
@@ -230,14 +230,14 @@ class ResponseWriter:
             self._start_keep_alive()
 
     def _build_first_event(self) -> bytes:
-        """Return the first event of a stream. It may be empty."""
+        """Return the first event of a stream, or b""."""
         return b""
 
     def _build_stream_start(self) -> dict[str, Any]:
         return {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]}
 
     def abandon(self) -> None:
-        """Stop sending, because the client has disconnected."""
+        """Stop sending the response, because the client has disconnected."""
         self._stop_sending()
 
     def _stop_sending(self) -> None:
@@ -261,7 +261,7 @@ class ResponseWriter:
 
     async def _write_large(self, spool: Spool, *, has_more: bool) -> None:
         try:
-            async with self._write_lock:  # nothing may be sent between two slices of an event
+            async with self._write_lock:  # Nothing may be sent between two slices of an event.
                 await send_spool(self._send, spool, has_more=has_more)
         finally:
             spool.close()
@@ -273,7 +273,7 @@ class ResponseWriter:
             self._due_times = timer.add(self)
 
     def handle_timer(self) -> None:
-        """If no data was sent for a while, open the stream, or send a comment on an open stream."""
+        """Open the event stream, or send a comment on an open stream, because no data was sent for a while."""
         self._due_times = None
         if self.is_streaming:
             self._start_keep_alive()
@@ -286,7 +286,7 @@ class ResponseWriter:
             await self.open_stream(sse.encode_comment())
 
     async def _send_comment(self) -> None:
-        # If a write is in progress, the stream needs no comment.
+        # A stream with a write in progress needs no comment.
         if self._due_times is not None and not self._write_lock.locked():
             await self._write(sse.encode_comment())
 
@@ -301,8 +301,9 @@ class ResponseWriter:
 
 
 class ResponseTimers:
-    """Timers for responses that send no data for a while. One opens an event stream, and the other sends comments on
-    it.
+    """Timers for responses that send no data for a while.
+
+    One kind of timer opens an event stream, and the other kind sends comments on an open stream.
     """
 
     __slots__ = ("keep_alive", "open_by_mode")
@@ -324,4 +325,4 @@ def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 def _ignore_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
-        task.exception()  # mark the exception as retrieved. Another task handles the disconnect
+        task.exception()  # This marks the exception as retrieved. Another task handles the disconnect.

@@ -1,6 +1,6 @@
-"""Responses and readers of handshake sessions. A client can read their events again after a lost connection.
+"""Responses and readers of sessions. A client can read their events again after a lost connection.
 
-A stream has at most one reader: the response to the POST that opened it, or a GET that resumes it.
+A stream has at most one reader, which is the response to the POST that opened it or to a GET that resumes it.
 """
 
 import asyncio
@@ -21,8 +21,9 @@ from dovetail.transports.spool import SLICE_BYTES
 
 
 class SessionResponseWriter(ResponseWriter):
-    """Writes a response that the client can read again after a disconnect. The server can also close the connection
-    early.
+    """Writes a response that the client can read again after a disconnect.
+
+    The server can close the connection early with `release_connection`.
     """
 
     __slots__ = ("_event_log", "_is_released", "_receive", "_session", "_stream", "_watch_task")
@@ -39,11 +40,11 @@ class SessionResponseWriter(ResponseWriter):
         self._is_released = False
 
     def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
-        """Connect an exchange to this response, so that it can send messages and ask the client."""
+        """Connect an exchange to this response, so that it can send messages and requests to the client."""
         exchange.emit = self.emit
         if is_stateful and self._mode != "json":
             exchange.ask = self._ask_client
-            if self._session.has_priming_events:  # clients without priming events do not reconnect
+            if self._session.has_priming_events:  # Clients without priming events do not reconnect.
                 exchange.close_stream = self.release_connection
 
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
@@ -88,7 +89,7 @@ class SessionResponseWriter(ResponseWriter):
         return self._await_and_end(final_write) if self.is_streaming or self._mode == "sse" else final_write
 
     async def _finish_complete_stream(self, data: bytes) -> None:
-        """Send the result as a stream that is finished from the start."""
+        """Send the result as the only event of a finished stream."""
         if not self.is_ended:
             self.is_streaming = True
             self._stop_sending()
@@ -97,7 +98,7 @@ class SessionResponseWriter(ResponseWriter):
             await self._send({"type": "http.response.body", "body": events})
 
     async def end(self) -> None:
-        """End without a result."""
+        """End the response without a result."""
         is_reader = self._stream is None or self._stream.reader is self
         await self._await_and_end(super().end() if is_reader else self._end_response())
 
@@ -109,14 +110,16 @@ class SessionResponseWriter(ResponseWriter):
                 self._end_stream(self._stream)
 
     async def _end_response(self) -> None:
-        """End this response, because another one now sends the stream."""
+        """End this response, because another response now sends the stream."""
         self.abandon()
         if not self._is_released:
             self._is_released = True
             await self._write(b"", has_more=False)
 
     async def release_connection(self, retry_ms: int) -> None:
-        """Close the connection but keep the stream. The client reconnects after `retry_ms` and reads the rest."""
+        """Close the connection but keep the stream. The client reconnects after `retry_ms` milliseconds and reads
+        the rest.
+        """
         if not self.is_streaming:
             await self.open_stream()
         stream = self._stream
@@ -129,7 +132,7 @@ class SessionResponseWriter(ResponseWriter):
         await self._write(b"", has_more=False)
 
     def drop(self) -> None:
-        """End the response and its stream without sending more."""
+        """End the response and its stream without sending more data."""
         self.abandon()
         if self._stream is not None:
             self._end_stream(self._stream)
@@ -146,8 +149,9 @@ class SessionResponseWriter(ResponseWriter):
 
 
 class EventStreamReader:
-    """Sends a stream as the response to a GET. It ends with the stream, on a disconnect, when the credentials expire,
-    or when another GET replaces it.
+    """Sends an event stream as the response to a GET request.
+
+    The response ends with the stream, on a disconnect, when the credentials expire, or when another GET replaces it.
 
     The reader writes events at once. While the client does not read, events wait in the event log.
     """
@@ -168,7 +172,7 @@ class EventStreamReader:
         self, stream: EventStream, position: int, send: Send, keep_alive: SharedTimer, starter: EagerTaskStarter
     ) -> None:
         self._stream = stream
-        self._position = position  # number of the event that was sent last
+        self._position = position  # the number of the event that was sent last
         self._send = send
         self._keep_alive = keep_alive
         self._due_times: DueTimes = {}
@@ -178,15 +182,15 @@ class EventStreamReader:
         self._worker = EagerWorker(self._send_events, starter)
 
     def wake(self) -> None:
-        """Send new events of the stream. End if another reader has replaced this one."""
+        """Send the new events of the stream, or end if another reader has replaced this one."""
         self._worker.wake()
 
     async def write(self, data: bytes) -> None:
-        """Send some bytes of the stream."""
+        """Send bytes of the stream to the client."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def run(self, receive: Receive, valid_for: float | None) -> None:
-        """Send all stored events after the position, and then each new event."""
+        """Send all stored events after the start position, and then each new event."""
         loop = asyncio.get_running_loop()
         watch_task = loop.create_task(self._watch_disconnect(receive))
         expiry_timer = None if valid_for is None else loop.call_later(valid_for, self._expire)
@@ -206,11 +210,11 @@ class EventStreamReader:
         while not self._is_disconnected and not self._is_expired and stream.reader is self:
             events = stream.read_after(self._position)
             if events is None:
-                break  # end the stream, because the client read too slowly and missed events
+                break  # The client read too slowly and missed events, so the stream ends.
             for number, event in events:
                 await self.write(event)
                 self._position = number
-            if events:  # only a silent stream needs comments
+            if events:  # Only a silent stream needs comments.
                 self._due_times.pop(self, None)
                 self._due_times = self._keep_alive.add(self)
                 self._is_comment_due = False
@@ -241,7 +245,7 @@ class EventStreamReader:
 
 
 def find_resume_point(session: HandshakeSession, last_event_id: bytes) -> tuple[EventStream, int]:
-    """Find the stream and the event number for an event ID. The stream must belong to this session."""
+    """Return the stream and the event number for an event ID. Raise Refusal if this session does not have the event."""
     name, _, number = last_event_id.decode("latin-1").rpartition("-")
     stream = session.get_stream(name)
     if stream is None or not number.isascii() or not number.isdecimal() or len(number) > 12:

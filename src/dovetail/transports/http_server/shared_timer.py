@@ -1,4 +1,4 @@
-"""SharedTimer: one timer of an event loop for all targets with the same delay.
+"""One timer of an event loop for all targets with the same delay.
 
 Targets are due in the order in which they were added, so thousands of streams need only one timer.
 """
@@ -11,7 +11,7 @@ class TimerTarget(Protocol):
     """An object that a timer calls after a delay."""
 
     def handle_timer(self) -> None:
-        """Called after the delay. This method must not block."""
+        """Handle the end of the delay. This method must not block."""
         ...
 
 
@@ -25,11 +25,11 @@ class SharedTimer:
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
-        # Event loops with a running timer
+        # The keys are the event loops with a running timer.
         self._due_times_by_loop: dict[asyncio.AbstractEventLoop, DueTimes] = {}
 
     def add(self, target: TimerTarget) -> DueTimes:
-        """Call the target after the delay. To cancel this, remove the target from the returned dict."""
+        """Call the target after the delay. To cancel the call, remove the target from the returned dict."""
         loop = asyncio.get_running_loop()
         due_at = loop.time() + self._delay
         due_times = self._due_times_by_loop.get(loop)

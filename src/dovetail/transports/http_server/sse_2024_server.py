@@ -1,4 +1,4 @@
-"""The server side of the deprecated HTTP+SSE transport of 2024: a GET stream, and the URL for the client's POSTs.
+"""The server side of the deprecated HTTP+SSE transport of 2024, with a GET stream and a URL for POST requests.
 
 spec: handshake/transports#http-with-sse
 """
@@ -16,7 +16,7 @@ from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
 
-# If more bytes wait for a client, the server does not read further messages from it.
+# If more bytes than this wait for a client, the server reads no further messages from it.
 _MAX_QUEUED_BYTES = 1024 * 1024
 
 
@@ -28,29 +28,31 @@ class SSE2024Server:
         self._limits = service.limits
         prefix = path.rstrip("/")
         self._post_path_by_stream = {"/sse": "/messages", f"{prefix}/sse": f"{prefix}/messages"}
-        # The part of the public URL in front of the path. A proxy removes it before it passes a request on.
+        # A proxy removes this part of the public URL before it passes on a request.
         public_path = "" if public_url is None else urlsplit(public_url).path.rstrip("/")
         self._public_root = public_path.removesuffix(prefix) if public_path.endswith(prefix) else None
         self._post_paths = frozenset(self._post_path_by_stream.values())
         self._connections: dict[str, _SSEConnection] = {}
-        self._open_counts: Counter[str | None] = Counter()  # connections by principal or address
+        self._open_counts: Counter[str | None] = Counter()  # the number of connections by principal or address
 
     @property
     def connections(self) -> int:
-        """Return how many clients are connected."""
+        """Return the number of connected clients."""
         return len(self._connections)
 
     def handles_path(self, path: str) -> bool:
-        """Return whether this server handles a path."""
+        """Return whether a path belongs to this transport."""
         return path in self._post_path_by_stream or path in self._post_paths
 
     async def wait_for_room(self, path: str, request: EndpointRequest) -> None:
-        """Check the session of a POST before its body is read. Wait while too many bytes are queued for the client."""
+        """Check the session of a POST request before its body is read. Wait while too many bytes are queued for the
+        client.
+        """
         if path in self._post_paths and request.method == "POST":
             await self._find_connection(request).wait_for_room()
 
     async def handle(self, path: str, request: EndpointRequest, body: bytes) -> None:
-        """Handle a request to one of its paths."""
+        """Handle a request to a path of this transport."""
         if path in self._post_path_by_stream:
             if request.method != "GET":
                 raise Refusal(405, "Open the stream with GET", [(b"allow", b"GET")])
@@ -98,13 +100,13 @@ class SSE2024Server:
         return connection
 
     async def close(self) -> None:
-        """Close all streams."""
+        """Close the streams of all clients."""
         for connection in list(self._connections.values()):
             connection.end()
 
 
 class _SSEConnection:
-    """The connection of one client. Messages to the client are events of its stream."""
+    """The connection of one client, which receives messages as events of a stream."""
 
     def __init__(self, service: Service, principal: Principal | None) -> None:
         self.principal = principal
@@ -124,13 +126,13 @@ class _SSEConnection:
         self._wake.set()
 
     async def wait_for_room(self) -> None:
-        """Wait while too many bytes are queued."""
+        """Wait while too many bytes are queued for the client."""
         while self._queued_bytes > _MAX_QUEUED_BYTES and not self._is_ended:
             self._sent.clear()
             await self._sent.wait()
 
     def set_expiry(self, seconds: float | None) -> None:
-        """End the connection when the caller's credentials expire. Later messages may have newer credentials."""
+        """End the connection when the caller's credentials expire. A later message may extend this time."""
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._expiry_timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.end)

@@ -1,6 +1,6 @@
-"""Serve an ASGI application with uvicorn, within our limits.
+"""Serve an ASGI application with uvicorn, within the limits of the server.
 
-uvicorn relies on a proxy to handle slow clients. This module closes a connection whose request head is too slow or too
+uvicorn relies on a proxy to handle slow clients. This module closes a connection whose headers are too slow or too
 large, or whose client does not read the response. A signal stops the server in limited time, even if a call blocks.
 """
 
@@ -19,8 +19,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
-_BACKLOG = 2048  # the default of uvicorn
-_MAX_HELD_BYTES = 16 * 1024  # larger data is written immediately
+_BACKLOG = 2048  # This is the default of uvicorn.
+_MAX_HELD_BYTES = 16 * 1024  # Larger data is written immediately.
 _HEADERS_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
@@ -33,7 +33,7 @@ _SHUTTING_DOWN_RESPONSE = (
 
 
 class FlushQueue:
-    """Connections of one event loop that have data to write."""
+    """The connections of one event loop that have data to write."""
 
     __slots__ = ("_transports",)
 
@@ -41,7 +41,9 @@ class FlushQueue:
         self._transports: list[CoalescingTransport] = []
 
     def add(self, transport: "CoalescingTransport", loop: asyncio.AbstractEventLoop) -> None:
-        """Write the data of a connection at the end of the loop iteration. All connections share one callback."""
+        """Schedule a connection to write its data at the end of the loop iteration. All connections share one
+        callback.
+        """
         if not self._transports:
             loop.call_soon(self._flush_all)
         self._transports.append(transport)
@@ -55,8 +57,8 @@ class FlushQueue:
 class CoalescingTransport:
     """A transport that collects writes until the end of the loop iteration, so that headers and body are sent together.
 
-    uvicorn writes head and body separately, and each write is a system call. The transport holds back only small
-    amounts, so flow control still works for slow clients.
+    uvicorn writes headers and body separately, and each write is a system call. The transport collects only small
+    amounts, so that flow control works for slow clients.
     """
 
     __slots__ = (
@@ -87,11 +89,11 @@ class CoalescingTransport:
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Receive data again."""
+        """Resume receiving data."""
         self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Keep data until the end of the loop iteration. Write it now if there is too much."""
+        """Collect data until the end of the loop iteration. Write it immediately if there is too much."""
         if not self._pieces:
             self._flush_queue.add(self, self._loop)
         self._pieces.append(data)
@@ -100,7 +102,7 @@ class CoalescingTransport:
             self.flush()
 
     def flush(self) -> None:
-        """Write the held data."""
+        """Write the collected data."""
         if self._pieces:
             data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
@@ -121,7 +123,7 @@ class CoalescingTransport:
 
 
 class LightEvent(asyncio.Event):
-    """An event that needs less memory. The deque in asyncio's Event takes 0.6 KB per open stream."""
+    """An event that needs less memory than asyncio's Event, whose deque takes 0.6 KB per open stream."""
 
     def __init__(self) -> None:
         self._value = False
@@ -129,7 +131,7 @@ class LightEvent(asyncio.Event):
 
 
 class LightFlowControl(FlowControl):
-    """uvicorn's flow control with the smaller event."""
+    """The flow control of uvicorn with an event that needs less memory."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
@@ -138,20 +140,20 @@ class LightFlowControl(FlowControl):
 
 
 class Pipeline(list[Any]):
-    """The requests that a client sent without waiting for responses. A list, because an empty deque takes 0.6 KB."""
+    """The requests that a client sent without waiting for responses. An empty list needs less memory than a deque."""
 
     __slots__ = ()
 
     def appendleft(self, entry: Any) -> None:
-        """Add the newest request. `pop` removes the oldest."""
+        """Add the newest request. The `pop` method removes the oldest one."""
         self.insert(0, entry)
 
 
 class LimitedHTTPProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with limits on time and size.
+    """The HTTP protocol of uvicorn with limits for time and size.
 
-    uvicorn's keep-alive timer runs between two requests. The head timer runs from the first byte of a connection or a
-    request head, even while the previous response is still being sent. The body timer starts after the head. The server
+    The keep-alive timer of uvicorn runs between two requests. The head timer starts when a client connects or begins to
+    send headers, even while the previous response is being sent. The body timer starts after the headers. The server
     sets a timer only for data that does not arrive in one piece.
     """
 
@@ -204,7 +206,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             elif self._head_timer is None:
                 self._start_head_timer()
         elif self._awaits_body:
-            # The client sends trailers or chunk extensions without end.
+            # The client sends trailers or chunk extensions without an end.
             if self._bytes_since_body > self.limits.max_header_block_bytes:
                 self._reject(_HEADERS_TOO_LARGE_RESPONSE)
             elif self._body_timer is None:
@@ -218,8 +220,8 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-        # If all headers together are smaller than the limit for one, they need no check.
-        # `size` is 0 if the headers arrived together with those of the previous request.
+        # Headers that are together smaller than the limit for one header need no check.
+        # The size is 0 if the headers arrived together with those of the previous request.
         if not 0 < size <= self.limits.max_header_bytes and self._is_head_too_large():
             self._reject(_HEADERS_TOO_LARGE_RESPONSE)
         elif self.url[:1] != b"/" and not self._is_target_unambiguous():
@@ -228,8 +230,8 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
             previous_cycle = self.cycle
             super().on_headers_complete()
             if self.cycle is not previous_cycle:
-                self.cycle.message_event = LightEvent()  # no task waits for the old event yet
-        # uvicorn adds trailers to `self.headers`, which the scope also uses.
+                self.cycle.message_event = LightEvent()  # No task waits for the old event yet.
+        # The list `self.headers` is part of the scope, and uvicorn would add trailers to it.
         # Trailers must not count as headers, because no proxy or guard has checked them.
         self.headers = []
 
@@ -241,8 +243,9 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         )
 
     def _is_target_unambiguous(self) -> bool:
-        """Return whether an absolute target has the host of the Host header. RFC 9112, section 3.2.2: the host of the
-        target counts, but a proxy may have checked the header.
+        """Return whether an absolute request target has the same host as the Host header.
+
+        The host of the target counts, but a proxy may have checked the header. RFC 9112, section 3.2.2
         """
         scheme, separator, rest = self.url.partition(b"://")
         hosts = [value.strip(b" \t").lower() for name, value in self.headers if name == b"host"]
@@ -270,7 +273,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
 
     @property
     def _is_between_requests(self) -> bool:
-        # `cycle` is None before the first request, although uvicorn's type does not say so.
+        # The cycle is None before the first request, although uvicorn's type does not include None.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
 
@@ -286,7 +289,7 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def shutdown(self) -> None:
-        if self._body_timer is not None:  # the body is incomplete, so the request cannot be handled
+        if self._body_timer is not None:  # The body is incomplete, so the request cannot be handled.
             self._reject(_SHUTTING_DOWN_RESPONSE)
         else:
             super().shutdown()
@@ -295,13 +298,13 @@ class LimitedHTTPProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(self.limits.header_timeout, self._reject, _REQUEST_TIMEOUT_RESPONSE)
 
     def _reject(self, response: bytes) -> None:
-        # Keep the stall timer, because the client may still read data before the connection closes.
+        # The stall timer continues, because the client may read data before the connection closes.
         _cancel_timers(self._head_timer, self._body_timer)
         self._head_timer = self._body_timer = None
         if self.transport.is_closing():
             return
         if self.pipeline or (not self._is_between_requests and self.cycle.response_started):
-            self.transport.abort()  # the client would read the error as part of another response
+            self.transport.abort()  # The client would read the error as part of another response.
         else:
             self.transport.write(response)
             self.transport.close()
@@ -314,7 +317,7 @@ def _cancel_timers(*timers: asyncio.TimerHandle | None) -> None:
 
 
 def create_limited_protocol(server_limits: ServerLimits) -> type[HttpToolsProtocol]:
-    """Return uvicorn's protocol class with these limits."""
+    """Return a subclass of uvicorn's HTTP protocol with these limits."""
 
     class ConfiguredProtocol(LimitedHTTPProtocol):
         __slots__ = ()
@@ -327,7 +330,7 @@ def create_limited_protocol(server_limits: ServerLimits) -> type[HttpToolsProtoc
 class UvicornServer(uvicorn.Server):
     """A uvicorn server that calls `on_stop` for each stop signal. The first signal starts the shutdown timeout.
 
-    `serve` awaits `on_start` first and raises its exceptions. The server calls `on_ready` after the application has
+    `serve` first awaits `on_start` and raises its exceptions. The server calls `on_ready` after the application has
     started and the sockets accept connections.
     """
 
@@ -352,7 +355,8 @@ class UvicornServer(uvicorn.Server):
         self._signal_count += 1
         self._on_stop(self._signal_count)
         super().handle_exit(sig, frame)
-        self._captured_signals.clear()  # uvicorn would send the signal again, and the process would exit with an error
+        # Otherwise, uvicorn would send the signal again, and the process would exit with an error.
+        self._captured_signals.clear()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application and serve the sockets."""
@@ -371,7 +375,7 @@ class UvicornServer(uvicorn.Server):
 
 
 def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvicorn.Config:
-    """Return a uvicorn configuration with our limits. uvicorn does not configure logging then."""
+    """Return a uvicorn configuration with these limits, in which uvicorn does not configure logging."""
     return uvicorn.Config(
         app,
         http=create_limited_protocol(limits),
@@ -380,7 +384,8 @@ def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvi
         access_log=False,
         log_config=None,
         server_header=False,
-        # uvicorn would trust X-Forwarded-For from every program of this machine. The variable names the proxies.
+        # By default, uvicorn trusts X-Forwarded-For from every program on this machine.
+        # This variable names the trusted proxies.
         proxy_headers=bool(os.environ.get("FORWARDED_ALLOW_IPS")),
         timeout_graceful_shutdown=int(limits.drain_timeout) + 1,
         h11_max_incomplete_event_size=limits.max_header_block_bytes,
@@ -389,14 +394,14 @@ def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvi
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket. It is opened before uvicorn starts, so that a used port raises a plain OSError."""
+    """Return a listening socket. Opening it before uvicorn starts raises a plain OSError if the port is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio only disables Nagle's algorithm for sockets with an explicit protocol.
+    # The event loop only disables Nagle's algorithm for sockets with an explicit protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(_BACKLOG)  # from here on, new clients wait instead of being refused
+        listener.listen(_BACKLOG)  # From here on, new clients wait instead of being refused.
     except OSError as exc:
         listener.close()
         raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None

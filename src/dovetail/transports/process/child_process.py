@@ -1,7 +1,7 @@
-"""Start, watch and stop the process of a server, and move its bytes.
+"""Start, watch and stop the process of a server, and connect its standard streams.
 
-The process gets its own session. Ctrl-C in the terminal therefore reaches only the host, and a signal to the group also
-reaches the processes that the server started. `stop` ends the whole group, and so does the exit of this process. spec:
+The process runs in a separate session. Ctrl-C in the terminal therefore reaches only the host, and a signal to the
+group reaches the processes that the server started, too. `stop` and the exit of this process end the whole group. spec:
 stdio#shutdown
 """
 
@@ -36,7 +36,7 @@ _MAX_TAIL_LINES = 20
 _MAX_ARRIVALS = 256
 _MAX_LINE_BYTES = 16384
 _LINE_END = re.compile(rb"[\r\n]+")
-_DRAIN_TIMEOUT_S = 0.25  # how long to read the last output if another process keeps the pipe open
+_DRAIN_TIMEOUT_S = 0.25  # If another process keeps the pipe open, the last output is read for this long.
 
 
 class ChildProcess:
@@ -68,11 +68,12 @@ class ChildProcess:
         cwd: str | Path | None = None,
         stderr: Sink | Literal["inherit"] | None = None,
     ) -> "ChildProcess":
-        """Start a command. Its stdout goes to the protocol, which is also paused while `stdin` is full.
+        """Start a command and pass its stdout to the protocol. The protocol is paused while `stdin` is full.
 
-        env: variables for the child, in addition to those it inherits.
-        inherit: "minimal" passes what a program needs to run and nothing that could be a secret. "all" passes
-        everything. A list of names (or patterns such as "AWS_*") passes those in addition to the minimal ones.
+        env: variables for the child, in addition to the inherited variables.
+        inherit: "minimal" passes the variables that a program needs to run, and none that could be a secret. "all"
+            passes
+        all variables. A list of names or patterns such as "AWS_*" passes these in addition to the minimal ones.
         stderr: a function that receives each line, a text stream, or "inherit" for this process's stderr.
         """
         argv = check_command(command, cwd)
@@ -88,7 +89,9 @@ class ChildProcess:
         return self._group.process.returncode
 
     def stderr_tail(self, since: float | None = None) -> str:
-        """Return the last lines of stderr, escaped. `since` is a time of the event loop and leaves out older lines."""
+        """Return the last lines of stderr, escaped. Leave out lines from before `since`, which is a time of the
+        event loop.
+        """
         return self._stderr.tail(since)
 
     async def wait_exited(self) -> int:
@@ -100,7 +103,7 @@ class ChildProcess:
     async def stop(self) -> None:
         """Stop the process. Close its stdin, terminate it after 2 s, and kill its group after 2 s more.
 
-        If the calling task is cancelled, the stop still continues.
+        If the calling task is cancelled, the process is stopped anyway.
         """
         self._begin_stop()
         done, _ = await asyncio.wait((self._group_gone,), timeout=4 * process_group.GRACE_PERIOD_S)
@@ -114,7 +117,7 @@ class ChildProcess:
         self._kill_finalizer()
 
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
-        # Once a pipe is passed to a transport, the transport closes it, even if opening fails.
+        # A transport closes the pipe that it receives, even if opening the transport fails.
         pipes = [pipe for pipe in (process.stderr, process.stdout, process.stdin) if pipe is not None]
         try:
             self._group.start_watching(
@@ -184,7 +187,7 @@ def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any
     """Return a function that sets the result of a future from another thread."""
 
     def resolve(value: Any = None) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, so nothing waits
+        with contextlib.suppress(RuntimeError):  # The event loop is closed, so no task waits for the future.
             loop.call_soon_threadsafe(settle, value)
 
     def settle(value: Any) -> None:
@@ -195,7 +198,7 @@ def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any
 
 
 class _Input(asyncio.Protocol):
-    """The stdin of a child process. It knows when writing must pause."""
+    """The stdin of a child process, which pauses the protocol while the pipe is full."""
 
     transport: asyncio.WriteTransport | None = None
 
@@ -214,17 +217,17 @@ class _Input(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         if self._is_paused:
-            self.resume_writing()  # wake tasks that wait for writing, so that they see the closed pipe
+            self.resume_writing()  # Tasks that wait for writing must see that the pipe is closed.
 
     def drop(self) -> None:
-        """Discard data that was not sent. A transport that is closing must not be aborted again."""
+        """Discard data that was not sent. Do not abort a transport that is already closing without data."""
         pipe = self.transport
         if pipe is not None and (pipe.get_write_buffer_size() or not pipe.is_closing()):
             pipe.abort()
 
 
 class _Output(asyncio.Protocol):
-    """The stdout of a child process. It passes all data to the connection."""
+    """The stdout of a child process, which passes all data to the protocol."""
 
     transport: asyncio.ReadTransport | None = None
 
@@ -242,7 +245,7 @@ class _Output(asyncio.Protocol):
 
 
 class _Stderr(asyncio.Protocol):
-    """The stderr of a child process. It keeps the last part, and passes each line to the sink, if there is one."""
+    """The stderr of a child process. It keeps the last lines, and passes each line to the user's function or stream."""
 
     transport: asyncio.ReadTransport | None = None
 
@@ -251,7 +254,7 @@ class _Stderr(asyncio.Protocol):
         self._sink = sink
         self._buffer = bytearray()
         self._total_bytes = 0
-        # For each arrival of data, its time and the number of bytes before it
+        # Each entry contains the arrival time of data and the number of bytes before it.
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()

@@ -15,8 +15,8 @@ from dovetail.errors import ProcessStartError
 
 Inherit = Literal["minimal", "all"] | Sequence[str]
 
-# Programs need these variables to run. None of them contains a secret, gives access to an agent or a display,
-# or changes which code runs.
+# Programs need these variables to run. None of them contains a secret or changes which code runs.
+# None of them gives access to an agent or a display.
 _POSIX_VARIABLES = (
     "HOME", "LOGNAME", "USER", "SHELL", "PATH", "TERM", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ", "XDG_*",
 )  # fmt: skip
@@ -42,8 +42,9 @@ _CMD_SPECIAL_CHARS = frozenset('"%!^&|<>\r\n\0')
 
 
 def build_environment(env: Mapping[str, str] | None, inherit: Inherit, parent_env: Mapping[str, str]) -> dict[str, str]:
-    """Build the environment of a child process: the variables of `parent_env` that `inherit` allows, and those in
-    `env`.
+    """Return the environment of a child process.
+
+    It contains the variables of `parent_env` that `inherit` allows, and the variables in `env`.
     """
     if inherit == "all":
         inherited = dict(parent_env)
@@ -62,7 +63,7 @@ def build_environment(env: Mapping[str, str] | None, inherit: Inherit, parent_en
 
 def _is_safe_variable(name: str, value: str) -> bool:
     if name.upper() in _PROXY_VARIABLES:
-        return "@" not in value  # a proxy URL may contain a password
+        return "@" not in value  # A proxy URL may contain a password.
     # A value that starts with "()" is a shell function.
     return not value.startswith("()") and _matches_any(
         name, (*(_WINDOWS_VARIABLES if sys.platform == "win32" else _POSIX_VARIABLES), *_CERTIFICATE_VARIABLES)
@@ -74,7 +75,7 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
 
 
 def check_command(command: Sequence[str], cwd: str | Path | None) -> list[str]:
-    """Return the command as a list. Raise an error if it cannot be started."""
+    """Return the command as a list. Raise TypeError or ProcessStartError if it is invalid."""
     if isinstance(command, str):
         raise TypeError(f"a command must be a list of strings, not one string: {clip(command)!r}")
     if not command or not command[0]:
@@ -89,10 +90,10 @@ def check_command(command: Sequence[str], cwd: str | Path | None) -> list[str]:
 
 
 def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Find the program through PATHEXT, like a shell. Reject arguments that a batch file would run as commands."""
+    """Return the command with the path of its program. Reject arguments that a batch file would run as commands."""
     program = shutil.which(command[0], path=_get_search_path(env)) or command[0]
     if program.lower().endswith((".cmd", ".bat")):
-        # cmd.exe runs batch files, and interprets these characters even inside quotes.
+        # Batch files are run by cmd.exe, which interprets these characters even inside quotes.
         for word in command[1:]:
             if _CMD_SPECIAL_CHARS & set(word):
                 raise ProcessStartError(
@@ -106,7 +107,7 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
 def explain_start_error(
     error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]
 ) -> ProcessStartError:
-    """Explain why the operating system could not start a command."""
+    """Return an error that explains why the operating system could not start a command."""
     return ProcessStartError(f"Cannot start {clip(command[0], 512)}: {_describe_error(error, command[0], env)}")
 
 
@@ -116,7 +117,7 @@ _NO_MODULE_PATTERN = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+
 
 
 def suggest_fix(code: int, stderr: str, child_env: Mapping[str, str], parent_env: Mapping[str, str]) -> str | None:
-    """Suggest what to do about a server that exited immediately, based on its stderr and environment."""
+    """Return a hint for the user about a server that exited immediately, based on its stderr and environment."""
     withheld = [name for name in _VARIABLE_PATTERN.findall(stderr) if name in parent_env and name not in child_env]
     if withheld:
         return (

@@ -1,4 +1,4 @@
-"""The process group of a server: send it signals, wait for it, and clean up the remaining processes.
+"""Send signals to the process group of a server, wait for it, and clean up the remaining processes.
 
 One thread per group waits for the leader, reaps it and ends the remaining processes. The thread does not need an event
 loop.
@@ -25,11 +25,11 @@ class PosixProcessGroup:
         self._group = process.pid
 
     def watch(self) -> None:
-        """Make sure that the group ends if this process dies."""
+        """Start a helper that ends the group if this process dies."""
         reaper.add(self._group)
 
     def wait(self) -> None:
-        """Wait until the child has exited, but keep its process ID, so that the system cannot reuse the group ID."""
+        """Wait until the child has exited. Keep its process ID, so that the system cannot reuse the group ID."""
         if hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._group, os.WEXITED | os.WNOWAIT)
@@ -47,7 +47,7 @@ class PosixProcessGroup:
         self._send(signal.SIGKILL)
 
     def is_running(self) -> bool:
-        """Return whether another process of the group is still running."""
+        """Return whether a process of the group is running."""
         return self._send(0) and has_running_member(self._group)
 
     def close(self) -> None:
@@ -58,12 +58,12 @@ class PosixProcessGroup:
         try:
             os.killpg(self._group, signal_number)
         except (ProcessLookupError, PermissionError):
-            return False  # PermissionError: only processes of other users are left, or zombies on macOS
+            return False  # A PermissionError means that only processes of other users are left, or zombies on macOS.
         return True
 
 
 def has_running_member(group: int) -> bool:
-    """Return whether a group has a process that is not a zombie. Some init processes never remove zombies."""
+    """Return whether a process group has a process that is not a zombie. Some init processes never remove zombies."""
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -76,7 +76,7 @@ def _is_running_in(pid: str, group: int) -> bool:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state, _, group_id = file.read().rpartition(b")")[2].split(maxsplit=3)[:3]
     except (OSError, ValueError):
-        return False  # the process has exited
+        return False  # The process has exited.
     return int(group_id) == group and state not in (b"Z", b"X")
 
 
@@ -90,27 +90,29 @@ _POLL_INTERVAL_S = 0.02
 
 
 class ProcessGroup:
-    """A running child process and its descendants. Signals only reach these processes, even if the system
-    reuses an ID.
+    """A running child process and its descendants.
+
+    Signals only reach these processes, even if the system reuses an ID.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self._members = Members(process)
         self._owner = os.getpid()
-        self._lock = threading.RLock()  # reentrant, because a finalizer may run while this thread holds the lock
+        self._lock = threading.RLock()  # The lock is reentrant, because a finalizer may run while this thread holds it.
         self._is_terminated = False
         self._is_gone = False
 
     def start_watching(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
-        """Start a thread that waits for the group. It calls `on_exit` when the child has exited, and `on_gone` when all
-        processes are gone.
+        """Start a thread that waits for the group.
+
+        The thread calls `on_exit` when the child has exited, and `on_gone` when all processes are gone.
         """
         name = f"dovetail-child-{self.process.pid}"
         threading.Thread(target=self._watch, args=(on_exit, on_gone), name=name, daemon=True).start()
 
     def terminate(self) -> None:
-        """Send SIGTERM to all processes. Send it only once, because many programs abort on a second signal."""
+        """Send SIGTERM to all processes of the group, but only once, because many programs abort on a second signal."""
         if self._is_owner():
             with self._lock:
                 if not (self._is_terminated or self._is_gone):
@@ -118,20 +120,20 @@ class ProcessGroup:
                     self._members.terminate()
 
     def kill(self) -> None:
-        """Kill all processes."""
+        """Kill all processes of the group."""
         if self._is_owner():
             with self._lock:
                 if not self._is_gone:
                     self._members.kill()
 
     def _is_owner(self) -> bool:
-        return os.getpid() == self._owner  # False in a forked process
+        return os.getpid() == self._owner  # This is False in a forked process.
 
     def _watch(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
         self._members.watch()
         self._members.wait()
         with self._lock:
-            self.terminate()  # send this before the child's process ID can be reused
+            self.terminate()  # The signal is sent before the system can reuse the child's process ID.
             code = self.process.wait()
         on_exit(code)
         self._end_remaining()

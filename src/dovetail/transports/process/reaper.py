@@ -18,8 +18,8 @@ GRACE_PERIOD_S = 2.0
 _POLL_INTERVAL_S = 0.1
 
 # This script runs in any POSIX shell. A shell starts in 1 ms and needs a tenth of Python's memory.
-# It checks each group before a signal, because a process ID may be reused.
-# `kill -s NAME --` is portable, but dash does not accept `--` after `-NAME`.
+# The script checks each group before a signal, because a process ID may be reused.
+# It uses `kill -s NAME --`, because dash does not accept `--` after `-NAME`.
 _SCRIPT = """
 trap '' HUP INT QUIT TERM PIPE TSTP
 groups=' '
@@ -47,7 +47,7 @@ for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 
 
 class Reaper:
-    """A helper process that kills the children if this process dies. It is thread-safe."""
+    """A helper process that kills the servers of this process if this process dies. The class is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -61,7 +61,7 @@ class Reaper:
 
     @property
     def watched(self) -> int:
-        """Return how many process groups are watched."""
+        """Return the number of watched process groups."""
         return len(self._groups)
 
     def add(self, group: int) -> None:
@@ -81,13 +81,13 @@ class Reaper:
                 self._start()
 
     def reset_after_fork(self) -> None:
-        """Forget the helper in a forked process, because it belongs to the parent."""
+        """Forget the helper in a forked process, because the helper belongs to the parent process."""
         process, self._process = self._process, None
         self._lock = threading.RLock()
         self._groups.clear()
         if process is not None:
             _get_stdin(process).close()
-            process.returncode = 0  # the helper is a child of the parent, so this process must not wait for it
+            process.returncode = 0  # The helper is a child of the parent process, so this process must not wait for it.
 
     def _start(self) -> None:
         self._stop()
@@ -121,7 +121,7 @@ class Reaper:
         try:
             _get_stdin(self._process).write(b"%s %d\n" % (verb.encode(), group))
         except OSError:
-            return False  # the helper was killed
+            return False  # The helper was killed.
         return True
 
     def _stop(self) -> None:

@@ -54,7 +54,7 @@ class Accounting(ctypes.Structure):
 
 
 def load_kernel32() -> Any:
-    """Load the Windows job functions with their argument types. A handle has the size of a pointer."""
+    """Load the Windows functions for job objects with their argument types. A handle has the size of a pointer."""
     handle, number, pointer = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
     library = ctypes.WinDLL("kernel32", use_last_error=True)
     library.CreateJobObjectW.restype = handle
@@ -68,7 +68,9 @@ def load_kernel32() -> Any:
 
 
 class WindowsJob:
-    """A process and all processes that it starts. If the system does not allow a job, it is only the process itself."""
+    """A process and all processes that it starts. Without permission to create a job, only the process itself is
+    included.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -89,22 +91,22 @@ class WindowsJob:
         """Do nothing, because Windows ends the job when this process dies."""
 
     def wait(self) -> None:
-        """Wait until the process has exited. Windows does not reuse its ID while the handle is open."""
+        """Wait until the process has exited. Windows does not reuse the process ID while the handle is open."""
         self._process.wait()
 
     def terminate(self) -> None:
-        """Kill the processes, because a process without a console cannot receive a signal."""
+        """Kill the processes of the job, because a process without a console cannot receive a signal."""
         self.kill()
 
     def kill(self) -> None:
-        """Kill the processes."""
+        """Kill the processes of the job."""
         if self._handle is not None:
             self._kernel.TerminateJobObject(self._handle, 1)
         else:
             self._process.kill()
 
     def is_running(self) -> bool:
-        """Return whether one of the processes still runs."""
+        """Return whether a process of the job is running."""
         counts = Accounting()
         has_counts = self._handle is not None and self._kernel.QueryInformationJobObject(
             self._handle, _ACCOUNTING_CLASS, ctypes.byref(counts), ctypes.sizeof(counts), None
