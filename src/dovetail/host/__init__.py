@@ -1,4 +1,4 @@
-"""Connect one user to many servers: policy, consent, grants, pins and audit log. Names load when first used."""
+"""Connect one user to many servers, with a policy, consent, grants, pins and an audit log. Names load on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The audit log: the actions of a host and their reasons, one JSON object per line, in the format of recordings.
+"""The audit log of a host, which stores its actions and their reasons as JSON lines, in the format of recordings.
 
 Several processes can append to one file. Lines are ASCII, so that text of a server cannot control a terminal. A full
 file is rotated, and the oldest file is deleted.
@@ -91,7 +91,7 @@ class AuditLog:
         self._lock = threading.Lock()
         self._file_descriptor = -1
         self._file_bytes = 0
-        self._check_at = 0.0  # the time of the next check whether another process has rotated the file
+        self._check_at = 0.0  # At this time, the log checks whether another process has rotated the file.
         # An unusable file raises an error here instead of at the first entry.
         read_version(read_first_line(self.path), self.path)
 
@@ -212,7 +212,7 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
         return f"string({len(value)})"
     if (type_name := _TYPE_NAMES.get(type(value))) is not None:
         return type_name
-    if isinstance(value, (dict, Mapping)):  # dict first, because checking for a Mapping is slow
+    if isinstance(value, (dict, Mapping)):  # The check for dict comes first, because the check for Mapping is slow.
         if depth == _MAX_SHAPE_DEPTH:
             return f"object({len(value)})"
         shape: dict[str, Any] = {
@@ -294,7 +294,7 @@ class CallOutcome(Struct, frozen=True, kw_only=True):
 
 
 def build_call_event(request: PolicyRequest) -> HostEvent:
-    """Return the event that a call has started."""
+    """Return the event for a call that has started."""
     return HostEvent(kind="tool.call", server=request.server, message=request.tool, details=request)
 
 

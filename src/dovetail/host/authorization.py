@@ -44,7 +44,9 @@ class ConsentDeferred(PolicyError):
     """The user has not answered the consent request yet. The request is stored under a ticket."""
 
     def __init__(self, ticket: str) -> None:
-        super().__init__(f"the call waits for an answer to ticket {ticket}", action="ask")
+        super().__init__(
+            f"the call waits until the user answers the consent request with the ticket {ticket}", action="ask"
+        )
         self.ticket = ticket
 
 

@@ -16,7 +16,7 @@ _IDLE_TIMEOUT_S: Final = 900.0  # A client is closed after it was unused for thi
 _MAX_CALLERS: Final = 256
 
 # A function that returns the client options for a caller, such as headers, auth or env.
-# It returns None if the caller has no credentials.
+# The function returns None if the caller has no credentials.
 CredentialsProvider = Callable[[Principal], Mapping[str, Any] | None]
 
 

@@ -295,7 +295,7 @@ class Host:
         """
         for option in client_options:
             if option in ServerSettings.__struct_fields__:
-                raise TypeError(f"pass {option}= in settings=ServerSettings({option}=...)")
+                raise TypeError(f"add() has no option {option}=. Pass settings=ServerSettings({option}=...)")
         settings = settings or self._defaults
         return self._servers.add(
             name,

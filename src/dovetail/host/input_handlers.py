@@ -139,7 +139,9 @@ class HostInputHandlers:
             case _:
                 if kind == "elicitation.url":
                     return True
-                raise InputRequestError("answer a form with Deny(), a dict of the values, or AllowWithChanges({...})")
+                raise InputRequestError(
+                    "a consent handler must answer a form with Deny(), a dict of values, or AllowWithChanges({...})"
+                )
 
     async def create_message(self, params: CreateMessageRequestParams) -> CreateMessageResult:
         """Return a reply from the host's model. The server's rate limit applies.

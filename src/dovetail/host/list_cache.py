@@ -72,7 +72,7 @@ class ListCache:
     def update(self, kind: ItemKind, items: dict[str, Any], fetched_at: float, change_count: int) -> None:
         """Store a list. `fetched_at` and `change_count` are from the moment when the list was requested."""
         previous, self.items_by_kind[kind] = self.items_by_kind.get(kind), items
-        if change_count == self._change_counts[kind]:  # A list that changed during the request is outdated already.
+        if change_count == self._change_counts[kind]:  # A list is only current if it did not change during the request.
             self.fetched_at[kind] = fetched_at
         is_unannounced = previous is not None and self._seen_change_counts.get(kind) == change_count
         self._seen_change_counts[kind] = change_count

@@ -21,7 +21,7 @@ _MAX_TOOL_CHARS: Final = MAX_NAME_CHARS - _MAX_SERVER_CHARS - _DIGEST_CHARS - 2 
 # An underscore is not allowed here, because two underscores separate the server from the tool.
 _INVALID_CHARS: Final = re.compile(r"[^A-Za-z0-9-]+")
 # The separator must not appear in either part, or where the two parts meet.
-# Gemini requires a letter or an underscore first.
+# Gemini requires that a name starts with a letter or an underscore.
 _PLAIN_SERVER: Final = re.compile(r"(?!.*__)(?:[A-Za-z]|_[A-Za-z0-9-])(?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _PLAIN_TOOL: Final = re.compile(r"(?!.*__)[A-Za-z0-9-][A-Za-z0-9_-]*")
 _SERVER_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -36,7 +36,7 @@ def split_full_name(name: str) -> tuple[str, str]:
     """Split a full name into server and tool. Raise ValueError if the full name is invalid."""
     server, dot, tool = name.partition(".")
     if not dot or not server:
-        raise ValueError(f"invalid full name {name!r}. It must be server.tool")
+        raise ValueError(f"invalid full name {name!r}. It must have the form server.tool")
     return server, tool
 
 
@@ -65,9 +65,9 @@ def _digest_pair(server: str, tool: str) -> str:
 
 
 def check_server_name(name: str) -> str:
-    """Return the given server name.
+    """Return the given server name. Raise ValueError if it is invalid.
 
-    Raise ValueError unless it consists of 1 to 64 ASCII letters, digits, dashes and underscores.
+    A valid name consists of 1 to 64 ASCII letters, digits, dashes and underscores.
     """
     if not _SERVER_NAME_PATTERN.fullmatch(name):
         raise ValueError(f"a server name must be 1 to 64 letters, digits, dashes and underscores, not {name!r}")

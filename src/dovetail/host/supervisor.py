@@ -71,7 +71,7 @@ class ServerSupervisor:
         self.client: Client | None = None
         self._mounted_client: MountedClient | None = None
         # The forwarder sends requests of gateway callers to the server.
-        # It is None if the server was started without the capabilities of these callers.
+        # The forwarder is None if the server was started without the capabilities of these callers.
         self.forwarder: MountedClient | None = None
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()

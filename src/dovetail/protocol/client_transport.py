@@ -167,8 +167,8 @@ class CustomConnection(Protocol):
         ...
 
 
-# A function that opens a connection. It must call `receive` with each message of the server.
-# It must call `lose` with a reason when the connection ends.
+# A function that opens a connection. The function must call `receive` with each message of the server.
+# The function must call `lose` with a reason when the connection ends.
 OpenCustomConnection: TypeAlias = Callable[
     [Callable[[bytes], None], Callable[[str], None]], Awaitable[CustomConnection]
 ]

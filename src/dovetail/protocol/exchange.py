@@ -120,7 +120,7 @@ class IncomingExchange(Exchange, eq=False):
         self.questions.append(now)
 
     def resume(self, asked_at: float, now: float) -> None:
-        """Remove the input request from `asked_at`. If no other input request is open, let the time limit continue."""
+        """Remove the input request that was sent at `asked_at`. If no other one is open, resume the time limit."""
         assert self.questions is not None
         self.questions.remove(asked_at)
         if not self.questions and self.deadline is not None:

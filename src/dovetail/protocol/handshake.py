@@ -164,7 +164,7 @@ class HandshakeState:
             stored_bytes = sum(len(spelling) for stored in self.subscriptions.values() for spelling in stored)
             if stored_bytes + len(uri) > _MAX_SUBSCRIPTION_BYTES:
                 raise InvalidRequest(
-                    f"Invalid request: the subscriptions of one session have more than {_MAX_SUBSCRIPTION_BYTES} bytes"
+                    f"Invalid request: the URIs of a session's subscriptions exceed {_MAX_SUBSCRIPTION_BYTES} bytes"
                 )
             if not spellings and not self.is_implicit:
                 stop = service.watch_resource(uri, exchange.caller.principal, exchange.origin)

@@ -109,8 +109,9 @@ def compile_header_paths(schema: Mapping[str, Any]) -> tuple[HeaderPath, ...]:
 
 
 def _iter_schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, Any]]]:
-    """Yield a schema and all its subschemas with their paths. The path is None if another keyword than `properties`
-    leads to it.
+    """Yield a schema and all its subschemas with their paths.
+
+    A schema under another keyword than `properties` has the path None.
     """
     queue: deque[tuple[tuple[str, ...] | None, Any]] = deque([((), root)])
     while queue:
@@ -141,7 +142,7 @@ def _parse_annotation(path: tuple[str, ...] | None, node: Mapping[str, Any]) -> 
     name, json_type = node[ANNOTATION], node.get("type")
     if not path:
         raise ValueError(
-            f"{ANNOTATION} {_quote_name(name)} must be on a property, at the top level or in nested `properties`"
+            f"{ANNOTATION} {_quote_name(name)} must be in a property of the schema, or in nested `properties`"
         )
     if not isinstance(name, str) or not re.fullmatch(_FIELD_NAME, name):
         raise ValueError(
@@ -149,7 +150,7 @@ def _parse_annotation(path: tuple[str, ...] | None, node: Mapping[str, Any]) -> 
         )
     # Unions with null are not allowed, because other clients hide such tools.
     if json_type not in _PRIMITIVES:
-        raise ValueError(f"{_describe_property(path)}: {ANNOTATION} requires the type string, integer or boolean")
+        raise ValueError(f'{_describe_property(path)}: {ANNOTATION} requires the type "string", "integer" or "boolean"')
     return HeaderPath(PARAM_PREFIX + name.lower().encode("ascii"), path, json_type)
 
 

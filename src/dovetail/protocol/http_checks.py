@@ -23,7 +23,7 @@ STATUS_BY_ERROR_CODE: Final = {
     -32600: 400,
     -32601: 404,
     -32602: 400,
-    -32002: 400,  # This code is sent as -32602.
+    -32002: 400,  # The error code -32002 is sent as -32602.
     -32020: 400,
     -32021: 400,
     -32022: 400,
@@ -112,7 +112,7 @@ class HostFilter:
         self._hosts = {host.lower() for host in hosts}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         if public_url is not None:
-            from urllib.parse import urlsplit  # Servers on stdio do not need this module.
+            from urllib.parse import urlsplit  # Servers on stdio do not need the urllib.parse module.
 
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname:

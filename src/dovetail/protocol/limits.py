@@ -23,8 +23,8 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_header_block_bytes: int = 32 * KiB
     # The maximum size of one header, above which the status is 431, as in nginx and Apache.
     max_header_bytes: int = 8 * KiB
-    header_timeout: float = 10.0  # the time in which a client must send the headers. After it, the status is 408
-    body_timeout: float = 30.0  # the time in which a client must send the body. After it, the status is 408
+    header_timeout: float = 10.0  # the time in which a client must send the headers, after which the status is 408
+    body_timeout: float = 30.0  # the time in which a client must send the body, after which the status is 408
     write_timeout: float = 30.0  # the time after which a connection is closed if the client reads nothing
     # The maximum memory for messages that wait to be sent. Further messages are stored on disk.
     max_buffered_bytes: int = 8 * MiB
@@ -32,16 +32,16 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_cursor_bytes: int = 4 * KiB  # the maximum length of a list cursor
     max_meta_bytes: int = 64 * KiB  # the maximum size of the `_meta` of a request
     # The maximum number of calls that run in one event loop. Further calls get status 503.
-    # The same number of calls may wait for users.
+    # In addition, the same number of calls may wait for answers from users.
     max_calls: int = 2000
     # The maximum number of requests that run on one connection or session. Further requests get status 429.
     max_calls_per_connection: int = 256
     # The maximum number of running calls of one principal or address. Further calls get status 429.
-    # The same number of calls may wait for users.
+    # In addition, the same number of calls may wait for answers from users.
     max_calls_per_principal: int = 256
     # The maximum total size of large messages in running calls. Further calls get status 503.
     max_inflight_bytes: int = 64 * MiB
-    # The maximum number of threads that run sync functions. Four times as many functions may wait for users.
+    # The maximum number of threads that run sync functions. Four times as many may wait for users.
     max_threads: int = 64
     max_thread_queue: int = 256  # the maximum number of sync functions that wait for a thread
     thread_queue_timeout: float = 5.0  # the maximum time that a sync function waits for a thread
@@ -64,7 +64,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     max_replay_bytes: int = 10 * MiB  # the maximum size of the events that are stored per stream
     # The maximum size of all stored events. The oldest finished streams are deleted first.
     max_replay_total_bytes: int = 32 * MiB
-    # How long the events of a finished stream are stored, or an input request that no client reads.
+    # The time for which the server stores a finished stream, or an input request that no client reads.
     replay_ttl: float = 300.0
     keep_alive_interval: float = 15.0  # the time between comments on an idle event stream
     request_state_ttl: float = 600.0  # the time that a client has to answer an input request

@@ -67,7 +67,7 @@ class Principal(str):
 
 
 # A function that receives the headers of an HTTP request, with names in lower case.
-# It returns the caller, or None if the caller is unknown.
+# The function returns the caller, or None if the caller is unknown.
 Authenticator: TypeAlias = Callable[[Mapping[bytes, bytes]], Awaitable[Principal | str | None]]
 
 
@@ -102,6 +102,6 @@ def _build_key(subject: str, issuer: str | None, client_id: str) -> str:
     """
     if issuer is None:
         return subject or f"#{client_id}"
-    from urllib.parse import quote  # Few servers need this module.
+    from urllib.parse import quote  # Few servers need the urllib.parse module.
 
     return f"{issuer}#{quote(subject, safe='')}" if subject else f"{issuer}##{quote(client_id, safe='')}"

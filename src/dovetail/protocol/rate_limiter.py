@@ -58,7 +58,7 @@ class RateLimiter:
             bucket.tokens = min(bucket.tokens + 1.0, self._burst)
 
     def _refill(self, bucket: _Bucket, now: float) -> float:
-        elapsed = now - bucket.updated_at  # This is negative if the clock was set back.
+        elapsed = now - bucket.updated_at  # The elapsed time is negative if the clock was set back.
         tokens = bucket.tokens + elapsed * self._rate if elapsed > 0.0 else bucket.tokens
         return min(self._burst, tokens)
 

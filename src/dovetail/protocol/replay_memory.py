@@ -29,12 +29,12 @@ class ReplayMemory:
         self._sweep_at = float("-inf")
 
     def has(self, owner: Hashable, id: Any, issued_at: float) -> bool:
-        """Return whether an ID was used, or is so old that this is unknown."""
+        """Return whether an ID was used. Return True for an ID that is too old to be known."""
         ids = self._owners.get(owner)
         return ids is not None and (id in ids.issued_at_by_id or issued_at <= ids.rejected_until)
 
     def add(self, owner: Hashable, id: Any, issued_at: float, now: float) -> bool:
-        """Record the use of an ID. Return False if it was already used, or is so old that this is unknown."""
+        """Record the use of an ID. Return False if it was already used or is too old to be known."""
         if self.has(owner, id, issued_at):
             return False
         if self._id_count >= self._max_ids:

@@ -75,7 +75,7 @@ class RequestStateSealer:
 
 
 def compute_binding(principal: str | None, server: Sequence[str], method: str, params: dict[str, Any]) -> bytes:
-    """Return a digest of a request, for which a state is valid. It covers principal, server, method and parameters.
+    """Return a digest of the principal, server, method and parameters of a request, to which a state is bound.
 
     `server` contains the names that identify the server which encrypts the state.
     """

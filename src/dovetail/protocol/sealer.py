@@ -51,7 +51,9 @@ class Sealer:
 
         if sealed[:1] != _VERSION:
             version = sealed[0] if sealed else "none"
-            raise UnsealError(f"unknown format version of an encrypted value: {version}. Supported: {_VERSION[0]}")
+            raise UnsealError(
+                f"unknown format version {version} of an encrypted value. The supported version is {_VERSION[0]}"
+            )
         cipher = (self._ciphers or self._create_ciphers()).get(sealed[len(_VERSION) : _NONCE_START])
         if cipher is None:
             raise UnsealError("the value was encrypted with another secret key")

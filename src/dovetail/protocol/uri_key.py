@@ -320,7 +320,7 @@ def nfc(text: str) -> str:
     """Return a text in Unicode normal form C."""
     if text.isascii():
         return text
-    from unicodedata import normalize  # Only text that is not ASCII needs this module.
+    from unicodedata import normalize  # Only text that is not ASCII needs the unicodedata module.
 
     return normalize("NFC", text)
 

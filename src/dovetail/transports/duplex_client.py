@@ -157,7 +157,7 @@ class DuplexClient:
                 pending = self._pending.pop(message.id, None)
                 if pending is None and type(message.id) is str:
                     self._reject_message(
-                        _get_message_bytes(message, data, messages), f"its id is the text {clip(message.id)!r}"
+                        _get_message_bytes(message, data, messages), f"its id is the string {clip(message.id)!r}"
                     )
                 elif pending is not None:
                     pending.settle(message)

@@ -292,7 +292,7 @@ class DuplexServer:
             case "notifications/cancelled":
                 params: Any = message.get("params") or {}
                 self._cancel(params.get("requestId"))
-            case "notifications/initialized" | "initialized":  # Some clients omit the prefix.
+            case "notifications/initialized" | "initialized":  # Some clients omit the prefix "notifications/".
                 if self._session is not None and not self._session.is_ready:
                     self._session.is_ready = True
                     self._stop_listening = self._service.subscribe(self)

@@ -60,7 +60,7 @@ class _ConnectionFactory:
 
 
 class _SocketConnection(LineProtocol):
-    """A connection to a socket. It is closed immediately if there are too many, or if the client sends HTTP.
+    """A connection to a socket. It is closed immediately if the socket is full or the client sends HTTP.
 
     A web page could make a browser send messages as HTTP. A client must send its first message within `header_timeout`.
     """

@@ -18,9 +18,9 @@ from typing import IO
 from dovetail.transports.operator_warnings import ThrottledWarning
 
 SLICE_BYTES = 64 * 1024
-_DISK_RETRY_S = 1.0  # After a failed write, no buffer tries the disk for this time.
+_DISK_RETRY_S = 1.0  # After a failed write, the disk is not used for this time.
 # At this multiple of the memory limit, bytes go to disk immediately instead of waiting for the thread.
-# Otherwise, many large results at the same moment could fill the memory.
+# Without this limit, many large results at the same moment could fill the memory.
 _MAX_WAITING_FOR_DISK = 4
 # If the disk is full, the memory may hold this multiple of the limit before slow clients are disconnected.
 _MAX_OVERCOMMIT = 16
@@ -116,7 +116,7 @@ class Spool:
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
-        self._pieces: list[bytes] = []  # the bytes after those in the file
+        self._pieces: list[bytes] = []  # the bytes that follow those in the file
         self.is_single_message = True
         self.is_disk_full = False  # True if the disk did not accept bytes
         # A function that disconnects a slow client if disk and memory are full.

@@ -39,8 +39,8 @@ _decoder: Final = msgspec.json.Decoder()
 _format_json: Final = msgspec.json.format
 
 encode: Final = _encoder.encode
-as_raw: Final = msgspec.Raw  # This wraps JSON that is already encoded.
-# This encodes equal values as equal bytes.
+as_raw: Final = msgspec.Raw  # `as_raw` wraps JSON that is already encoded.
+# `encode_canonical` encodes equal values as equal bytes.
 encode_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 
 T = TypeVar("T")
@@ -147,9 +147,9 @@ def to_plain(value: Any) -> Any:
 def _reason(exc: Exception) -> str:
     match exc:
         case RecursionError():
-            return "nested too deeply"
+            return "the JSON is nested too deeply"
         case UnicodeDecodeError():
-            return "not UTF-8"
+            return "the JSON is not UTF-8"
         case _:
             return clip(str(exc), _MAX_REASON_CHARS)
 

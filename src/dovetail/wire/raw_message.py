@@ -74,7 +74,7 @@ def read_messages(data: bytes | str) -> list[RawMessage]:
             return _read_batch(data)
         raise ParseError(clip(str(exc), 200)) from None
     except RecursionError:
-        raise ParseError("nested too deeply") from None
+        raise ParseError("the JSON is nested too deeply") from None
 
 
 def _read_batch(data: bytes | str) -> list[RawMessage]:
@@ -129,7 +129,7 @@ def _peek_id(data: bytes) -> list[int]:
 def _refuse_members(data: bytes | str) -> None:
     text = data if isinstance(data, bytes) else data.encode()
     if text.count(b",") >= MAX_MEMBERS and _exceeds_members(text):
-        raise ParseError(f"more than {MAX_MEMBERS} members")
+        raise ParseError(f"the JSON has more than {MAX_MEMBERS} members")
 
 
 def _exceeds_members(data: bytes) -> bool:
@@ -179,7 +179,7 @@ def to_plain(raw: Any) -> Any:
     except UnicodeDecodeError:
         return _json_decoder.decode(bytes(raw).decode("utf-8", "replace"))
     except (msgspec.MsgspecError, RecursionError) as exc:
-        raise InvalidResult(f"not JSON: {clip(str(exc), 300)}") from None
+        raise InvalidResult(f"invalid JSON: {clip(str(exc), 300)}") from None
 
 
 def decode_text(text: str) -> Any:

@@ -17,7 +17,7 @@ HANDSHAKE_REVISIONS: Final = (R_2024_11_05, R_2025_03_26, R_2025_06_18, R_2025_1
 STATELESS_REVISIONS: Final = (R_2026_07_28,)
 PUBLISHED_REVISIONS: Final = HANDSHAKE_REVISIONS + STATELESS_REVISIONS
 REVISIONS: Final = (*PUBLISHED_REVISIONS, DRAFT)
-PROTOCOL_VERSIONS: Final = (*reversed(PUBLISHED_REVISIONS), DRAFT)  # the newest published version is first
+PROTOCOL_VERSIONS: Final = (*reversed(PUBLISHED_REVISIONS), DRAFT)  # The newest published version is first.
 
 NEWEST_REVISION: Final = R_2026_07_28
 NEWEST_HANDSHAKE_REVISION: Final = R_2025_11_25
@@ -25,7 +25,7 @@ NEWEST_HANDSHAKE_REVISION: Final = R_2025_11_25
 # In these versions, servers complete arguments without declaring a capability.
 REVISIONS_WITHOUT_COMPLETIONS: Final = (R_2024_11_05, DRAFT)
 
-# A request with a handshake version but without a version header has this version.
+# An HTTP request without a version header uses this version, unless it is stateless.
 # spec: streamable-http#protocol-version-header
 DEFAULT_HTTP_REVISION: Final = R_2025_03_26
 

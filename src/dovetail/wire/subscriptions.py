@@ -29,8 +29,9 @@ class ListenResult(Result):
 
 
 class AcknowledgedParams(Params):
-    """The parameters of the notification with the part of a subscription filter that the server accepts. Added in
-    protocol version 2026-07.
+    """The parameters of notifications/subscriptions/acknowledged. Added in protocol version 2026-07.
+
+    They contain the part of the subscription filter that the server accepts.
     """
 
     notifications: SubscriptionFilter

@@ -29,11 +29,11 @@ class HostFormat(NamedTuple):
     title: str
     section: str
     project_file: str | None  # the path relative to the project folder
-    # Path of the user's file. `~` is the home directory, `@` is the configuration directory of the system.
+    # The path of the user's file. `~` is the home directory, and `@` is the configuration directory of the system.
     user_file: str | None
     # The values of the "type" key for a command, a Streamable HTTP URL and an HTTP+SSE URL, if entries have this key.
     types: tuple[str, str, str] | None = None
-    url_key: str | None = "url"  # name of the URL key, or None if the host only starts commands
+    url_key: str | None = "url"  # the name of the URL key, or None if the host only starts commands
     supports_sse: bool = True  # whether the host supports URLs with the HTTP+SSE transport of 2024
     reference_format: str | None = None  # the form of a reference to an environment variable in this host's files
     # This key lists the names of the variables that the host passes on to a command.
@@ -124,7 +124,7 @@ def get_config_path(host: str, scope: Scope, home: Path | None = None, cwd: Path
     host_format = HOST_FORMATS[host]
     name = host_format.project_file if scope == "project" else host_format.user_file
     if name is None:
-        raise ValueError(f"{host_format.title} has no file for a {scope}")
+        raise ValueError(f"{host_format.title} has no configuration file for a {scope}")
     if scope == "project":
         return (cwd or Path.cwd()) / name
     home = home or Path.home()
@@ -200,7 +200,9 @@ def _split_codex_headers(headers: Mapping[str, str]) -> dict[str, Any]:
         elif name.lower() == "authorization" and (match := REFERENCE_PATTERN.fullmatch(value.removeprefix("Bearer "))):
             token_fields["bearer_token_env_var"] = match[1]
         elif REFERENCE_PATTERN.search(value):
-            raise ValueError(f"Codex supports a variable only as a whole header or as a bearer token, not in {name}")
+            raise ValueError(
+                f"Codex cannot use a variable in a part of the header {name}. Use it as the whole value or bearer token"
+            )
         else:
             values[name] = value
     return {"http_headers": values, "env_http_headers": variables, **token_fields}
@@ -267,7 +269,7 @@ def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
 def _parse_result(new: str, suffix: str, section: str) -> Any:
     """Parse the new text of a configuration file in the format of its host."""
     # Without the yaml library, dovetail can only create new files.
-    # It writes their entries as JSON, which is valid YAML.
+    # The entries of new files are written as JSON, which is valid YAML.
     if suffix == ".yaml" and not _has_yaml():
         return {section: json.loads("{" + new.partition("\n")[2] + "}")}
     try:
@@ -320,7 +322,7 @@ def _find_members(text: str, brace: int) -> dict[str, MemberSpan]:
             if depth == 0:
                 return members
         last_end = end
-    raise ValueError("the file ends too early")
+    raise ValueError("the file ends before its JSON is complete")
 
 
 def _iter_tokens(text: str, position: int) -> Iterator[tuple[str, int, int]]:
@@ -449,7 +451,7 @@ def _compose_unique(text: str, section: str) -> list[Any]:
     for node in nodes:
         names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
         if duplicate := next((candidate for candidate in names if names.count(candidate) > 1), None):
-            raise ValueError(f"{duplicate} is defined twice")
+            raise ValueError(f"the key {duplicate} is defined twice")
     return nodes
 
 

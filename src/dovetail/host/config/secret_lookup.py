@@ -30,11 +30,11 @@ _BARE_VARIABLE_PATTERN: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
 _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
-_MIN_MASKED_CHARS: Final = 6  # shorter values are not masked, because they may be ordinary text
+_MIN_MASKED_CHARS: Final = 6  # Shorter values are not masked, because they may be ordinary text.
 _COMMAND_TIMEOUT_S: Final = 30.0  # A command may ask the user for a password, so it gets this much time.
-_MAX_SECRET_BYTES: Final = 64 * 1024  # maximum size of a file or output that contains a secret
+_MAX_SECRET_BYTES: Final = 64 * 1024  # the maximum size of a file or command output that contains a secret
 _KEYRING_SERVICE: Final = "dovetail"
-# Variables whose values are ordinary words and paths. The values of all other variables are masked.
+# The values of these variables are ordinary words and paths. The values of all other variables are masked.
 _NON_SECRET_VARIABLES: Final = frozenset(
     ("PATH", "HOME", "USER", "USERNAME", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR", "TMP", "TEMP", "TZ",
      "PWD", "HOSTNAME", "EDITOR", "DISPLAY", "VIRTUAL_ENV", "NODE_ENV", "LOG_LEVEL", "USERPROFILE", "APPDATA",
@@ -226,7 +226,7 @@ class SecretLookup:
         service, slash, user = name.partition("/")
         value = self._keyring(service, user) if slash else self._keyring(_KEYRING_SERVICE, name)
         if value is None:
-            raise create_error(f"{clip(name)} is not in the keyring")
+            raise create_error(f"the entry {clip(name)} is not in the keyring")
         return value
 
 
@@ -298,7 +298,7 @@ def _resolve_path_variable(name: str, context: ReferenceContext) -> str:
 def _read_secret_file(name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
     path = Path(os.path.realpath(context.project_dir / Path(name).expanduser()))
     if context.level == "project" and not path.is_relative_to(os.path.realpath(context.project_dir)):
-        raise create_error(f"a project file may not read {clip(name)}, which is outside the project")
+        raise create_error(f"a project file cannot read {clip(name)}, which is outside the project")
     try:
         with path.open("rb") as file:
             return file.read(_MAX_SECRET_BYTES).decode().strip()
@@ -310,7 +310,7 @@ def _read_secret_file(name: str, context: ReferenceContext, create_error: Callab
 def _run_secret_command(command: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
     if context.level == "project":
         raise create_error(
-            "a project file may not run a command to get a secret. Move the entry to your user configuration"
+            "a project file cannot run a command to get a secret. Move the entry to your user configuration"
         )
     try:
         args = shlex.split(command)

@@ -255,7 +255,7 @@ def parse_entry(
 ) -> tuple[ServerConfig, list[str]]:
     """Parse an entry and return it with notices for the user. Raise ValueError if it is invalid."""
     if not isinstance(raw_entry, dict):
-        raise ValueError("must be an object")
+        raise ValueError("the entry must be an object")
     entry: dict[str, Any] = raw_entry
     command, args, env = _parse_command(entry)
     url = entry.get("url") or entry.get("httpUrl") or entry.get("serverUrl") or entry.get("uri")
@@ -265,7 +265,7 @@ def parse_entry(
             f"is {'an extension of' if is_extension else 'built into'} {source} and is skipped"
         ]
     if not isinstance(command, str) and not isinstance(url, str):
-        raise ValueError("needs a command or a url")
+        raise ValueError('the entry must have a "command" or a "url"')
     settings, settings_keys, notices = _parse_settings(entry, source, level)
     notices += [f"{name} {text}" for name, text in _KEY_NOTICES.items() if entry.get(name)]
     env_passthrough = _parse_env_passthrough(entry.get("env_vars"), notices)
@@ -396,7 +396,7 @@ def _parse_tool_filters(entry: dict[str, Any], own_settings: Mapping[str, Any]) 
 
 
 def _parse_env_passthrough(raw_variables: Any, notices: list[str]) -> list[str]:
-    """Return the names of the environment variables that Codex passes on. Each is a name, or an object with a name."""
+    """Return the names of the environment variables that Codex passes on. An entry is a name or an object."""
     names: list[str] = []
     for variable in raw_variables if isinstance(raw_variables, list) else []:
         name = variable.get("name") if isinstance(variable, dict) else variable
@@ -429,7 +429,7 @@ def _filter_strings(values: Any) -> list[str]:
 
 def _check_string(name: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{name} must be a text")
+        raise ValueError(f"{name} must be a string")
     return value
 
 

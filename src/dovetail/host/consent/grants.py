@@ -39,7 +39,7 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     arguments: dict[str, Any] | None = None  # the only arguments that are allowed, or None for all arguments
     project: str = ""  # the project in which the grant is valid
     granted_at: float = 0.0  # when the user answered, in seconds since 1970
-    expires_at: float | None = None  # seconds since 1970, or None if the grant never expires
+    expires_at: float | None = None  # when the grant expires, in seconds since 1970, or None for never
 
     @classmethod
     def from_request(
@@ -98,7 +98,7 @@ def build_argument_shape(arguments: Mapping[str, Any], exact_names: Iterable[str
     """Return a dict with the type of each argument. For names in `exact_names`, it contains the value instead."""
     fixed_names = set(exact_names)
     if unknown := fixed_names - arguments.keys():
-        raise ValueError(f"unknown argument: {', '.join(sorted(unknown))}")
+        raise ValueError(f"exact_arguments contains an unknown argument: {', '.join(sorted(unknown))}")
     return {
         name: {"const": value} if name in fixed_names else {"type": _get_type_name(value)}
         for name, value in arguments.items()
@@ -145,7 +145,7 @@ class GrantStore:
         self._session_grants: dict[str, list[Grant]] = {}
         self._lock = threading.Lock()
         # The index contains the stored grants by server identity and caller.
-        # `_indexed_records` are the records that it was built from.
+        # `_indexed_records` are the records from which the index was built.
         self._index: dict[tuple[str, str], list[Grant]] = {}
         self._indexed_records: tuple[Any, int] = (None, 0)
 

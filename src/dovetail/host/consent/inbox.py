@@ -202,7 +202,7 @@ class Inbox:
         if rows:
             return _decode_answer(json.loads(rows[0][0]))
         if not self._execute("SELECT 1 FROM asked WHERE ticket = ? AND until > ?", ticket, time.time()):
-            return Deny("the question expired without an answer", cancelled=True)
+            return Deny("the consent request expired without an answer", cancelled=True)
         return None
 
     def _execute(self, statement: str, *values: Any) -> list[Any]:
@@ -214,7 +214,7 @@ class Inbox:
         return data if self._sealer is None else self._sealer.seal(data, ticket.encode())
 
     def _open(self, ticket: str, data: bytes) -> bytes:
-        """Return the stored call of a ticket. Raise UnsealError if another key or version sealed the call."""
+        """Return the stored call of a ticket. Raise UnsealError if it was encrypted by another key or version."""
         return data if self._sealer is None else self._sealer.open(data, ticket.encode(), time.time())
 
 
@@ -287,7 +287,7 @@ def _values_by_key(deferred_call: DeferredCall, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and value.keys() == deferred_call.questions.keys():
         return value
     raise InputRequestError(
-        "the server asked several questions. Pass a dict with an answer for each key: "
+        "the server sent several forms. Pass a dict with an answer for each key: "
         f"{', '.join(map(clip, deferred_call.questions))}"
     )
 
@@ -299,6 +299,6 @@ def _build_response(key: str, input_request: Mapping[str, Any], value: Any) -> d
         return {"action": "accept"}
     if not isinstance(value, dict):
         raise InputRequestError(
-            f"the question {clip(key)} is a form. Answer it with AllowWithChanges({{...}}) or Deny()"
+            f"the server sent the form {clip(key)}. Answer it with AllowWithChanges({{...}}) or Deny()"
         )
     return {"action": "accept", "content": value}

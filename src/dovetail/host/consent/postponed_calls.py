@@ -63,7 +63,7 @@ class PendingCalls:
         return await self._inbox.items()
 
     async def defer_call(self, ticket: str, record: ToolRecord, arguments: Mapping[str, Any]) -> CallAwaitingConsent:
-        """Store a call that waits for the user's consent. Return its ticket."""
+        """Store a call that waits for the user's consent, and return an object with its ticket."""
         request = record.request.with_arguments(arguments)
         await self._inbox.attach(ticket, _create_deferred_call(request, record.fingerprint))
         return CallAwaitingConsent(ticket=ticket)
@@ -109,7 +109,7 @@ class PendingCalls:
         stored = await self._inbox.find(ticket)
         if stored is None:
             if not await self._inbox.answer(ticket, answer):
-                raise NotSupported(f"unknown ticket {clip(ticket)}: it has no open question")
+                raise NotSupported(f"unknown ticket {clip(ticket)}: no open consent request has this ticket")
             return None
         request, deferred_call = stored
         if isinstance(answer, Deny) and deferred_call.pending is None:
@@ -172,7 +172,7 @@ class PendingCalls:
 
     async def _take(self, ticket: str) -> None:
         if not await self._inbox.take(ticket):
-            raise NotSupported(f"unknown ticket {clip(ticket)}: the question was already answered")
+            raise NotSupported(f"unknown ticket {clip(ticket)}: the consent request was already answered")
 
     async def _resume_call(
         self,
@@ -184,10 +184,10 @@ class PendingCalls:
         pending = RequestAwaitingInput.load(deferred_call.pending or "")
 
         async def resume(client: Client) -> Any:
-            # No user limits the number of rounds here, so this check must limit it.
+            # Without a user who can stop answering, only this check limits how often the server asks for input.
             if not deferred_call.questions and pending.round > get_session(client).limits.max_input_rounds:
                 raise InputRequestError(
-                    f"the server asked for input in more than {get_session(client).limits.max_input_rounds} rounds"
+                    f"the server asked for input more than {get_session(client).limits.max_input_rounds} times"
                 )
             return await client.resume(pending, build_responses(deferred_call, answer))
 
@@ -225,5 +225,8 @@ def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[
         return first
     details = {key: {**request.details} for key, request in requests.items()}
     return replace(
-        first, kind="elicitation.form", details=details, reason="several questions are open. Answer each by its key"
+        first,
+        kind="elicitation.form",
+        details=details,
+        reason="the server sent several forms. Answer each form by its key",
     )

@@ -116,7 +116,7 @@ class ConsentRound:
         self._server = server
         self._params = exchange.params
         self.request_state: RequestState | None = None  # the decrypted state from an earlier attempt, or None
-        self._is_state_used = False  # True if this attempt has used the state
+        self._is_state_used = False  # True after `_use_state` has marked the request state as used
         self._responses: dict[str, Any] = {}
         state = exchange.params.get("requestState")
         if type(state) is str and caller.is_stateless:
@@ -181,7 +181,7 @@ class ConsentRound:
         if self._exchange.ask is not None and self.can_ask_directly:
             return self._parse_response(await self._ask_directly(self._exchange.ask, params), can_remember)
         key = f"{_REQUEST_KEY_PREFIX}{request.kind}.{hash_request([request.text, self.fingerprint])}"
-        # Reading the answers uses up the state, because the user may be asked again before the server is.
+        # The state is marked as used here, because the request may ask the user again before it reaches the server.
         state = self.request_state
         if state is not None and not self._use_state(state):
             state = None

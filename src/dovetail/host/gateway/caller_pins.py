@@ -51,7 +51,7 @@ class CallerPins:
         self._max_callers = max_callers
         self._max_tools = max_tools
         self._max_tools_per_caller = max_tools_per_caller
-        # The fingerprint of each tool, by caller. The caller that was seen last is at the end.
+        # The keys are callers, and the values are fingerprints by tool. The caller that was seen last is at the end.
         self._callers: dict[Key, dict[Key, str]] = {}
         self._tool_count = 0
         self._definitions: dict[str, dict[str, Any]] = {}  # definitions by fingerprint, shared by all callers

@@ -90,13 +90,13 @@ class GatewayNameMap(NameMap):
         self._get_known_items = get_known_items
 
     def to_outer(self, kind: ItemKind, inner_name: str) -> str:
-        """Return the name in the gateway."""
+        """Return the name that an item of the server has in the gateway."""
         if kind in ("tool", "prompt"):
             return make_model_name(self._server_name, inner_name)
         return f"{self.prefix}+{inner_name}"
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name on the server, or None. A shortened name is looked up in the known items."""
+        """Return the name that an item of the gateway has on the server, or None. Look up a shortened name."""
         if kind not in ("tool", "prompt"):
             return name[len(self.prefix) + 1 :] if name.startswith(f"{self.prefix}+") else None
         _, _, bare_name = name.partition("__")

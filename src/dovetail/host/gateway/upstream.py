@@ -75,10 +75,10 @@ class Upstream:
         return self
 
     async def start(self) -> None:
-        """Do nothing. The host starts a server when it is used."""
+        """Do nothing, because the host starts a server when it is used."""
 
     async def stop(self) -> None:
-        """Do nothing. The host stops its servers."""
+        """Do nothing, because the host stops its servers."""
 
     def capabilities(self) -> ServerCapabilities:
         """Return the capabilities that the server may have."""
@@ -236,7 +236,7 @@ class Upstream:
         return await self._ask_host(request, "the client does not support elicitation")
 
     async def _ask_later(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
-        """Ask about a result after the call.
+        """Ask a user whether the result of a finished call may be used.
 
         If the caller cannot be asked directly, ask the host's user. Repeating the request would repeat the call.
         """

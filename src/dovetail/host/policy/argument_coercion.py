@@ -45,7 +45,7 @@ def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[st
         return arguments
     for name, value in arguments.items():
         # A number, a boolean and a declared string can only be read in one way.
-        # They do not need a full walk through the schema, which takes thirty times as long.
+        # These values do not need a full walk through the schema, which takes thirty times as long.
         if isinstance(value, str):
             member_schema = _find_member_schema(schema, name)
             if not isinstance(member_schema, Mapping) or member_schema.get("type") != "string":

@@ -82,7 +82,7 @@ class Policy:
         non_interactive: Literal["allow", "deny"] | None = None,
     ) -> None:
         if default is not None and default not in STRICTNESS:
-            raise ValueError(f"default must be allow, ask, deny or hide, not {default!r}")
+            raise ValueError(f'default must be "allow", "ask", "deny" or "hide", not {default!r}')
         if non_interactive is not None and str(non_interactive) not in ("allow", "deny"):
             raise ValueError(f'non_interactive must be "allow" or "deny", not {non_interactive!r}')
         level_rules = _LevelRules(
@@ -108,7 +108,7 @@ class Policy:
     def from_dict(cls, document: Mapping[str, object]) -> Self:
         """Create a policy from a dict, such as a parsed TOML file or a JSON object."""
         if unknown := document.keys() - {"default", "non_interactive", "rules", "limits"}:
-            raise ValueError(f"unknown key: {', '.join(sorted(unknown))}")
+            raise ValueError(f"unknown key in a policy: {', '.join(sorted(unknown))}")
         fields: Mapping[str, Any] = document
         rules: list[Rule] = []
         for index, raw_rule in enumerate(fields.get("rules", ())):
@@ -281,7 +281,7 @@ def as_policy(policy: Any) -> Policy:
         return Policy()
     if isinstance(policy, str) and policy in STRICTNESS:
         raise ValueError(
-            f'policy="{policy}" would be the path of a file. To {policy} every request, pass Policy("{policy}")'
+            f'policy="{policy}" is read as the path of a file. To {policy} every request, pass Policy("{policy}")'
         )
     if isinstance(policy, str | Path):
         return Policy.load(policy)

@@ -114,7 +114,7 @@ ConsentKind: TypeAlias = Literal[
 CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 
 # By configuring the server, the user allowed these kinds.
-# A rule applies to them only if it names the kind, or denies or hides the server or the item.
+# A rule applies to these kinds only if it names the kind, or denies or hides the server or the item.
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
 # Servers send requests of these kinds. Only a rule that names the kind can allow such a request.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
@@ -240,7 +240,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             return None
         arguments = request.arguments
         if arguments is None and request.kind == "resource.read":
-            arguments = {}  # A read has no arguments, so its conditions can be evaluated.
+            arguments = {}  # Reading a resource has no arguments, so conditions can be evaluated.
         return self._explain_argument_mismatch(arguments, request.schema)
 
     def _matches_name(self, request: PolicyRequest) -> bool:
@@ -339,7 +339,7 @@ def rule(
         reason: The reason that users and models see.
     """
     if action not in STRICTNESS:
-        raise ValueError(f"action must be allow, ask, deny or hide, not {action!r}")
+        raise ValueError(f'action must be "allow", "ask", "deny" or "hide", not {action!r}')
     hints = {"read_only": read_only, "destructive": destructive}
     for name, value in (annotations or {}).items():
         if name not in _HINT_BY_SPELLING:
@@ -381,7 +381,7 @@ def as_rule(value: Any) -> Rule:
             suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
             raise ValueError(f"unknown key {name!r} in a rule.{suggestion} Known keys: {', '.join(_RULE_KEYS)}")
     if "action" not in table:
-        raise ValueError("a rule must have an action: allow, ask, deny or hide")
+        raise ValueError('a rule must have an action: "allow", "ask", "deny" or "hide"')
     return rule(**table)
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-_HEAD_START_S = 0.25  # The next address is tried, too, after this time without a connection. RFC 8305, section 5
+_HEAD_START_S = 0.25  # The client tries the next address, too, after this time. RFC 8305, section 5
 
 Address = tuple[int, tuple[str | int | bytes, ...]]
 
@@ -29,7 +29,7 @@ async def dial(host: str, port: int, address_filter: AddressFilter | None = None
     if address_filter is not None:
         addresses = [address for address in addresses if address_filter(str(address[1][0]))]
         if not addresses:
-            raise OSError(errno.EACCES, "the host has only addresses that are not allowed")
+            raise OSError(errno.EACCES, "none of the addresses of the host is allowed")
     if len(addresses) == 1:
         return await _connect(addresses[0])
     return await _race(addresses)

@@ -198,7 +198,7 @@ class HTTPClient:
         if not _TOKEN_PATTERN.fullmatch(name):
             raise ValueError("a header name must be one word")
         if name.lower() in RESERVED_HEADERS:
-            raise ValueError(f"the client sets the header {name.decode()} itself")
+            raise ValueError(f"the header {name.decode()} cannot be passed, because the client sets it")
         if len(self._valid_header_names) < _MAX_CACHED_ROUTES:
             self._valid_header_names.add(name)
 
@@ -206,7 +206,7 @@ class HTTPClient:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
-                raise RuntimeError("this HTTP client was used in another event loop. Create one for each event loop")
+                raise RuntimeError("this HTTP client was used in another event loop. Create a client for each loop")
             self._loop = loop
         idle = self._idle_connections.get(origin)
         oldest = loop.time() - self._idle_timeout

@@ -58,7 +58,7 @@ class SSE2024Client(DuplexClient):
             async with asyncio.timeout(self._connect_timeout):
                 address = await asyncio.shield(self._post_address)
         except TimeoutError:
-            raise NotMCPServer("the event stream did not start with a URL to post to") from None
+            raise NotMCPServer("the event stream did not start with the URL for messages") from None
         self._post_remote = RemoteServer(self._stream_remote.resolve_endpoint(address, response.url), **self._options)
 
     async def _read_stream(self, response: ClientResponse) -> None:
@@ -79,7 +79,9 @@ class SSE2024Client(DuplexClient):
         finally:
             response.close()
             if not self._post_address.done():
-                self._post_address.set_exception(NotMCPServer("the stream ended before it sent a URL to post to"))
+                self._post_address.set_exception(
+                    NotMCPServer("the event stream ended before it sent the URL for messages")
+                )
                 self._post_address.exception()
             self.end(error)
 

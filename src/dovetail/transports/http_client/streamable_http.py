@@ -74,7 +74,7 @@ class StreamableHTTPClient:
         self._end_error: TransportError | None = None
         self._listen_timeout = timeouts.discover
         self._close_timeout = timeouts.close
-        self._listen_settled = asyncio.Event()  # set when the GET stream is open or has failed
+        self._listen_settled = asyncio.Event()  # This event is set when the GET stream is open or has failed.
         self._has_no_stream = False  # True if the server does not offer a GET stream
         self._unsolicited_count = 0  # the number of messages on the GET stream
 
@@ -171,7 +171,7 @@ class StreamableHTTPClient:
                 if request is not None and message.id in (request.id, None):
                     answer = message
                 elif request is not None and message.id == str(request.id):
-                    raise build_response_error(message.encode(), f"its id is the text {message.id!r}")
+                    raise build_response_error(message.encode(), f"its id is the string {message.id!r}")
             elif message.method is None and request is not None and message.id == request.id:
                 raise build_response_error(message.encode(), "the message has neither a result nor an error")
             elif self._receiver is not None:

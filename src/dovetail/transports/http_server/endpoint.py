@@ -354,7 +354,7 @@ class Endpoint:
                     has_more = message.get("more_body", False)
                     del message  # The buffer has stored this chunk, so its memory is freed.
                     if spool.is_disk_full:
-                        raise Refusal(503, "The server has no room for this body", [(b"retry-after", b"5")])
+                        raise Refusal(503, "The server has no space to store the body", [(b"retry-after", b"5")])
             return spool.read()
         except TimeoutError:
             raise Refusal(
@@ -498,9 +498,9 @@ def _check_encoding(raw_path: bytes, path: str) -> None:
 
 
 def _check_transfer_encoding(request: EndpointRequest) -> None:
-    """Reject a transfer encoding with which a proxy may find another end of the body. RFC 9112, section 6.1"""
+    """Reject a Transfer-Encoding with which a proxy may see the end of the body elsewhere. RFC 9112, section 6.1"""
     if request.scope.get("http_version") == "1.0":
-        raise Refusal(400, "HTTP/1.0 has no Transfer-Encoding", [(b"connection", b"close")])
+        raise Refusal(400, "HTTP/1.0 requests cannot have Transfer-Encoding", [(b"connection", b"close")])
     if request.headers[b"transfer-encoding"].lower() != b"chunked":
         raise Refusal(501, "Transfer-Encoding must be chunked", [(b"connection", b"close")])
 

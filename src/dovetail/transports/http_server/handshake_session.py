@@ -67,7 +67,7 @@ class HandshakeSession:
         self._streams: dict[str, EventStream] | None = None
         self._next_stream = 1
         self._stop_listening: Callable[[], None] | None = None
-        self.service: Service | None = None  # set when the handshake is complete
+        self.service: Service | None = None  # the service, after the handshake is complete
         self.stream_principal: Principal | None = None  # the caller that opened the GET stream
 
     @property

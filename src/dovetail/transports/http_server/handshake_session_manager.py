@@ -220,7 +220,8 @@ class HandshakeSessionManager:
         return _encode_cancelled(exchange)  # A cancelled call gets only this response, even if it has a result.
 
     def _handle_notification(self, session: HandshakeSession, message: dict[str, Any]) -> None:
-        if message["method"] in ("notifications/initialized", "initialized"):  # Some clients omit the prefix.
+        # Some clients omit the prefix "notifications/".
+        if message["method"] in ("notifications/initialized", "initialized"):
             if self.is_stateful:
                 session.mark_ready(self._service)
         elif message["method"] == "notifications/cancelled":
@@ -468,11 +469,11 @@ def _check_has_sessions(request: EndpointRequest) -> None:
     """
     version = request.headers.get(VERSION_HEADER, b"").decode("latin-1")
     if version in STATELESS_REVISIONS:
-        raise Refusal(405, f"Protocol version {version} uses only POST", [(b"allow", b"POST")])
+        raise Refusal(405, f"Protocol version {version} only allows POST", [(b"allow", b"POST")])
 
 
 def _get_owner(principal: Principal | None, address: str | None) -> Owner:
-    """Return the owner toward whose limits a session counts. All anonymous callers on loopback have the same owner."""
+    """Return the owner of a session for the session limits. All anonymous callers on loopback have the same owner."""
     return (False, address) if principal is None else (True, principal)
 
 

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from dovetail.protocol.limits import ServerLimits
 from dovetail.transports.operator_warnings import warn_if_descriptors_run_out
 
-_BACKLOG = 2048  # This is the default of uvicorn.
+_BACKLOG = 2048  # The default backlog of uvicorn is the same.
 _MAX_HELD_BYTES = 16 * 1024  # Larger data is written immediately.
 _HEADERS_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -355,7 +355,7 @@ class UvicornServer(uvicorn.Server):
         self._signal_count += 1
         self._on_stop(self._signal_count)
         super().handle_exit(sig, frame)
-        # Otherwise, uvicorn would send the signal again, and the process would exit with an error.
+        # Without this line, uvicorn would send the signal again, and the process would exit with an error.
         self._captured_signals.clear()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -385,7 +385,7 @@ def create_uvicorn_config(app: Any, limits: ServerLimits, **options: Any) -> uvi
         log_config=None,
         server_header=False,
         # By default, uvicorn trusts X-Forwarded-For from every program on this machine.
-        # This variable names the trusted proxies.
+        # The variable FORWARDED_ALLOW_IPS names the trusted proxies.
         proxy_headers=bool(os.environ.get("FORWARDED_ALLOW_IPS")),
         timeout_graceful_shutdown=int(limits.drain_timeout) + 1,
         h11_max_incomplete_event_size=limits.max_header_block_bytes,

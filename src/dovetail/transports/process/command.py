@@ -16,7 +16,7 @@ from dovetail.errors import ProcessStartError
 Inherit = Literal["minimal", "all"] | Sequence[str]
 
 # Programs need these variables to run. None of them contains a secret or changes which code runs.
-# None of them gives access to an agent or a display.
+# None of these variables gives access to an agent or a display.
 _POSIX_VARIABLES = (
     "HOME", "LOGNAME", "USER", "SHELL", "PATH", "TERM", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ", "XDG_*",
 )  # fmt: skip
@@ -98,8 +98,8 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
             if _CMD_SPECIAL_CHARS & set(word):
                 raise ProcessStartError(
                     f"Cannot start {clip(program)}: it is a batch file, and the argument {clip(word)!r} has "
-                    "characters that cmd.exe would run as commands. Start the program behind it (for npx: node) "
-                    "instead."
+                    "characters that cmd.exe would run as commands. Start the program that it runs, "
+                    "such as node for npx."
                 )
     return [program, *command[1:]]
 
@@ -164,7 +164,7 @@ def _describe_error(error: OSError | ValueError, program: str, env: Mapping[str,
 def _describe_missing(program: str, path: str) -> str:
     stem = program.lower().partition(".")[0]
     if stem.startswith("python"):
-        hint = "Use sys.executable for the Python that runs now. Otherwise "
+        hint = "Use sys.executable for the current Python. Otherwise "
     elif stem in _PROGRAM_PACKAGES:
         hint = f"It is part of {_PROGRAM_PACKAGES[stem]}: is that installed? Otherwise "
     else:

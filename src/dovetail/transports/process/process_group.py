@@ -35,7 +35,7 @@ class PosixProcessGroup:
                 os.waitid(os.P_PID, self._group, os.WEXITED | os.WNOWAIT)
         else:
             # On macOS, os.waitid only exists since Python 3.13.
-            # Without it, the ID could be reused just before the group is cleaned up.
+            # Without os.waitid, the group ID could be reused just before the group is cleaned up.
             self._process.wait()
 
     def terminate(self) -> None:
@@ -127,7 +127,7 @@ class ProcessGroup:
                     self._members.kill()
 
     def _is_owner(self) -> bool:
-        return os.getpid() == self._owner  # This is False in a forked process.
+        return os.getpid() == self._owner  # A forked process is not the owner.
 
     def _watch(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
         self._members.watch()

@@ -19,7 +19,7 @@ _POLL_INTERVAL_S = 0.1
 
 # This script runs in any POSIX shell. A shell starts in 1 ms and needs a tenth of Python's memory.
 # The script checks each group before a signal, because a process ID may be reused.
-# It uses `kill -s NAME --`, because dash does not accept `--` after `-NAME`.
+# The script uses `kill -s NAME --`, because dash does not accept `--` after `-NAME`.
 _SCRIPT = """
 trap '' HUP INT QUIT TERM PIPE TSTP
 groups=' '
