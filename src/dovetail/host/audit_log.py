@@ -172,7 +172,7 @@ class AuditLog:
         self._file_bytes += next_bytes
 
     def _is_current_file(self) -> bool:
-        """Return whether the log path still refers to the open file, and update the known file size."""
+        """Return whether the open file is the one at the log path, and update its known size."""
         if self._file_descriptor < 0:
             return False
         file_stat = os.fstat(self._file_descriptor)

@@ -40,7 +40,7 @@ class Caller(Struct):
 
 
 class Exchange(Struct, eq=False):
-    """One request, with everything that the server sends in reply. Middleware receives it."""
+    """One request with its caller, parameters and HTTP headers. Middleware receives it as `exchange`."""
 
     is_outgoing: ClassVar[bool] = False
 

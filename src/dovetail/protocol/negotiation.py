@@ -124,7 +124,7 @@ class VersionNegotiation:
         ours = ", ".join((*self._handshake_revisions, *self._stateless_revisions))
         return add_context(
             VersionNegotiationError(
-                f"no common protocol version: the server supports {theirs}, and this client was set to {ours}"
+                f"no common protocol version: the server supports {theirs}, and this client accepts {ours}"
             ),
             hint="update the server or this client, whichever is older"
             if self._is_automatic

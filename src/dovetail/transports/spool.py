@@ -27,7 +27,7 @@ _MAX_OVERCOMMIT = 16
 
 
 class MemoryBudget:
-    """The memory limit for buffered bytes, which all `Spool` objects of a server share."""
+    """The memory limit for buffered bytes, which several `Spool` objects share."""
 
     __slots__ = ("_disk_warning", "max_bytes", "retry_disk_at", "used_bytes")
 

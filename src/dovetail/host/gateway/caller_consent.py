@@ -103,7 +103,7 @@ class ConsentRound:
     """One attempt of a caller's request, with the answers from earlier attempts. It can ask the caller's user.
 
     A stateless caller sends its answer back together with the request state of the server behind the gateway. Both are
-    sealed in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).
+    encrypted in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).
     """
 
     def __init__(self, exchange: IncomingExchange, states: SingleUseStates, server: Sequence[str]) -> None:
