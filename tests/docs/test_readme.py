@@ -100,7 +100,9 @@ def test_a_block_runs_by_itself(block: Block, folder: Path, environment: dict[st
 
 
 def test_the_blocks_are_found() -> None:
-    assert [block.name for block in BLOCKS if block.language == "python"] == ["hello.py", "client.py"]
+    assert [block.name for block in BLOCKS if block.language == "python"] == [
+        "hello.py", "client.py", "test_hello.py", "host.py",
+    ]  # fmt: skip
     assert sum(block.language == "sh" for block in BLOCKS) >= 5
     assert [shown.language for block in BLOCKS for shown in block.shown].count("json") == 1
 
