@@ -39,7 +39,7 @@ from dovetail.server.parameters.library_choice import resolve_types
 from dovetail.server.parameters.signature import has_pattern, make_validator
 from dovetail.server.parameters.type_hints import is_path_type, iter_reachable_types, list_alternatives
 from dovetail.wire.base import UNSET, Struct, replace
-from dovetail.wire.codec import convert, to_plain
+from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.content import (
     AudioContent,
     ContentBlock,
@@ -225,7 +225,12 @@ def _make_checked_converter(annotation: Any, schema: dict[str, Any]) -> Callable
     # msgspec is faster than a schema validation, but can run the user's code, and its patterns can be slow.
     check = _SchemaCheck(schema) if _runs_code(annotation) or has_pattern(schema) else None
 
+    # An exact int or bool needs no check.
+    plain_type = annotation if annotation in (int, bool) else None
+
     def to_result(value: Any) -> ToolResult:
+        if type(value) is plain_type:
+            return _build_structured_result(value, encode(value))
         if isinstance(value, _RESULT_TYPES):
             return _check_result(value)
         data, text = to_json(value)
