@@ -108,10 +108,11 @@ def _list_limits(kind: type) -> Iterator[list[str]]:
     source = Path(str(importlib.import_module(kind.__module__).__file__)).read_text(encoding="utf-8").splitlines()
     (node,) = [item for item in ast.parse("\n".join(source)).body if getattr(item, "name", "") == kind.__name__]
     assert isinstance(node, ast.ClassDef)
+    read_comment = _import_neighbor("reference_pages").read_comment
     for member in node.body:
         if isinstance(member, ast.AnnAssign) and member.value is not None:
             default = ast.unparse(member.value).replace(" * ", " ").removesuffix(".0")
-            meaning = source[member.lineno - 1].partition("  # ")[2]
+            meaning = read_comment(source, member)
             yield [f"`{ast.unparse(member.target)}`", f"{int(default):,}" if default.isdigit() else default, meaning]
 
 

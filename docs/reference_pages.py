@@ -189,7 +189,7 @@ def _create_entry(definition: Definition) -> Iterator[str]:
         yield from _create_function_entry(definition.name, definition.statements, definition.name)
     else:
         yield _code(_fold_alias(definition.name, _get_assigned_value(statement)))
-        yield _read_comment(_read_source(definition.module), statement)
+        yield read_comment(_read_source(definition.module).lines, statement)
 
 
 def _create_class_entry(definition: Definition) -> Iterator[str]:
@@ -607,7 +607,7 @@ def _read_class_docstring(definition: Definition) -> tuple[Docstring, str]:
                 docstring.explanations |= parse_docstring(ast.get_docstring(member) or "", names).explanations
             if isinstance(member, ast.AnnAssign) and ast.unparse(member.target) in names:
                 label = "field"
-                if comment := _read_comment(source, member):
+                if comment := read_comment(source.lines, member):
                     docstring.explanations[ast.unparse(member.target)] = comment
     return docstring, label
 
@@ -617,13 +617,13 @@ def _read_function_docstring(functions: Sequence[Function], parameters: Sequence
     return parse_docstring(texts[-1] if texts else "", {parameter.name for parameter in parameters})
 
 
-def _read_comment(source: Source, statement: ast.stmt) -> str:
+def read_comment(lines: Sequence[str], statement: ast.stmt) -> str:
     """Return the comment above a statement and on its last line."""
     above = statement.lineno - 1
-    while above > 0 and source.lines[above - 1].strip().startswith("# "):
+    while above > 0 and lines[above - 1].strip().startswith("# "):
         above -= 1
-    comments = [line.strip().removeprefix("# ") for line in source.lines[above : statement.lineno - 1]]
-    beside = source.lines[int(statement.end_lineno or statement.lineno) - 1].partition("  # ")[2]
+    comments = [line.strip().removeprefix("# ") for line in lines[above : statement.lineno - 1]]
+    beside = lines[int(statement.end_lineno or statement.lineno) - 1].partition("  # ")[2]
     return " ".join([*comments, *([beside] if beside and not beside.startswith(("noqa", "pyright", "type:")) else [])])
 
 

@@ -22,7 +22,7 @@ LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
 SOURCE = re.compile(r"`(?:\.venv/bin/python )?(?P<path>[\w/]+\.py)[` ]")
 TOPS = ("src", "tests", "docs", "examples", "bench")
-SAVED = re.compile(r"[Ss]ave this as\s+`(?P<name>[\w.]+)`")  # files that the tutorial tells the reader to write
+SAVED = re.compile(r"[Ss]ave this as\s+`(?P<name>[\w.]+)`")  # files that the reader writes
 COMMAND = re.compile(r"`make (?P<target>[a-z]+)`")
 
 
@@ -42,7 +42,9 @@ def test_commands_of_a_page_exist(page: Path) -> None:
 def test_files_that_a_page_names_exist(page: Path) -> None:
     named = set(SOURCE.findall(FENCED.sub("", page.read_text(encoding="utf-8"))))
     known = [path.relative_to(ROOT).as_posix() for top in TOPS for path in (ROOT / top).rglob("*.py")]
-    known += [name for tutorial in TUTORIAL for name in SAVED.findall(tutorial.read_text(encoding="utf-8"))]
+    known += [
+        name for text in [ROOT / "README.md", *TUTORIAL] for name in SAVED.findall(text.read_text(encoding="utf-8"))
+    ]
     named = {name for name in named if not name.startswith("/path/to/")}
     assert not [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known)]
 

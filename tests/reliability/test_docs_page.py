@@ -4,10 +4,8 @@ RELIABILITY_WRITE=1 writes the table.
 """
 
 import inspect
-import io
 import os
 import re
-import tokenize
 from pathlib import Path
 
 import msgspec
@@ -20,13 +18,16 @@ BLOCK = re.compile(r"(<!-- generated: limits -->\n).*?(<!-- end -->)", re.DOTALL
 
 
 def comments() -> dict[str, str]:
-    """What stands beside each limit in its source."""
-    source = inspect.getsource(limits.ServerLimits)
+    """Return the comment of each limit, which is above the limit or on its line."""
     found: dict[str, str] = {}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        name = re.match(r"    (\w+): (?:int|float) =", token.line)
-        if token.type == tokenize.COMMENT and name:
-            found[name[1]] = token.string.removeprefix("#").strip()
+    above: list[str] = []
+    for line in inspect.getsource(limits.ServerLimits).splitlines():
+        if line.startswith("    # "):
+            above.append(line.removeprefix("    # "))
+        elif name := re.match(r"    (\w+): (?:int|float) =", line):
+            beside = line.partition("  # ")[2]
+            found[name[1]] = " ".join([*above, *([beside] if beside else [])])
+            above = []
     return found
 
 
@@ -43,9 +44,9 @@ def spoken(name: str, value: float) -> str:
 
 
 def table() -> str:
-    said = comments()
+    comment_by_name = comments()
     rows = [
-        f"| `{one.name}` | {spoken(one.name, one.default)} | {said.get(one.name, '').replace('|', '/')} |"
+        f"| `{one.name}` | {spoken(one.name, one.default)} | {comment_by_name[one.name].replace('|', '/')} |"
         for one in msgspec.structs.fields(limits.ServerLimits)
     ]
     return "\n".join(["| limit | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"

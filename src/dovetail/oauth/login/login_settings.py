@@ -65,16 +65,22 @@ class Signer(RedactedStruct, frozen=True):
 class OAuth(RedactedStruct, frozen=True, kw_only=True):
     """Log in with a browser. All options have defaults, because the client discovers most settings.
 
-    client_id, client_secret, issuer: the ID and secret of a client that you registered by hand, and its authorization
-    server. client_metadata_url: URL of this client's metadata document. private_key: a private key in PEM format, used
-    instead of a secret. Set `signing_algorithm` if the key allows several algorithms. scopes: scopes to request in
-    addition to those of the server. If `exact_scopes` is True, the client requests only these scopes. redirect_uri: the
-    redirect URI that you registered. Defaults to a free port on 127.0.0.1. open_browser: a function that takes the
-    login URL. It is called instead of opening a browser. paste_redirect: a function that takes the login URL and
-    returns the URL of the redirect. Use it on machines without a browser. token_store: where the login is saved:
-    "memory", "file", "keyring", a directory, or a `TokenStore`. allow_private_network: whether the authorization server
-    may be on this machine or in a private network. Defaults to True if the MCP server is also on this machine or in a
-    private network.
+    Args:
+        client_id: The ID of a client that you registered by hand.
+        client_secret: The secret of a client that you registered by hand.
+        issuer: The authorization server of a client that you registered by hand.
+        client_metadata_url: The URL of this client's metadata document.
+        private_key: A private key in PEM format, used instead of a secret. Set `signing_algorithm` if the key allows
+            several algorithms.
+        scopes: Scopes to request in addition to those of the server. With `exact_scopes=True`, the client requests only
+            these scopes.
+        redirect_uri: The redirect URI that you registered. Defaults to a free port on 127.0.0.1.
+        open_browser: A function that takes the login URL. It is called instead of opening a browser.
+        paste_redirect: A function that takes the login URL and returns the URL of the redirect. Use it on machines
+            without a browser.
+        token_store: Where the login is saved: "memory", "file", "keyring", a directory, or a `TokenStore`.
+        allow_private_network: Whether the authorization server may be on this machine or in a private network. Defaults
+            to True if the MCP server is also on this machine or in a private network.
     """
 
     client_id: str | None = None
