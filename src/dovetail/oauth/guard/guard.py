@@ -276,7 +276,7 @@ def _check_verifier(verifier: Any) -> None:
     if isinstance(verifier, str | Mapping):
         description += ". Use StaticTokenVerifier({token: name}) for a table of tokens"
     elif callable(getattr(verifier, "verifier", None)):
-        description += ". Pass the result of its verifier() method"
+        description += ". Pass the result of `.verifier()`"
     elif callable(verifier) and not isinstance(verifier, type):
         description += ". A function that identifies callers must be async and the only value of auth="
     raise TypeError(
