@@ -13,7 +13,7 @@ import pytest
 
 from dovetail import Client, LargeResultSettings, ResourceLink, Server, TextContent, Transform
 from dovetail.auth import Guard, Principal, StaticTokenVerifier
-from dovetail.errors import ConnectionLost, InsufficientScope, InternalError, NotFound, ToolNotFound
+from dovetail.errors import ConnectionLost, InsufficientScope, InternalError, InvalidParams, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, IncomingExchange
 from dovetail.server.mounts import mounted_servers as mounting
 from dovetail.server.mounts import remote_subscriptions, resolver
@@ -466,8 +466,13 @@ async def test_a_remote_server_hears_only_of_subscriptions_that_the_caller_may_h
     app.mount(remote, "in")
     app.restrict("in+r://secret", scopes=["admin"])
     client = direct_client.Client(app, principal=Principal("ada"))
-    long = "in+r://" + "x" * 9000
-    uris = ["in+r://secret", "in+R://secret", "in+r://open", long]
+    uris = ["in+r://secret", "in+R://secret", "in+r://open"]
+    too_long = client.exchange(
+        "subscriptions/listen", {"notifications": {"resourceSubscriptions": [*uris, "in+r://" + "x" * 9000]}}
+    )
+    with pytest.raises(InvalidParams):
+        await client.run(too_long)
+    assert remote.watched == []
     exchange = client.exchange("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
     listening = asyncio.create_task(client.run(exchange))
     await run_pending_callbacks()

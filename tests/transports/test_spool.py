@@ -248,3 +248,73 @@ def test_a_slice_is_what_one_write_takes() -> None:
     spool = create_spool(b"x" * (2 * SLICE_BYTES + 1), MemoryBudget(10 * SLICE_BYTES))
     assert [len(part) for part in spool.iter_slices()] == [SLICE_BYTES, SLICE_BYTES, 1]
     spool.close()
+
+
+# Large results that arrive together
+
+
+async def test_results_wait_after_many_bytes_in_one_iteration_of_the_event_loop() -> None:
+    budget, order = MemoryBudget(100), list[int]()
+
+    async def encode(number: int) -> None:
+        if budget.is_crowded:
+            await budget.wait_for_turn(100)
+        order.append(number)
+        budget.count_added(module.MAX_BYTES_PER_ITERATION + 1)
+
+    tasks = [asyncio.create_task(encode(number)) for number in range(10)]
+    for _ in range(30):
+        before = len(order)
+        await asyncio.sleep(0)
+        assert len(order) - before <= 1
+    assert order == list(range(10))
+    assert not budget.is_crowded
+    await asyncio.gather(*tasks)
+
+
+async def test_a_result_whose_call_was_cancelled_loses_its_turn() -> None:
+    budget = MemoryBudget(100)
+    budget.count_added(module.MAX_BYTES_PER_ITERATION + 1)
+    waiting = [asyncio.create_task(budget.wait_for_turn(100)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    async with asyncio.timeout(10):
+        await asyncio.gather(waiting[0], waiting[2])
+    assert not budget.is_crowded
+
+
+def test_a_turn_of_an_event_loop_that_ended_does_not_block_the_next_loop() -> None:
+    budget = MemoryBudget(100)
+
+    async def leave() -> None:
+        budget.count_added(module.MAX_BYTES_PER_ITERATION + 1)
+
+    async def wait() -> None:
+        async with asyncio.timeout(10):
+            await budget.wait_for_turn(100)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()
+    budget.is_crowded = True
+    asyncio.run(wait())
+    assert not budget.is_crowded
+
+
+async def test_small_messages_make_no_result_wait() -> None:
+    budget = MemoryBudget(100)
+    for _ in range(100):
+        budget.count_added(1000)
+    assert not budget.is_crowded
+
+
+async def test_results_do_not_wait_if_they_would_take_too_much_memory() -> None:
+    budget = MemoryBudget(100)
+    budget.count_added(module.MAX_BYTES_PER_ITERATION + 1)
+    waiting = asyncio.create_task(budget.wait_for_turn(6000))
+    continuing = asyncio.create_task(budget.wait_for_turn(1000))
+    await asyncio.sleep(0)
+    assert (waiting.done(), continuing.done()) == (False, True)
+    async with asyncio.timeout(10):
+        await waiting
+    await continuing

@@ -1,11 +1,10 @@
 """Checks of a client's options at creation, so that an error names the wrong option."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from dovetail.error_context import clip
+from dovetail.error_context import clip, find_similar
 from dovetail.wire.logs import LEVELS
 from dovetail.wire.roots import Root
 
@@ -81,7 +80,7 @@ def check_log_level(option: str, level: Any) -> None:
 
 def suggest_match(name: str, candidates: Iterable[str]) -> str:
     """Return a sentence that suggests the closest match, or an empty string."""
-    matches = get_close_matches(name, list(candidates), n=1)
+    matches = find_similar(name, candidates)
     return f". Did you mean {clip(matches[0])!r}?" if matches else ""
 
 

@@ -41,6 +41,7 @@ _MAX_SHAPE_DEPTH: Final = 6
 _MAX_SHAPE_MEMBERS: Final = 50
 _MAX_ARGUMENTS_BYTES: Final = 16 * 1024  # The audit log shortens larger arguments.
 _MAX_TEXT_CHARS: Final = 1000
+_MAX_MASKED_CHARS: Final = 64 * 1024
 # Another process may rotate the files. Until the next check, this process writes to the previous file.
 # A check before each line would take longer than writing the line.
 _FILE_CHECK_INTERVAL_S: Final = 0.01
@@ -107,7 +108,7 @@ class AuditLog:
             event=event,
             at=_now(),
             server=server,
-            data={name: value for name, value in fields.items() if value is not None},
+            data={name: _cut_long_text(value) for name, value in fields.items() if value is not None},
         )
         encoded_line = _encode_ascii_line(entry)
         if len(encoded_line) > _MAX_TEXT_CHARS or self._may_hold_secrets(encoded_line):
@@ -236,6 +237,11 @@ def _now() -> float:
 
 def _request_fields(request: PolicyRequest) -> dict[str, Any]:
     return {"kind": request.kind, "tool": request.tool or None, "arguments": request.arguments}
+
+
+def _cut_long_text(value: object) -> object:
+    """Shorten a very long text, because masking all of it takes too long. `_truncate` shortens the text further."""
+    return value[:_MAX_MASKED_CHARS] if isinstance(value, str) else value
 
 
 def _truncate(text: str) -> str:

@@ -4,11 +4,10 @@ A name in a catalog always refers to the same item. The order of the items depen
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
-from dovetail.error_context import clip
+from dovetail.error_context import clip, find_similar
 from dovetail.host.catalog_item import CatalogEntry, Definition, ServerDefinitions, estimate_tokens, get_item_name
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.qualified_names import make_full_name, make_model_name
@@ -222,7 +221,7 @@ def explain_unknown_tool(
     if full_names:
         return f"several servers have a tool {clip(name)}. Use one of {', '.join(full_names)}"
     message = f"unknown tool {clip(name)}"
-    matches = get_close_matches(name, {tool.name for tool in catalog.tools}, 1)
+    matches = find_similar(name, dict.fromkeys(tool.name for tool in catalog.tools))[:1]
     if matches:
         return (
             f"{message}. Did you mean {' or '.join(tool.full_name for tool in catalog.tools if tool.name in matches)}?"
@@ -243,7 +242,7 @@ def explain_unknown_tool(
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
     """Return a "Did you mean" suggestion for an error message, or an empty string."""
-    matches = get_close_matches(name, [*candidates], 1)
+    matches = find_similar(name, candidates)
     return f". Did you mean {matches[0]}?" if matches else ""
 
 

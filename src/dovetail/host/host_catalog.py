@@ -4,14 +4,14 @@ A slow or failed server does not affect the other servers. A list waits at most 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from dovetail.error_context import add_context, clip
-from dovetail.errors import InvalidParams, MCPError, NotFound, PolicyError, ProcessStartError
+from dovetail.error_context import add_context, clip, find_similar
+from dovetail.errors import InvalidParams, NotFound, PolicyError, ProcessStartError
 from dovetail.host.authorization import RequestAuthorizer, ToolRecord
 from dovetail.host.catalog import Catalog, explain_unknown_tool, suggest_name
 from dovetail.host.catalog_item import ServerDefinitions
@@ -22,6 +22,7 @@ from dovetail.host.supervisor import ServerSupervisor
 from dovetail.protocol.mountable import ITEM_KINDS, ItemKind
 
 _NO_ITEMS: Final[dict[str, Any]] = {}
+_ITEMS_PER_SLICE: Final = 50  # After this many items, other tasks of the event loop run.
 _ITEM_FIELDS: Final[Mapping[ItemKind, str]] = {
     "tool": "tools",
     "resource": "resources",
@@ -42,6 +43,24 @@ class ToolRecords:
         self.by_name: dict[str, ToolRecord] = {}
 
 
+class VisibleItems:
+    """The items of one list that the policy does not hide, evaluated once per list and policy."""
+
+    __slots__ = ("_items", "_policy", "task")
+
+    def __init__(self, items: Mapping[str, Any], policy: Policy, task: "asyncio.Task[Mapping[str, Any]]") -> None:
+        self._items = items
+        self._policy = policy
+        self.task = task
+
+    def is_current(self, items: Mapping[str, Any], policy: Policy) -> bool:
+        """Return whether these are the items of this list with this policy. A task of a closed event loop never
+        ends.
+        """
+        is_usable = not self.task.cancelled() and (self.task.done() or not self.task.get_loop().is_closed())
+        return is_usable and self._items is items and self._policy is policy
+
+
 class HostCatalog:
     """The items of a host's servers that the policy does not hide."""
 
@@ -51,6 +70,7 @@ class HostCatalog:
         self._authorizer = authorizer
         self._snapshots: dict[tuple[ItemKind, ...], tuple[list[Any], Catalog]] = {}
         self._tool_records: WeakKeyDictionary[ServerSupervisor, ToolRecords] = WeakKeyDictionary()
+        self._visible_items: WeakKeyDictionary[ServerSupervisor, dict[ItemKind, VisibleItems]] = WeakKeyDictionary()
 
     async def fetch(self, *kinds: ItemKind) -> Catalog:
         """Fetch these lists from all servers and return the catalog.
@@ -59,22 +79,16 @@ class HostCatalog:
         """
         if not self._servers.is_open:
             raise ProcessStartError(HOST_NOT_OPEN)
-        tasks = [
-            asyncio.get_running_loop().create_task(self._fetch_lists(supervisor, kinds))
-            for supervisor in self._list_enabled_servers()
-        ]
-        if tasks:
-            try:
-                await asyncio.wait(tasks, timeout=self.ready_timeout)
-            finally:
-                for task in tasks:
-                    task.cancel()  # Only the wait is cancelled. Another task continues to fetch the list.
+        await asyncio.gather(*(self._fetch_lists(supervisor, kinds) for supervisor in self._list_enabled_servers()))
         return self.get_cached(*kinds)
 
     async def _fetch_lists(self, supervisor: ServerSupervisor, kinds: Sequence[ItemKind]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.ready_timeout
         for kind in kinds:
-            with contextlib.suppress(MCPError):
-                await supervisor.listed(kind)
+            await supervisor.list_within(kind, max(0.0, deadline - loop.time()))
+        for kind in kinds:
+            await self.filter_visible(supervisor, kind, supervisor.known.get(kind, _NO_ITEMS))
 
     def get_cached(self, *kinds: ItemKind) -> Catalog:
         """Return a catalog of the cached lists, without requests to servers."""
@@ -89,10 +103,9 @@ class HostCatalog:
             return cached[1]
         items_by_server: dict[str, dict[str, Any]] = {}
         for supervisor, kind, items in snapshot:
-            visible = [
-                definition for name, definition in items.items() if self.is_visible(supervisor, kind, name, definition)
-            ]
-            items_by_server.setdefault(supervisor.name, {})[_ITEM_FIELDS[kind]] = visible
+            items_by_server.setdefault(supervisor.name, {})[_ITEM_FIELDS[kind]] = self._list_visible(
+                supervisor, kind, items
+            )
         catalog = Catalog.from_servers({name: ServerDefinitions(**fields) for name, fields in items_by_server.items()})
         self._snapshots[kinds] = snapshot, catalog
         return catalog
@@ -107,6 +120,43 @@ class HostCatalog:
         request_kind = _REQUEST_KINDS.get(kind, "resource.read")
         request = self._authorizer.create_request(supervisor, request_kind, name, None, definition)
         return self._authorizer.policy.decide(request).action != "hide"
+
+    async def filter_visible(
+        self, supervisor: ServerSupervisor, kind: ItemKind, items: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the items that may be listed. The policy is evaluated once per list and in slices, because a server
+        may list thousands of items.
+        """
+        if len(items) <= _ITEMS_PER_SLICE:
+            return self._select_visible(supervisor, kind, items)
+        policy = self._authorizer.policy
+        evaluated_lists = self._visible_items.setdefault(supervisor, {})
+        evaluated = evaluated_lists.get(kind)
+        if evaluated is None or not evaluated.is_current(items, policy):
+            task = asyncio.get_running_loop().create_task(self._evaluate_slices(supervisor, kind, items))
+            evaluated = evaluated_lists[kind] = VisibleItems(items, policy, task)
+        return await asyncio.shield(evaluated.task)
+
+    async def _evaluate_slices(
+        self, supervisor: ServerSupervisor, kind: ItemKind, items: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        visible: dict[str, Any] = {}
+        pairs = iter(items.items())
+        while part := dict(islice(pairs, _ITEMS_PER_SLICE)):
+            visible |= self._select_visible(supervisor, kind, part)
+            await asyncio.sleep(0)
+        return visible
+
+    def _select_visible(
+        self, supervisor: ServerSupervisor, kind: ItemKind, items: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        return {name: item for name, item in items.items() if self.is_visible(supervisor, kind, name, item)}
+
+    def _list_visible(self, supervisor: ServerSupervisor, kind: ItemKind, items: Mapping[str, Any]) -> list[Any]:
+        evaluated = self._visible_items.get(supervisor, {}).get(kind)
+        if evaluated is not None and evaluated.is_current(items, self._authorizer.policy) and evaluated.task.done():
+            return [*evaluated.task.result().values()]
+        return [*self._select_visible(supervisor, kind, items).values()]
 
     async def find_tool(self, name: str) -> tuple[ServerSupervisor, str]:
         """Return the server and the tool with this name. Raise NotFound if the name is unknown."""
@@ -138,11 +188,11 @@ class HostCatalog:
             return record
         definition = tools.get(tool)
         if definition is None or not self.is_visible(supervisor, "tool", tool, definition):
-            visible_names = [
-                name for name, candidate in tools.items() if self.is_visible(supervisor, "tool", name, candidate)
-            ]
+            similar = (
+                name for name in find_similar(tool, tools) if self.is_visible(supervisor, "tool", name, tools[name])
+            )
             raise add_context(
-                NotFound(InvalidParams.code, f"unknown tool {clip(tool)!r}{suggest_name(tool, visible_names)}"),
+                NotFound(InvalidParams.code, f"unknown tool {clip(tool)!r}{suggest_name(tool, similar)}"),
                 server=supervisor.name,
             )
         record = records.by_name[tool] = self._authorizer.create_record(supervisor, definition)

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
+from itertools import islice
 from typing import Any, Final
 
 from dovetail.wire.tools import Tool
@@ -14,6 +15,9 @@ _LENGTH_WEIGHT: Final = 0.75
 _NAME_WEIGHT: Final = 4
 _TITLE_WEIGHT: Final = 2
 _MAX_INDEXED_WORDS: Final = 2000  # Only the first words of a tool are indexed.
+_MIN_INDEXED_WORDS: Final = 20  # For each tool of a server with very many tools.
+_MAX_WORDS_PER_SERVER: Final = 100_000
+_CHARS_PER_WORD: Final = 10  # For each word to index, only this many characters are read.
 _MAX_TEXT_CHARS: Final = 20_000
 _MAX_QUERY_WORDS: Final = 64
 
@@ -42,7 +46,11 @@ class SearchIndex:
     """A BM25 search index for tools."""
 
     def __init__(self, tools: Sequence[Tool], servers: Sequence[str] = ()) -> None:
-        counters = [_count_words(tool) for tool in tools]
+        owners = servers if len(servers) == len(tools) else ("",) * len(tools)
+        tool_counts = Counter(owners)
+        counters = [
+            _count_words(tool, _compute_share(tool_counts[owner])) for tool, owner in zip(tools, owners, strict=True)
+        ]
         for count, server in zip(counters, servers, strict=False):
             count.update(extract_words(server))
         self._word_counts = [sum(counter.values()) for counter in counters]
@@ -66,17 +74,25 @@ class SearchIndex:
         return nsmallest(max(limit, 0), scores, key=lambda position: (-scores[position], position))
 
 
-def _count_words(tool: Tool) -> Counter[str]:
+def _compute_share(tool_count: int) -> int:
+    """Return how many words of each tool are indexed. The tools of one server share a limit, so that the definitions of
+    one server cannot delay all searches.
+    """
+    return max(_MIN_INDEXED_WORDS, min(_MAX_INDEXED_WORDS, _MAX_WORDS_PER_SERVER // tool_count))
+
+
+def _count_words(tool: Tool, max_words: int) -> Counter[str]:
+    max_chars = max_words * _CHARS_PER_WORD
     tool_words = (
-        extract_words(tool.name) * _NAME_WEIGHT
-        + extract_words(tool.title or "") * _TITLE_WEIGHT
-        + extract_words(tool.description or "")
+        extract_words(tool.name[:max_chars]) * _NAME_WEIGHT
+        + extract_words((tool.title or "")[:max_chars]) * _TITLE_WEIGHT
+        + extract_words((tool.description or "")[:max_chars])
     )
-    for text in _iter_parameter_texts(tool.input_schema):
-        if len(tool_words) > _MAX_INDEXED_WORDS:
+    for text in islice(_iter_parameter_texts(tool.input_schema), max_words):
+        if len(tool_words) > max_words:
             break
-        tool_words += extract_words(text)
-    return Counter(tool_words[:_MAX_INDEXED_WORDS])
+        tool_words += extract_words(text[:max_chars])
+    return Counter(tool_words[:max_words])
 
 
 def _iter_parameter_texts(schema: Any) -> Iterator[str]:

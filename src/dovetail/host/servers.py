@@ -12,7 +12,7 @@ from dovetail.errors import InvalidParams, MCPError, NotFound
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.caller_clients import CallerClients, CredentialsProvider
 from dovetail.host.catalog import explain_unknown_server
-from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup
+from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup, mask_start
 from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.input_handlers import HostInputHandlers
@@ -108,7 +108,7 @@ class ManagedServers:
         def emit_log(message: LoggingMessageNotificationParams) -> None:
             text = message.data if isinstance(message.data, str) else encode(message.data).decode()
             self._events.emit(
-                HostEvent(kind="server.log", server=name, message=self._secrets.mask(text), details=message)
+                HostEvent(kind="server.log", server=name, message=mask_start(text, self._secrets.mask), details=message)
             )
 
         def emit_stderr(line: str) -> None:

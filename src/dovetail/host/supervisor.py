@@ -78,6 +78,7 @@ class ServerSupervisor:
         self._close_tasks: set[asyncio.Task[None]] = set()
         self._list_cache = ListCache(name, emit)
         self._list_tasks: dict[ItemKind, asyncio.Task[dict[str, Any]]] = {}
+        self._is_slow = False  # True if the last list did not arrive in time.
         self._subscriptions: list[ResourceSubscription] = []
         self.use_count = 0  # the number of running calls and subscriptions
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -206,6 +207,7 @@ class ServerSupervisor:
         if is_announced or is_stateless(client.protocol_version or ""):
             self.forwarder = mounted_client
         self._list_cache.invalidate()
+        self._is_slow = False
         self._set_state("ready")
         self._has_change_notices = has_change_notices(client)
         if self._has_change_notices:
@@ -352,6 +354,21 @@ class ServerSupervisor:
         self.use_count -= 1
         self._schedule_idle_stop()
 
+    async def list_within(self, kind: ItemKind, max_wait_s: float) -> Mapping[str, Any]:
+        """Return the items by name or URI. If the server does not list them in time or fails, return the last known
+        ones.
+
+        No list waits again for a server that was too slow, until the server has listed its items in the background.
+        """
+        try:
+            async with asyncio.timeout(0 if self._is_slow else max_wait_s):
+                return await self.listed(kind)
+        except TimeoutError:
+            self._is_slow = True
+        except MCPError:
+            pass
+        return self.known.get(kind, {})
+
     async def listed(self, kind: ItemKind) -> Mapping[str, Any]:
         """Return the items of a kind by name or URI. If the server is stopped or fails, return the last known items."""
         if self.state == "disabled":
@@ -407,6 +424,7 @@ class ServerSupervisor:
             raise self._mark_degraded(add_context(timeout_error, server=self.name)) from None
         except MCPError as exc:
             raise self._mark_degraded(exc) from exc.__cause__
+        self._is_slow = False
         self._list_cache.update(kind, items, started_at, change_count)
         self._schedule_idle_stop()
         return items

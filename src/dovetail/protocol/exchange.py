@@ -4,6 +4,7 @@ All code above the protocol layer uses these types. A transport sets `emit` on e
 send requests to the client. A transport uses the server only through the `Service` interface.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -11,7 +12,7 @@ from dovetail.errors import InternalError, InvalidParams
 from dovetail.protocol.downgrade import encode_notification
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.principal import Principal
-from dovetail.wire.base import Result, Struct
+from dovetail.wire.base import UNSET, Result, Struct
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from dovetail.protocol.recording_format import Recorder
 
 NO_CAPABILITIES = ClientCapabilities()
+
+LARGE_RESULT_BYTES = 64 * 1024
+_MAX_MEASURED_VALUES = 1000  # A result with more values counts as large.
 
 Emit = Callable[[bytes], Awaitable[None]]
 Ask = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
@@ -87,6 +91,7 @@ class IncomingExchange(Exchange, eq=False):
     origin: str | None = None  # the ID of the caller for limits, or None if the caller cannot be identified
     # The name and the prefix of each server in this process that has forwarded the request.
     mount_path: tuple[str, ...] = ()
+    buffer: "ResponseBuffer | None" = None  # the buffer of the transport for large responses
     emit: Emit | None = None
     ask: Ask | None = None
     close_stream: Callable[[int], Awaitable[None]] | None = None
@@ -96,6 +101,7 @@ class IncomingExchange(Exchange, eq=False):
     time_limit: float | None = None  # the seconds until the deadline, if the limit is not that of the server
     questions: list[float] | None = None  # the times at which the open input requests were sent, oldest first
     paused_at: float = 0.0  # the time at which the oldest open input request was sent
+    waiting_calls: "WaitingCalls | None" = None  # counts this call while it has an open input request
     verdict: str | None = None  # why the call was stopped: "cancelled", "gone", "timeout", "unanswered", "shutdown"
     # A function that checks whether the caller may make this call. It raises the same error as the call.
     check: Callable[["IncomingExchange"], Awaitable[None]] | None = None
@@ -117,18 +123,58 @@ class IncomingExchange(Exchange, eq=False):
         if not self.questions:
             self.questions = []
             self.paused_at = now
+            if self.waiting_calls is not None:
+                self.waiting_calls.add(self.origin)
         self.questions.append(now)
 
     def resume(self, asked_at: float, now: float) -> None:
         """Remove the input request that was sent at `asked_at`. If no other one is open, resume the time limit."""
         assert self.questions is not None
         self.questions.remove(asked_at)
-        if not self.questions and self.deadline is not None:
+        if self.questions:
+            return
+        if self.deadline is not None:
             self.deadline += now - self.paused_at
+        if self.waiting_calls is not None:
+            self.waiting_calls.remove(self.origin)
+
+
+class WaitingCalls:
+    """Counts the calls that wait for an answer of their user, so that no request has to read all calls."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.by_origin: Counter[str | None] = Counter()
+
+    def add(self, origin: str | None) -> None:
+        """Count a call that begins to wait."""
+        self.total += 1
+        self.by_origin[origin] += 1
+
+    def remove(self, origin: str | None) -> None:
+        """Remove a call that waits no longer."""
+        self.total -= 1
+        self.by_origin[origin] -= 1
+        if not self.by_origin[origin]:
+            del self.by_origin[origin]
 
 
 class ForwardedResult(bytes):
     """The encoded result of another server with the same protocol version. It is sent unchanged."""
+
+
+class ResponseBuffer(Protocol):
+    """The buffer of a transport for large responses."""
+
+    is_crowded: bool  # True if a large result must wait before it is encoded
+
+    async def wait_for_turn(self, size: int) -> None:
+        """Wait until a large result of about this size may be encoded."""
+        ...
+
+    def count_added(self, size: int) -> None:
+        """Count the bytes of an encoded message."""
+        ...
 
 
 class ChangeListener(Protocol):
@@ -214,6 +260,28 @@ def make_type_error(field: str, expected: str) -> InvalidParams:
 def make_uri_length_error(max_chars: int, field: str = "uri") -> InvalidParams:
     """Create the error for a URI that is too long."""
     return InvalidParams(f"Invalid params: uri is longer than {max_chars} characters", {"field": field})
+
+
+def estimate_size(result: Result | bytes) -> int:
+    """Estimate the size of an encoded result. Only a limited number of values is read. If a result has more values, or
+    values of unknown size, it counts as large.
+    """
+    pending: list[Any] = [result]
+    size, values_left = 0, _MAX_MEASURED_VALUES
+    while pending:
+        value = pending.pop()
+        values_left -= 1
+        if isinstance(value, str | bytes):
+            size += len(value)
+        elif isinstance(value, Struct):
+            pending += (getattr(value, name) for name in value.__struct_fields__)
+        elif isinstance(value, dict | list | tuple) and len(value) <= values_left:
+            pending += (*value, *value.values()) if isinstance(value, dict) else value
+        elif value is not None and value is not UNSET and not isinstance(value, int | float):
+            size += LARGE_RESULT_BYTES
+        if values_left < 0:
+            return size + LARGE_RESULT_BYTES
+    return size
 
 
 def check_meta_size(exchange: IncomingExchange, max_bytes: int) -> None:

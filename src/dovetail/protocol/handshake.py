@@ -28,7 +28,12 @@ from dovetail.protocol.exchange import (
     make_uri_length_error,
 )
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, find_subscribed_uris
+from dovetail.protocol.subscription_filter import (
+    MAX_SUBSCRIPTION_BYTES,
+    MAX_SUBSCRIPTIONS,
+    RESOURCE_UPDATED,
+    find_subscribed_uris,
+)
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import EmptyResult, Result
@@ -49,8 +54,6 @@ EMPTY_RESULT: Final = EmptyResult()
 _SESSION_METHODS: Final = frozenset(
     {"ping", "shutdown", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 )
-_MAX_SUBSCRIPTIONS: Final = 1000
-_MAX_SUBSCRIPTION_BYTES: Final = 256 * 1024  # This limits the total size of the URIs in one session.
 
 
 def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
@@ -159,12 +162,12 @@ class HandshakeState:
                 if self._stop_by_key is not None and (stop := self._stop_by_key.pop(key, None)) is not None:
                     stop()
         elif uri not in spellings:
-            if sum(map(len, self.subscriptions.values())) >= _MAX_SUBSCRIPTIONS:
-                raise InvalidRequest(f"Invalid request: a session can have at most {_MAX_SUBSCRIPTIONS} subscriptions")
+            if sum(map(len, self.subscriptions.values())) >= MAX_SUBSCRIPTIONS:
+                raise InvalidRequest(f"Invalid request: a session can have at most {MAX_SUBSCRIPTIONS} subscriptions")
             stored_bytes = sum(len(spelling) for stored in self.subscriptions.values() for spelling in stored)
-            if stored_bytes + len(uri) > _MAX_SUBSCRIPTION_BYTES:
+            if stored_bytes + len(uri) > MAX_SUBSCRIPTION_BYTES:
                 raise InvalidRequest(
-                    f"Invalid request: the URIs of a session's subscriptions exceed {_MAX_SUBSCRIPTION_BYTES} bytes"
+                    f"Invalid request: the URIs of a session's subscriptions exceed {MAX_SUBSCRIPTION_BYTES} bytes"
                 )
             if not spellings and not self.is_implicit:
                 stop = service.watch_resource(uri, exchange.caller.principal, exchange.origin)

@@ -1,8 +1,8 @@
 """A memory of used IDs, which accepts each ID only once.
 
 Each ID has an owner and the time when it was issued, and is valid for a limited time. If the memory is full, the oldest
-IDs of the owner with the most IDs are dropped. From then on, all IDs of this owner with the same age are rejected. So
-no ID is accepted twice, and no owner can use up the memory of the others.
+IDs of the owners with the most IDs are dropped. From then on, all IDs of these owners with the same age are rejected.
+So no ID is accepted twice, and no owner can use up the memory of the others.
 """
 
 from collections.abc import Hashable
@@ -11,6 +11,7 @@ from typing import Any
 from dovetail.wire.base import Struct, field
 
 _SWEEPS_PER_LIFETIME = 4  # A sweep reads every ID, so there are only a few during a lifetime.
+_FREED_SHARE = 8  # If the memory is full, one part in eight is freed at once.
 
 
 class _OwnerIds(Struct):
@@ -54,10 +55,19 @@ class ReplayMemory:
                 if not ids.issued_at_by_id and ids.rejected_until < oldest_valid:
                     del self._owners[owner]
         if self._id_count >= self._max_ids:
-            largest = max(self._owners.values(), key=lambda ids: len(ids.issued_at_by_id))
-            issue_times = sorted(largest.issued_at_by_id.values())
-            largest.rejected_until = issue_times[len(issue_times) // 2]
-            self._drop_ids(largest, largest.rejected_until, inclusive=True)
+            self._drop_from_largest()
+
+    def _drop_from_largest(self) -> None:
+        """Drop the older half of the IDs of the owners with the most IDs, until a share of the memory is free. Making
+        room for one ID at a time would read all owners for each ID.
+        """
+        max_count = self._max_ids - max(1, self._max_ids // _FREED_SHARE)
+        for ids in sorted(self._owners.values(), key=lambda ids: len(ids.issued_at_by_id), reverse=True):
+            if self._id_count <= max_count:
+                return
+            issue_times = sorted(ids.issued_at_by_id.values())
+            ids.rejected_until = max(ids.rejected_until, issue_times[len(issue_times) // 2])
+            self._drop_ids(ids, ids.rejected_until, inclusive=True)
 
     def _drop_ids(self, ids: _OwnerIds, until: float, *, inclusive: bool = False) -> None:
         count = len(ids.issued_at_by_id)

@@ -5,6 +5,7 @@ times `max_event_bytes` in memory. This module does not depend on JSON or MCP.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # This limit equals the limit for the body of a POST request.
@@ -14,6 +15,8 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
 # A longer number would take long to convert, and 15 digits of milliseconds are 30,000 years.
 _MAX_RETRY_DIGITS = 15
+_PIECE_BYTES = 8 * 1024
+MAX_EVENTS_PER_ITERATION = 50  # After a piece with more events, a reader lets other tasks run.
 
 
 class EventTooLarge(ValueError):
@@ -61,6 +64,13 @@ def _encode_retry(retry: int) -> bytes:
     if retry < 0:
         raise ValueError("the retry field of an event must not be negative")
     return b"%d" % retry
+
+
+def split_chunk(chunk: bytes) -> Sequence[bytes]:
+    """Split a large chunk of a stream into pieces. A reader lets other tasks run after a piece with many events."""
+    if len(chunk) <= _PIECE_BYTES:
+        return (chunk,)
+    return [chunk[start : start + _PIECE_BYTES] for start in range(0, len(chunk), _PIECE_BYTES)]
 
 
 class SSEParser:

@@ -5,10 +5,14 @@ A session has an implicit filter: all list changes, and updates of the resources
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from typing import Any
 
+from dovetail.errors import InvalidParams
+from dovetail.protocol.exchange import make_uri_length_error
 from dovetail.protocol.uri_key import uri_key
+from dovetail.wire.codec import convert
 from dovetail.wire.lifecycle import ServerCapabilities
-from dovetail.wire.subscriptions import SubscriptionFilter
+from dovetail.wire.subscriptions import ListenParams, SubscriptionFilter
 
 TOOLS_LIST_CHANGED = "notifications/tools/list_changed"
 PROMPTS_LIST_CHANGED = "notifications/prompts/list_changed"
@@ -20,6 +24,23 @@ LIST_CHANGED_METHODS = {
     "prompts": PROMPTS_LIST_CHANGED,
     "resources": RESOURCES_LIST_CHANGED,
 }
+
+
+MAX_SUBSCRIPTIONS = 1000  # maximum number of URIs of one session or one subscription
+MAX_SUBSCRIPTION_BYTES = 256 * 1024  # total size of these URIs
+_URIS_FIELD = "notifications.resourceSubscriptions"
+
+
+def read_filter(params: dict[str, Any], max_uri_bytes: int) -> SubscriptionFilter:
+    """Return the filter of a subscription. Raise InvalidParams if it has too many or too long URIs."""
+    requested = convert(params, ListenParams).notifications
+    uris = requested.resource_subscriptions or ()
+    if any(len(uri) > max_uri_bytes for uri in uris):
+        raise make_uri_length_error(max_uri_bytes, _URIS_FIELD)
+    if len(uris) > MAX_SUBSCRIPTIONS or sum(map(len, uris)) > MAX_SUBSCRIPTION_BYTES:
+        limits = f"{MAX_SUBSCRIPTIONS} URIs and {MAX_SUBSCRIPTION_BYTES} bytes"
+        raise InvalidParams(f"Invalid params: a subscription can have at most {limits}", {"field": _URIS_FIELD})
+    return requested
 
 
 def restrict_filter(requested: SubscriptionFilter, capabilities: ServerCapabilities) -> SubscriptionFilter:

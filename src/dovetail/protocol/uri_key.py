@@ -1,6 +1,7 @@
 """Canonical keys for URIs, which show whether two spellings of a URI name the same resource.
 
-- `uri_key` decides which URIs are the same. Lookups, subscriptions and comparisons use it.
+- `uri_key` decides which URIs are the same. Lookups, subscriptions and comparisons use it. `template_key` does the
+  same for templates.
 - `uri_readings` and `rule_keys` decide which URIs could be the same. Rules that deny or hide use them, so no spelling
   evades a rule.
 - `is_ambiguous` returns whether programs may disagree about a URI. Rules that allow never match such a URI.
@@ -11,6 +12,7 @@ On the wire, URIs keep their original spelling.
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain, zip_longest
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -22,12 +24,14 @@ _SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _SHORTEST_ESCAPES: Final = [chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in range(256)]
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+_EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 # By default, nginx and Apache accept request lines of this length. Longer URIs are not decoded.
 MAX_URI_CHARS: Final = 8192
 _DECODING_ROUNDS: Final = 4  # Several programs in a row may decode a URI this often.
 _CACHED_READINGS: Final = 512
-_MAX_CACHED_CHARS: Final = 512  # Longer URIs are not cached, because callers could fill the memory.
+_MAX_CACHED_CHARS: Final = 512  # Only a few longer URIs are cached, because callers could fill the memory.
+_CACHED_LONG_READINGS: Final = 4
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BLANKS: Final = re.compile(r"[\x00-\x20\x7f]")
@@ -63,6 +67,15 @@ def uri_key(uri: str) -> str:
     return (_ESCAPES.sub(_upper_escapes, site) if "%" in site else site) + rest
 
 
+def template_key(template: str) -> str:
+    """Normalize a URI template like a URI. The expressions in braces stay as they are."""
+    expressions = _EXPRESSION.findall(template)
+    literals = uri_key(_EXPRESSION.sub("{}", template)).split("{}")
+    if len(literals) != len(expressions) + 1:  # the template has single braces, so it is invalid
+        return template
+    return "".join(chain.from_iterable(zip_longest(literals, expressions, fillvalue="")))
+
+
 def fold_site(uri: str) -> str:
     """Return a URI with its scheme and host in lower case."""
     site = _SITE.match(uri)
@@ -94,7 +107,7 @@ def uri_readings(uri: str) -> frozenset[str]:
     Programs differ in which characters they decode and how often, in the order of decoding and resolving dot segments,
     and in how they treat slashes, backslashes, control characters, the authority of `file:`, query and fragment.
     """
-    return _cached_readings(uri) if len(uri) <= _MAX_CACHED_CHARS else _readings(uri)
+    return (_cached_readings if len(uri) <= _MAX_CACHED_CHARS else _cached_long_readings)(uri)
 
 
 def is_ambiguous(uri: str) -> bool:
@@ -143,6 +156,8 @@ def _readings(uri: str) -> frozenset[str]:
 
 
 _cached_readings = lru_cache(_CACHED_READINGS)(_readings)
+# The rules for one request all need the same readings.
+_cached_long_readings = lru_cache(_CACHED_LONG_READINGS)(_readings)
 
 
 def _strip(uri: str) -> str:

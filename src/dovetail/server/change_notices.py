@@ -24,26 +24,30 @@ if TYPE_CHECKING:
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
+_MAX_LISTENERS_PER_ITERATION: Final = 200
+_MAX_QUEUED_CHANGES: Final = 1000  # With more changes, the publisher has to wait until one is delivered.
+
 
 class Subscriptions:
     """Listeners that a server notifies about its changes."""
 
     def __init__(self) -> None:
-        self._listeners_by_loop: dict[asyncio.AbstractEventLoop, dict[ChangeListener, None]] = {}
+        self._listeners_by_loop: dict[asyncio.AbstractEventLoop, _LoopListeners] = {}
         self._callbacks: list[ChangeCallback] = []
 
     def __len__(self) -> int:
-        return sum(map(len, tuple(self._listeners_by_loop.values())))
+        return sum(len(loop_listeners.listeners) for loop_listeners in tuple(self._listeners_by_loop.values()))
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
         """Add a listener and return a function that removes it. The current event loop will call the listener."""
         loop = asyncio.get_running_loop()
-        listeners = self._listeners_by_loop.get(loop)
-        if listeners is None:
+        loop_listeners = self._listeners_by_loop.get(loop)
+        if loop_listeners is None:
             for other_loop in tuple(self._listeners_by_loop):
                 if other_loop.is_closed():
                     self._listeners_by_loop.pop(other_loop, None)
-            listeners = self._listeners_by_loop[loop] = {}
+            loop_listeners = self._listeners_by_loop[loop] = _LoopListeners(loop)
+        listeners = loop_listeners.listeners
         listeners[listener] = None
 
         def stop() -> None:
@@ -65,12 +69,14 @@ class Subscriptions:
         return stop
 
     def has_listener_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        return bool(self._listeners_by_loop.get(loop))
+        """Return whether this event loop has a listener."""
+        loop_listeners = self._listeners_by_loop.get(loop)
+        return loop_listeners is not None and bool(loop_listeners.listeners)
 
     def publish(self, method: str, uri: str | None = None) -> None:
         """Send a change to all listeners that subscribed to it. A URI is normalized first.
 
-        Each event loop runs one callback, which delivers the change to all listeners of that loop. The callback runs in
+        Each event loop runs a callback, which delivers the change to the listeners of that loop. The callback runs in
         an empty context, not in the publisher's.
         """
         for callback in tuple(self._callbacks):
@@ -79,17 +85,51 @@ class Subscriptions:
             except Exception as exc:  # An error must not keep the change from the other callbacks and listeners.
                 log.error("could not deliver %s to a callback", method, exc_info=exc)
         key = None if uri is None else uri_key(uri)
-        for loop, listeners in tuple(self._listeners_by_loop.items()):
+        for loop, loop_listeners in tuple(self._listeners_by_loop.items()):
             try:
-                loop.call_soon_threadsafe(_deliver, listeners, method, key, context=contextvars.Context())
+                loop.call_soon_threadsafe(loop_listeners.deliver, method, key, context=contextvars.Context())
             except RuntimeError:
                 self._listeners_by_loop.pop(loop, None)  # The event loop is closed, so its listeners cannot be called.
 
 
-def _deliver(listeners: dict[ChangeListener, None], method: str, key: str | None) -> None:
-    for listener in tuple(listeners):
+class _LoopListeners:
+    """The listeners of one event loop, and the changes that they have not received yet.
+
+    A change goes to a limited number of listeners in each iteration of the event loop, because there may be thousands.
+    A change that has not started yet is not queued again.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.listeners: dict[ChangeListener, None] = {}
+        self._loop = loop
+        self._queue: dict[tuple[str, str | None], None] = {}
+        self._remaining: list[ChangeListener] = []  # Listeners that have not received the current change, last first.
+        self._change: tuple[str, str | None] = ("", None)
+
+    def deliver(self, method: str, key: str | None) -> None:
+        """Deliver a change after the earlier ones."""
+        is_delivering = bool(self._remaining or self._queue)
+        self._queue[method, key] = None
+        if not is_delivering or len(self._queue) > _MAX_QUEUED_CHANGES:
+            self._deliver_some(schedule_rest=not is_delivering)
+
+    def _deliver_some(self, *, schedule_rest: bool = True) -> None:
+        is_overloaded = len(self._queue) > _MAX_QUEUED_CHANGES
+        calls_left = len(self.listeners) + 1 if is_overloaded else _MAX_LISTENERS_PER_ITERATION
+        while calls_left and (self._remaining or self._queue):
+            if not self._remaining:
+                self._change = next(iter(self._queue))
+                del self._queue[self._change]
+                self._remaining = [*self.listeners][::-1]
+            while self._remaining and calls_left:
+                calls_left -= 1
+                self._call_listener(self._remaining.pop(), *self._change)
+        if schedule_rest and (self._remaining or self._queue):
+            self._loop.call_soon(self._deliver_some)
+
+    def _call_listener(self, listener: ChangeListener, method: str, key: str | None) -> None:
         try:
-            if listener in listeners and listener.is_subscribed(method, key):
+            if listener in self.listeners and listener.is_subscribed(method, key):
                 listener.deliver(method, key)
         except Exception as exc:  # An error must not keep the change from the other listeners.
             log.error("could not deliver %s to a listener", method, exc_info=exc)

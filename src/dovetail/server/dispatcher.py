@@ -25,7 +25,7 @@ from dovetail.errors import (
 )
 from dovetail.log import log
 from dovetail.protocol import subscription_filter as topics
-from dovetail.protocol.exchange import ChangeListener, IncomingExchange, convert_params, make_uri_length_error
+from dovetail.protocol.exchange import LARGE_RESULT_BYTES, ChangeListener, IncomingExchange, estimate_size
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 from dovetail.protocol.middleware import (
     Handler,
@@ -53,7 +53,7 @@ from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabi
 from dovetail.wire.meta import SUBSCRIPTION_ID
 from dovetail.wire.methods import METHODS
 from dovetail.wire.revisions import DRAFT
-from dovetail.wire.subscriptions import ListenParams, ListenResult, SubscriptionFilter
+from dovetail.wire.subscriptions import ListenResult, SubscriptionFilter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +70,7 @@ RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
 
 _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
+_URIS_PER_SLICE: Final = 20  # After this many URIs of a subscription, other tasks of the event loop run.
 # Errors and log messages describe the failed item with these nouns.
 _ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt"}
 # The transports handle these notifications.
@@ -420,8 +421,8 @@ class Dispatcher:
         if exchange.method == "subscriptions/listen":
             return await self._handle_subscription(exchange, handler, state)
         running_exchanges = state.running_exchanges
-        if (len(running_exchanges) >= self._max_calls and self._is_full(running_exchanges)) or (
-            exchange.size > _LARGE_MESSAGE_BYTES and self._is_overloaded(exchange, running_exchanges)
+        if (len(running_exchanges) >= self._max_calls and self._is_full(state)) or (
+            exchange.size > _LARGE_MESSAGE_BYTES and self._is_overloaded(exchange, state)
         ):
             raise ServerBusy("Too many calls are running")
         origin = exchange.origin
@@ -436,10 +437,17 @@ class Dispatcher:
             state.is_sweeping = True
             loop.call_later(self._get_sweep_interval(), self._sweep_overdue, state)
         running_exchanges.add(exchange)
+        exchange.waiting_calls = state.waiting_calls
+        if exchange.size > _LARGE_MESSAGE_BYTES:
+            state.large_message_bytes += exchange.size
         if self._middleware:
             exchange.check = self._check_exchange
         try:
-            return await handler(exchange)
+            result = await handler(exchange)
+            buffer = exchange.buffer
+            if buffer is not None and buffer.is_crowded and (size := estimate_size(result)) >= LARGE_RESULT_BYTES:
+                await buffer.wait_for_turn(size)
+            return result
         except ProtocolError as exc:
             if isinstance(exc, MissingClientCapability) and _reports_to_model(exchange):
                 return build_error_result(exc.message)
@@ -456,6 +464,11 @@ class Dispatcher:
             raise self._mask_exception(exchange, exc) from None
         finally:
             running_exchanges.discard(exchange)
+            if exchange.questions:
+                state.waiting_calls.remove(origin)
+            exchange.waiting_calls = None
+            if exchange.size > _LARGE_MESSAGE_BYTES:
+                state.large_message_bytes -= exchange.size
             # A task that outlives its call must not send messages for it. spec: progress#implementation-notes
             exchange.emit = None
             if origin is not None:
@@ -479,10 +492,10 @@ class Dispatcher:
             if exchange.origin is not None:
                 _release_share(state.subscriptions_by_origin, exchange.origin)
 
-    def _is_full(self, running_exchanges: set[IncomingExchange]) -> bool:
+    def _is_full(self, state: LoopState) -> bool:
         """Return whether too many calls are running. Up to `max_calls` calls that wait for user input do not count."""
-        waiting_count = sum(1 for exchange in running_exchanges if exchange.questions)
-        return len(running_exchanges) - min(waiting_count, self.limits.max_calls) >= self.limits.max_calls
+        running_count = len(state.running_exchanges) - min(state.waiting_calls.total, self.limits.max_calls)
+        return running_count >= self.limits.max_calls
 
     def _check_share(self, origin: str, state: LoopState) -> None:
         """Raise CallerBusy if too many calls of this caller are running.
@@ -490,18 +503,12 @@ class Dispatcher:
         Up to `max_calls_per_principal` calls that wait for user input do not count.
         """
         limit = self.limits.max_calls_per_principal
-        waiting_count = sum(
-            1 for exchange in state.running_exchanges if exchange.questions and exchange.origin == origin
-        )
-        if state.calls_by_origin[origin] - min(waiting_count, limit) >= limit:
+        if state.calls_by_origin[origin] - min(state.waiting_calls.by_origin[origin], limit) >= limit:
             raise _make_share_error(limit)
 
-    def _is_overloaded(self, exchange: IncomingExchange, running_exchanges: set[IncomingExchange]) -> bool:
-        large_bytes = sum(
-            running_exchange.size
-            for running_exchange in running_exchanges
-            if running_exchange.size > _LARGE_MESSAGE_BYTES
-        )
+    def _is_overloaded(self, exchange: IncomingExchange, state: LoopState) -> bool:
+        """Return whether the large messages of all running calls exceed `max_inflight_bytes`."""
+        large_bytes = state.large_message_bytes
         return large_bytes > 0 and large_bytes + exchange.size > self.limits.max_inflight_bytes
 
     async def _discover(self, exchange: IncomingExchange) -> Result:
@@ -552,7 +559,7 @@ class Dispatcher:
 
     async def _listen(self, exchange: IncomingExchange) -> Result:
         state = self._get_state()
-        stream = ChangeStream(exchange, self._grant_filter(exchange), state.starter)
+        stream = ChangeStream(exchange, await self._grant_filter(exchange), state.starter)
         stop = self.registry.subscriptions.subscribe(stream)
         state.change_streams.add(stream)
         expiry_timer = _call_at_expiry(exchange.caller.principal, stream.close)
@@ -565,26 +572,31 @@ class Dispatcher:
                 expiry_timer.cancel()
         return ListenResult(meta={SUBSCRIPTION_ID: exchange.id})
 
-    def _grant_filter(self, exchange: IncomingExchange) -> SubscriptionFilter:
-        """Return the part of the requested subscription filter that the access rules allow for this caller."""
-        requested_filter = convert_params(exchange, ListenParams).notifications
-        if any(len(uri) > self.limits.max_uri_bytes for uri in requested_filter.resource_subscriptions or ()):
-            raise make_uri_length_error(self.limits.max_uri_bytes, "notifications.resourceSubscriptions")
+    async def _grant_filter(self, exchange: IncomingExchange) -> SubscriptionFilter:
+        """Return the part of a subscription filter that this caller may use."""
+        requested_filter = topics.read_filter(exchange.params, self.limits.max_uri_bytes)
         capabilities = self.capabilities()
         if capabilities.tools is None and capabilities.prompts is None and capabilities.resources is None:
             raise MethodNotFound(exchange.method)
-        return self._restrict_filter(topics.restrict_filter(requested_filter, capabilities), exchange.caller.principal)
-
-    def _restrict_filter(
-        self, subscription_filter: SubscriptionFilter, principal: Principal | None
-    ) -> SubscriptionFilter:
-        uris = subscription_filter.resource_subscriptions
+        granted_filter = topics.restrict_filter(requested_filter, capabilities)
+        uris = granted_filter.resource_subscriptions
         if not uris or (self.registry.access_rules is None and self.mounts is None):
-            return subscription_filter
+            return granted_filter
         return replace(
-            subscription_filter,
-            resource_subscriptions=[uri for uri in uris if self.can_receive_updates(uri, principal)],
+            granted_filter, resource_subscriptions=await self.list_receivable(uris, exchange.caller.principal)
         )
+
+    async def list_receivable(self, uris: Iterable[str], principal: Principal | None) -> list[str]:
+        """Return the URIs whose updates this caller may receive. Other tasks run in between, because the rules for many
+        URIs take a while.
+        """
+        receivable: list[str] = []
+        for index, uri in enumerate(uris, 1):
+            if self.can_receive_updates(uri, principal):
+                receivable.append(uri)
+            if index % _URIS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return receivable
 
     def _get_sweep_interval(self) -> float:
         return min(_SWEEP_INTERVAL_S, self.limits.call_timeout / 4)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.errors import InternalError, ServerBusy
 from dovetail.log import log
+from dovetail.protocol.exchange import WaitingCalls
 
 if TYPE_CHECKING:
     from dovetail.protocol.exchange import IncomingExchange
@@ -206,18 +207,22 @@ class LoopState:
         "closed_event",
         "is_closing",
         "is_sweeping",
+        "large_message_bytes",
         "lifespan_run",
         "loop",
         "running_exchanges",
         "starter",
         "subscriptions_by_origin",
         "users",
+        "waiting_calls",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.running_exchanges: set[IncomingExchange] = set()
         self.calls_by_origin: Counter[str] = Counter()
+        self.waiting_calls = WaitingCalls()
+        self.large_message_bytes = 0  # The total size of the large messages in running calls.
         self.subscriptions_by_origin: Counter[str] = Counter()
         self.change_streams: set[ChangeStream] = set()
         self.starter = EagerTaskStarter()

@@ -5,16 +5,17 @@ A cursor contains the last item of its page, so the next page does not shift if 
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Callable, Collection, Hashable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from dovetail.errors import InvalidParams
+from dovetail.errors import InvalidParams, ParseError
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.server.item_options import CacheHint
 from dovetail.wire.base import PaginatedParams, Result
-from dovetail.wire.codec import convert, encode
+from dovetail.wire.codec import convert, decode, encode
 
 if TYPE_CHECKING:
     from dovetail.server.access_rules import VisibilitySnapshot
@@ -120,17 +121,22 @@ class PageCache:
         """Return the index after the item that the cursor names. spec: pagination#error-handling"""
         if cursor is None:
             return 0
-        if len(cursor) <= self._max_cursor_bytes:
-            try:
-                raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
-            except (binascii.Error, ValueError):
-                raw = b""
-            if base64.urlsafe_b64encode(raw).decode("ascii") == cursor:  # Each cursor has only one accepted spelling.
-                for index, name in enumerate(names):
-                    if encode([method, name]) == raw:
-                        return index + 1
+        if len(cursor) <= self._max_cursor_bytes and (name := _decode_cursor(method, cursor)) is not None:
+            with contextlib.suppress(ValueError):
+                return names.index(name) + 1
         raise InvalidParams("Invalid params: unknown cursor", {"field": "cursor"})
 
 
 def _encode_cursor(method: str, last_name: str) -> str:
     return base64.urlsafe_b64encode(encode([method, last_name])).decode("ascii")
+
+
+def _decode_cursor(method: str, cursor: str) -> str | None:
+    """Return the name in a cursor. Return None if the cursor is not one of this method, or is not spelled like it."""
+    try:
+        raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
+        decoded = decode(raw)
+    except (binascii.Error, ValueError, ParseError):
+        return None
+    is_pair = type(decoded) is list and len(decoded) == 2 and type(decoded[1]) is str
+    return decoded[1] if is_pair and _encode_cursor(method, decoded[1]) == cursor else None

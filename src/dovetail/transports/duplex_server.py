@@ -21,7 +21,7 @@ from dovetail.errors import (
 )
 from dovetail.log import log
 from dovetail.protocol import downgrade, handshake, stateless
-from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
+from dovetail.protocol.exchange import IncomingExchange, ResponseBuffer, Service, check_meta_size
 from dovetail.protocol.handshake import PendingRequests
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal, as_principal
@@ -65,8 +65,10 @@ class DuplexServer:
         drain: Drain | None = None,
         principal: str | None = None,
         on_shutdown: Callable[[], None] | None = None,
+        buffer: ResponseBuffer | None = None,
     ) -> None:
         self._service = service
+        self._buffer = buffer
         self._limits = service.limits
         self._write = write
         self._drain = drain
@@ -236,6 +238,7 @@ class DuplexServer:
                 f"More than {self._limits.max_calls_per_connection} requests are running on this connection"
             )
         exchange.emit = self._emit
+        exchange.buffer = self._buffer
         self._running[exchange.id] = (exchange, reply)
         exchange.task = self._starter.start(self._run(exchange, reply))
 
@@ -376,7 +379,7 @@ class DuplexServer:
         if problem is not None:
             self._write(self._refuse_unadmitted(None, InvalidRequest(f"Invalid request: {problem}")))
             return
-        batch = _Batch(self._write)
+        batch = _Batch(self._write, self._buffer)
         for message in messages:
             batch.open_count += 1
             if not self._handle_message(message, batch, size):
@@ -402,13 +405,16 @@ def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
 class _Batch:
     """Collects the responses to a batch of requests, and sends them as one array."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, buffer: ResponseBuffer | None) -> None:
         self._write = write
+        self._buffer = buffer
         self._replies: list[bytes] = []
         self.open_count = 1
 
     def __call__(self, data: bytes) -> None:
         self._replies.append(data)
+        if self._buffer is not None:
+            self._buffer.count_added(len(data))  # the responses are encoded before they are sent
 
     def settle(self) -> None:
         self.open_count -= 1

@@ -14,6 +14,7 @@ from dovetail.log import log
 from dovetail.protocol.exchange import Service
 from dovetail.transports.duplex_client import DuplexClient
 from dovetail.transports.duplex_server import DuplexServer
+from dovetail.transports.paced_queue import MAX_LINES_PER_ITERATION, PacedQueue
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget, Spool
 
 _PREFIX_BYTES = 256
@@ -97,6 +98,8 @@ class LineProtocol(asyncio.Protocol):
         self._queued_bytes = 0  # the number of bytes in `_out`
         # While this is True, responses are queued, and `_take_lines` sends them at the end.
         self._is_taking_lines = False
+        self._is_continuing = False  # True if the next iteration of the event loop handles more lines.
+        self._is_reading_paused = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._reader: Any = None
@@ -111,7 +114,12 @@ class LineProtocol(asyncio.Protocol):
         self._spool_offset = 0
         self.is_lost = False  # True if the client has stopped reading
         self.duplex = DuplexServer(
-            service, self.write, drain=self._drain, principal=principal, on_shutdown=self._end_after_shutdown
+            service,
+            self.write,
+            drain=self._drain,
+            principal=principal,
+            on_shutdown=self._end_after_shutdown,
+            buffer=self._budget,
         )
         self.done: asyncio.Future[None] = self._loop.create_future()
 
@@ -129,13 +137,18 @@ class LineProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._pending_lines += self._splitter.feed(data)
-        self._take_lines()
+        if not self._is_continuing:
+            self._take_lines()
 
     def _take_lines(self) -> None:
-        """Handle the pending lines, and stop while the client does not read the responses."""
+        """Handle the pending lines, and stop while the client does not read the responses. After a number of lines, let
+        other tasks run, because one chunk may contain thousands of lines.
+        """
+        lines_left = MAX_LINES_PER_ITERATION
         self._is_taking_lines = True
         try:
-            while self._pending_lines and self._writable.is_set():
+            while self._pending_lines and self._writable.is_set() and lines_left:
+                lines_left -= 1
                 line = self._pending_lines.popleft()
                 if line is None:
                     self.duplex.send_refusal(
@@ -148,8 +161,31 @@ class LineProtocol(asyncio.Protocol):
         finally:
             self._is_taking_lines = False
         self.flush()
-        if self._is_input_complete and not self._pending_lines:
+        if self._pending_lines:
+            if self._writable.is_set():
+                self._is_continuing = True
+                self._pause_reading()
+                self._loop.call_soon(self._continue_taking_lines)
+        elif self._is_input_complete:
             self.end()
+
+    def _continue_taking_lines(self) -> None:
+        self._is_continuing = False
+        if self._writable.is_set() and not self.done.done():
+            self._take_lines()
+            self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._reader is not None and not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._reader.pause_reading()
+
+    def _resume_reading(self) -> None:
+        """Read again, unless responses or lines are waiting."""
+        if self._is_reading_paused and self._writable.is_set() and not self._pending_lines:
+            self._is_reading_paused = False
+            if not self._reader.is_closing():
+                self._reader.resume_reading()
 
     def eof_received(self) -> bool:
         """Handle the end of the input. Running requests get their responses."""
@@ -169,8 +205,7 @@ class LineProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading while the client does not read. After a timeout, abort the connection."""
         self._writable.clear()
-        if self._reader is not None:
-            self._reader.pause_reading()
+        self._pause_reading()
         self._cancel_timers()
         self._stall_timer = self._loop.call_later(self._service.limits.write_timeout, self.abort)
         self._watch_input_end()
@@ -197,10 +232,9 @@ class LineProtocol(asyncio.Protocol):
         self._writable.set()
         self._cancel_timers()
         self._write_spooled()
-        if self._writable.is_set():
+        if self._writable.is_set() and not self._is_continuing:
             self._take_lines()
-        if self._writable.is_set() and self._reader is not None and not self._reader.is_closing():
-            self._reader.resume_reading()
+        self._resume_reading()
 
     def write(self, data: bytes) -> None:
         """Queue a message for the client. All messages of a loop iteration are sent together."""
@@ -302,6 +336,7 @@ class LineClient(DuplexClient, asyncio.Protocol):
     def __init__(self, max_line_bytes: int) -> None:
         super().__init__()
         self._splitter = LineSplitter(max_line_bytes)
+        self._waiting_lines: PacedQueue[bytes | None] = PacedQueue(self._handle_line, self._loop)
         self._out: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -312,23 +347,44 @@ class LineClient(DuplexClient, asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         if self._writer is None and hasattr(transport, "write"):
             self._writer = transport
+        if hasattr(transport, "pause_reading"):
+            self._waiting_lines.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        for line in self._splitter.feed(data):
+        lines = self._splitter.feed(data)
+        if self._waiting_lines.is_waiting or len(lines) > MAX_LINES_PER_ITERATION:
+            self._waiting_lines.extend(lines)
+            return
+        for line in lines:
             if line is None:
-                self.reject_oversized(
-                    f"a line of more than {self._splitter.max_line_bytes} bytes", self._splitter.skipped_prefix
-                )
+                self._reject_line()
             else:
                 self.receive_message(line)
 
+    def _handle_line(self, line: bytes | None) -> None:
+        if line is None:
+            self._reject_line()
+        else:
+            self.receive_message(line)
+
+    def _reject_line(self) -> None:
+        self.reject_oversized(
+            f"a line of more than {self._splitter.max_line_bytes} bytes", self._splitter.skipped_prefix
+        )
+
     def eof_received(self) -> bool:
         """Handle the last line, which may have no newline, and end the connection."""
-        self.data_received(b"\n")
+        self.drain_lines()
         self.end(ConnectionLost("the server closed the connection"))
         return False
 
+    def drain_lines(self) -> None:
+        """Handle all lines that have arrived, because the connection ends."""
+        self._waiting_lines.extend(self._splitter.feed(b"\n"))
+        self._waiting_lines.drain()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.drain_lines()
         self.end(ConnectionLost("the connection was lost"))
         self._writable.set()
 

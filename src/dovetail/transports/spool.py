@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import IO
@@ -18,6 +19,9 @@ from typing import IO
 from dovetail.transports.operator_warnings import ThrottledWarning
 
 SLICE_BYTES = 64 * 1024
+MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024  # Bytes of large messages in one iteration of the event loop.
+# The results that wait before they are encoded may use this multiple of the memory limit.
+_MAX_WAITING_RESULTS = 64
 _DISK_RETRY_S = 1.0  # After a failed write, the disk is not used for this time.
 # At this multiple of the memory limit, bytes go to disk immediately instead of waiting for the thread.
 # Without this limit, many large results at the same moment could fill the memory.
@@ -29,18 +33,75 @@ _MAX_OVERCOMMIT = 16
 class MemoryBudget:
     """The memory limit for buffered bytes, which several `Spool` objects share."""
 
-    __slots__ = ("_disk_warning", "max_bytes", "retry_disk_at", "used_bytes")
+    __slots__ = (
+        "_disk_warning",
+        "_iteration_bytes",
+        "_scheduled_loop",
+        "_waiters",
+        "_waiting_bytes",
+        "is_crowded",
+        "max_bytes",
+        "retry_disk_at",
+        "used_bytes",
+    )
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self.retry_disk_at = 0.0
+        # True if results must wait for a later iteration of the event loop before they are encoded.
+        self.is_crowded = False
+        self._iteration_bytes = 0  # Bytes that were added in this iteration of the event loop.
+        self._scheduled_loop: asyncio.AbstractEventLoop | None = None  # The loop that will run `_start_iteration`.
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiting_bytes = 0  # The size of the results that wait.
         self._disk_warning = ThrottledWarning(logging.ERROR)
 
     @property
     def is_exhausted(self) -> bool:
         """Return whether the memory holds so many bytes that slow clients must be disconnected."""
         return self.used_bytes > self.max_bytes * _MAX_OVERCOMMIT
+
+    def count_added(self, size: int) -> None:
+        """Count the bytes of a large message. After too many bytes, further results wait, because encoding and writing
+        all of them in one iteration of the event loop would delay other clients.
+        """
+        self._iteration_bytes += size
+        if self._iteration_bytes > MAX_BYTES_PER_ITERATION and not self.is_crowded:
+            self._schedule_iteration(asyncio.get_running_loop())
+
+    async def wait_for_turn(self, size: int) -> None:
+        """Wait before a large result is encoded. One result continues in each iteration of the event loop.
+
+        The results that wait are in memory. If they are too large together, further results do not wait.
+        """
+        if self._waiting_bytes + size > self.max_bytes * _MAX_WAITING_RESULTS:
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.append(waiter)
+        if self._scheduled_loop is not loop:  # an earlier event loop may have ended before its callback ran
+            self._schedule_iteration(loop)
+        self._waiting_bytes += size
+        try:
+            await waiter
+        finally:
+            self._waiting_bytes -= size
+
+    def _schedule_iteration(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_crowded, self._scheduled_loop = True, loop
+        loop.call_soon(self._start_iteration, loop)
+
+    def _start_iteration(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_crowded, self._scheduled_loop = False, None
+        self._iteration_bytes = 0
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+        if self._waiters:  # the next one continues after this one has written its response
+            self._schedule_iteration(loop)
 
     def handle_disk_error(self, error: OSError, now: float) -> None:
         """Stop using the disk for a while, and log the error."""
@@ -134,6 +195,7 @@ class Spool:
         self.size += len(data)
         self._pieces.append(data)
         self._budget.used_bytes += len(data)
+        self._budget.count_added(len(data))
         if self._budget.used_bytes > self._budget.max_bytes and not (
             self.is_single_message and self._budget.used_bytes == self.size
         ):

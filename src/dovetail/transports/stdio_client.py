@@ -53,7 +53,7 @@ class StdioClient(LineClient):
 
     def eof_received(self) -> bool:
         """Handle the last line, which may have no newline. `_watch` reports the exit code later."""
-        self.data_received(b"\n")
+        self.drain_lines()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -64,6 +64,7 @@ class StdioClient(LineClient):
 
     async def _watch(self, child: ChildProcess) -> None:
         code = await child.wait_exited()
+        self.drain_lines()
         self.end(
             add_context(
                 ConnectionLost(f"the server's process ended {_describe_exit(code)}"),

@@ -31,6 +31,8 @@ _VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.
 _NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
 _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
 _MIN_MASKED_CHARS: Final = 6  # Shorter values are not masked, because they may be ordinary text.
+_MAX_MASKED_CHARS: Final = 64 * 1024  # Texts of servers are shortened to this length before they are masked.
+_MAX_SECRET_CHARS: Final = 8 * 1024
 _COMMAND_TIMEOUT_S: Final = 30.0  # A command may ask the user for a password, so it gets this much time.
 _MAX_SECRET_BYTES: Final = 64 * 1024  # the maximum size of a file or command output that contains a secret
 _KEYRING_SERVICE: Final = "dovetail"
@@ -269,15 +271,23 @@ def get_secret_lookup(resolver: SecretResolver) -> SecretLookup:
     return resolver._lookup  # pyright: ignore[reportPrivateUsage]
 
 
+def mask_start(text: str, mask: Callable[[str], str]) -> str:
+    """Mask the secrets in a text of a server. A very long text is shortened, because masking it takes too long."""
+    if len(text) <= _MAX_MASKED_CHARS:
+        return mask(text)
+    # Half a secret at the end would not be recognized, so the end is removed.
+    return f"{mask(text[:_MAX_MASKED_CHARS])[:-_MAX_SECRET_CHARS]}…"
+
+
 def mask_error(exc: MCPError, mask: Callable[[str], str]) -> None:
     """Mask the secrets in an error. Remove its cause if the cause contains secrets."""
-    exc.args = tuple(mask(arg) if isinstance(arg, str) else arg for arg in exc.args)
+    exc.args = tuple(mask_start(arg, mask) if isinstance(arg, str) else arg for arg in exc.args)
     for name in ("message", "stderr", "hint"):
         if isinstance(text := getattr(exc, name, None), str):
-            setattr(exc, name, mask(text))
+            setattr(exc, name, mask_start(text, mask))
     cause = exc.__cause__
     while cause is not None:
-        if mask(cause_text := str(cause)) != cause_text:
+        if mask_start(cause_text := str(cause), mask) != cause_text:
             exc.__cause__ = None
             return
         cause = cause.__cause__

@@ -6,6 +6,7 @@ request.
 """
 
 import asyncio
+import contextlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, cast, get_args
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.protocol.safe_text import escape_line, quote_lines
 from dovetail.wire.base import Struct
-from dovetail.wire.codec import to_plain
+from dovetail.wire.codec import encode, to_plain
 
 Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
@@ -45,6 +46,7 @@ RENAMED_KINDS: Final[Mapping[str, str]] = {
 
 _MAX_NAME_CHARS: Final = 200  # Longer names are shortened in the text for the user.
 _MAX_VALUE_CHARS: Final = 40_000  # Longer values are shortened in the text for the user.
+_MAX_BYTES_PER_CHAR: Final = 4  # The maximum in UTF-8.
 _MAX_SHOWN_MEMBERS: Final = 40  # A shortened object or list shows at most this many members.
 
 
@@ -87,7 +89,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
         If it does, offer `full_text`, and do not offer an answer that lasts longer than once.
         """
-        return any(len(_format_value(value)) > _MAX_VALUE_CHARS for _, value in self._list_values())
+        return any(_is_longer(value, _MAX_VALUE_CHARS) for _, value in self._list_values())
 
     def _format_text(self, max_chars: int | None) -> str:
         lines = [self.summary]
@@ -219,12 +221,23 @@ def quote_value(name: str, value: Any, max_chars: int | None = _MAX_VALUE_CHARS)
 
     Shorten a value of more than `max_chars` characters.
     """
-    text = _format_value(value)
-    if max_chars is not None and len(text) > max_chars:
-        text = _elide_middle(
+    if max_chars is not None and _is_longer(value, max_chars):
+        value = _elide_middle(
             _format_value(value if isinstance(value, str) else _shorten_value(to_plain(value))), max_chars
         )
+    text = _format_value(value)
     return [f"  {escape_line(name, 80)}:", *quote_lines(text)]
+
+
+def _is_longer(value: Any, max_chars: int) -> bool:
+    """Return whether a value has more characters than this. Formatting a very long value would take too long."""
+    if isinstance(value, str):
+        return len(value) > max_chars
+    with contextlib.suppress(TypeError, ValueError):  # a program can pass values that JSON does not have
+        # The formatted text has no fewer characters than the encoded one, and a character has at most 4 bytes.
+        if len(encode(value)) > _MAX_BYTES_PER_CHAR * max_chars:
+            return True
+    return len(_format_value(value)) > max_chars
 
 
 def _format_value(value: Any) -> str:

@@ -4,16 +4,18 @@ A grant applies to one server and one definition. It can be limited to certain a
 no longer applies if the server's command or URL changes, or if the definition differs from the one that the user saw.
 """
 
+import hashlib
 import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from dovetail.errors import InvalidParams
 from dovetail.host.consent.consent import RENAMED_KINDS, Scope
 from dovetail.host.policy.policy import PolicyRequest
+from dovetail.protocol.uri_key import uri_key
 from dovetail.storage import Document, SharedDocument, rename_fields
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.codec import convert, encode_canonical, to_plain
@@ -21,6 +23,9 @@ from dovetail.wire.codec import convert, encode_canonical, to_plain
 # This limit equals the limit of callers in `CallerPins`.
 _MAX_CALLERS: Final = 16_384
 _MAX_SESSION_GRANTS_PER_CALLER: Final = 256
+
+# The server, the caller, the kind and name of the request, and a digest of the arguments if all of them are fixed.
+_Key: TypeAlias = tuple[str, str, str, str, bytes | None]
 
 _TYPE_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
@@ -85,7 +90,8 @@ def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -
     """Return whether the grant allows this request."""
     return (
         bool(grant.identity)
-        and (grant.identity, grant.tool, grant.kind) == (request.server_identity, request.tool, request.kind)
+        and (grant.identity, grant.kind) == (request.server_identity, request.kind)
+        and _normalize_name(grant.kind, grant.tool) == _normalize_name(request.kind, request.tool)
         and grant.caller == request.caller
         and grant.fingerprint == fingerprint
         and not grant.is_expired(now)
@@ -131,6 +137,66 @@ def _use_current_names(document: Document) -> None:
             record["kind"] = RENAMED_KINDS[record["kind"]]
 
 
+class _GrantIndex:
+    """Grants by what they allow, so that no request reads all grants. The oldest grant is first."""
+
+    def __init__(self, grants: Iterable[Grant] = ()) -> None:
+        self._grants: dict[int, Grant] = {}  # by identity
+        self._grants_by_key: dict[_Key, list[Grant]] = {}
+        self._has_exact_arguments = False  # True if a grant fixes all arguments
+        for grant in grants:
+            self.add(grant)
+
+    def __len__(self) -> int:
+        return len(self._grants)
+
+    def __iter__(self) -> Iterator[Grant]:
+        return iter(tuple(self._grants.values()))
+
+    def add(self, grant: Grant) -> None:
+        key = _get_key(grant)
+        self._grants[id(grant)] = grant
+        self._grants_by_key.setdefault(key, []).append(grant)
+        self._has_exact_arguments = self._has_exact_arguments or key[-1] is not None
+
+    def remove(self, grant: Grant) -> None:
+        del self._grants[id(grant)]
+        key = _get_key(grant)
+        self._grants_by_key[key] = [other for other in self._grants_by_key[key] if other is not grant]
+        if not self._grants_by_key[key]:
+            del self._grants_by_key[key]
+
+    def list_equal(self, grant: Grant) -> "list[Grant]":
+        """Return the grants that allow the same as this one."""
+        subject = _get_subject(grant)
+        return [other for other in self._grants_by_key.get(_get_key(grant), ()) if _get_subject(other) == subject]
+
+    def find(self, request: PolicyRequest) -> Iterator[Grant]:
+        """Yield the grants that may cover a request."""
+        identity, caller, name = request.server_identity, request.caller, _normalize_name(request.kind, request.tool)
+        yield from self._grants_by_key.get((identity, caller, request.kind, name, None), ())
+        if self._has_exact_arguments:
+            digest = _hash_arguments(request.arguments or {})
+            yield from self._grants_by_key.get((identity, caller, request.kind, name, digest), ())
+
+
+def _get_key(grant: Grant) -> _Key:
+    constraints = grant.arguments
+    digest = None
+    if constraints is not None and all(isinstance(one, Mapping) and "const" in one for one in constraints.values()):
+        digest = _hash_arguments({name: constraint["const"] for name, constraint in constraints.items()})
+    return grant.identity, grant.caller, grant.kind, _normalize_name(grant.kind, grant.tool), digest
+
+
+def _hash_arguments(arguments: Mapping[str, Any]) -> bytes:
+    return hashlib.sha256(encode_canonical(arguments)).digest()
+
+
+def _normalize_name(kind: str, name: str) -> str:
+    """Return the key of a URI, because several spellings mean the same resource. Other names stay."""
+    return uri_key(name) if kind == "resource.read" else name
+
+
 class GrantStore:
     """Stores the user's grants. Grants for a session are in memory, all others in a file.
 
@@ -141,12 +207,11 @@ class GrantStore:
     def __init__(self, path: str | Path | None = None) -> None:
         self._stored_document = SharedDocument(path, (_use_current_names,))
         self._stored_document.read()  # An unusable file raises an error here.
-        # The session grants of each caller. The most recent caller and the most recent grant are last.
-        self._session_grants: dict[str, list[Grant]] = {}
+        # Grants for a session by caller. The most recent caller is last.
+        self._session_grants: dict[str, _GrantIndex] = {}
         self._lock = threading.Lock()
-        # The index contains the stored grants by server identity and caller.
-        # `_indexed_records` are the records from which the index was built.
-        self._index: dict[tuple[str, str], list[Grant]] = {}
+        # The stored grants, and the records that the index was built from.
+        self._index = _GrantIndex()
         self._indexed_records: tuple[Any, int] = (None, 0)
 
     @property
@@ -173,13 +238,16 @@ class GrantStore:
         """
         now = time.time()
         with self._lock:
-            grants = [
-                other
-                for other in self._session_grants.pop(grant.caller, ())
-                if not other.is_expired(now) and _get_subject(other) != _get_subject(grant)
-            ]
-            max_grants = _MAX_SESSION_GRANTS_PER_CALLER if grant.caller else len(grants) + 1
-            self._session_grants[grant.caller] = [*grants, grant][-max_grants:]
+            grants = self._session_grants.pop(grant.caller, None) or _GrantIndex()
+            self._session_grants[grant.caller] = grants
+            replaced = grants.list_equal(grant)
+            if len(grants) % _MAX_SESSION_GRANTS_PER_CALLER == 0:  # not for each grant, because this reads all of them
+                replaced += [other for other in grants if other.is_expired(now) and other not in replaced]
+            for other in replaced:
+                grants.remove(other)
+            grants.add(grant)
+            if grant.caller and len(grants) > _MAX_SESSION_GRANTS_PER_CALLER:
+                grants.remove(next(iter(grants)))
             if len(self._session_grants) > _MAX_CALLERS:
                 del self._session_grants[next(caller for caller in self._session_grants if caller)]
 
@@ -194,22 +262,16 @@ class GrantStore:
 
     def _find_covering(self, request: PolicyRequest, fingerprint: str) -> Iterator[Grant]:
         now = time.time()
-        for grants in (
-            self._session_grants.get(request.caller, ()),
-            self._get_index().get((request.server_identity, request.caller), ()),
-        ):
-            for candidate in grants:
+        for index in (self._session_grants.get(request.caller), self._get_index()):
+            for candidate in () if index is None else index.find(request):
                 if covers(candidate, request, fingerprint, now):
                     yield candidate
 
-    def _get_index(self) -> dict[tuple[str, str], "list[Grant]"]:
-        """Return the stored grants by identity and caller. Parse them only if the file has changed."""
+    def _get_index(self) -> _GrantIndex:
+        """Return the index of the stored grants. The grants are parsed again only if they have changed."""
         records = self._stored_document.read().get("grants") or []
         if self._indexed_records[0] is not records or self._indexed_records[1] != len(records):
-            index: dict[tuple[str, str], list[Grant]] = {}
-            for grant in _parse_grants(records):
-                index.setdefault((grant.identity, grant.caller), []).append(grant)
-            self._index, self._indexed_records = index, (records, len(records))
+            self._index, self._indexed_records = _GrantIndex(_parse_grants(records)), (records, len(records))
         return self._index
 
     def revoke(self, id: str | None = None, *, server: str | None = None, tool: str | None = None) -> int:
@@ -228,7 +290,12 @@ class GrantStore:
         ]
 
         def matches(record: Mapping[str, Any]) -> bool:
-            return all(record.get(name) == value for name, value in criteria)
+            kind = record.get("kind", "tool.call")
+            return all(
+                record.get(name) == value
+                or (name == "tool" and _normalize_name(kind, str(record.get(name))) == _normalize_name(kind, value))
+                for name, value in criteria
+            )
 
         def edit(document: Document) -> int:
             existing = [*document.get("grants", ())]
@@ -237,18 +304,18 @@ class GrantStore:
 
         with self._lock:
             count = 0
-            for caller, grants in tuple(self._session_grants.items()):
-                kept = [grant for grant in grants if not matches(to_plain(grant))]
-                count += len(grants) - len(kept)
-                self._session_grants[caller] = kept
+            for grants in self._session_grants.values():
+                revoked = [grant for grant in grants if matches(to_plain(grant))]
+                for grant in revoked:
+                    grants.remove(grant)
+                count += len(revoked)
         return count + self._stored_document.change(edit)
 
     def list(self) -> "list[Grant]":
         """Return the grants that have not expired, oldest first."""
         now = time.time()
         session_grants = [grant for grants in tuple(self._session_grants.values()) for grant in grants]
-        stored_grants = [grant for grants in self._get_index().values() for grant in grants]
-        active = [candidate for candidate in (*session_grants, *stored_grants) if not candidate.is_expired(now)]
+        active = [candidate for candidate in (*session_grants, *self._get_index()) if not candidate.is_expired(now)]
         return sorted(active, key=lambda candidate: (candidate.granted_at, candidate.id))
 
 

@@ -5,7 +5,7 @@ Each server is mounted as an `Upstream`, under unambiguous names. Over HTTP, eac
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -16,7 +16,7 @@ from dovetail.host.events import HostEvent
 from dovetail.host.gateway.caller_consent import SingleUseStates
 from dovetail.host.gateway.upstream import Upstream
 from dovetail.host.parts import HostParts
-from dovetail.host.qualified_names import make_model_name
+from dovetail.host.qualified_names import MAX_NAME_CHARS, SEPARATOR, make_model_name
 from dovetail.host.search_tools import (
     CALL_TOOL,
     DESCRIBE_TOOL,
@@ -41,6 +41,7 @@ _SERVER_PATH: Final = re.compile(r"/servers/([A-Za-z0-9_-]{1,64})(/mcp)?/?")
 _SEARCH_PATH: Final = re.compile(r"/search(/mcp)?/?")
 _SEARCH_MCP_PATH: Final = "/search/mcp"
 _METADATA_PREFIX: Final = "/.well-known/oauth-protected-resource"
+_SHORTENED_SEPARATORS: Final = 2  # a shortened name has three parts: server, tool and digest
 
 
 class GatewayPaths:
@@ -84,36 +85,50 @@ def _get_path(scope: Any) -> str:
 class GatewayNameMap(NameMap):
     """Translates the names of one server to names in the gateway, and back. Resource URIs get a prefix."""
 
-    def __init__(self, server_name: str, get_known_items: Callable[[ItemKind], Mapping[str, Any]]) -> None:
+    def __init__(self, server_name: str, get_known_lists: Callable[[ItemKind], Sequence[Mapping[str, Any]]]) -> None:
         super().__init__(make_uri_scheme(server_name), {}, ())
         self._server_name = server_name
-        self._get_known_items = get_known_items
+        self._get_known_lists = get_known_lists
+        # By kind and by the identity of a list: the list, and its names by the name in the gateway.
+        self._indexes: dict[ItemKind, dict[int, tuple[Mapping[str, Any], dict[str, str]]]] = {}
 
     def to_outer(self, kind: ItemKind, inner_name: str) -> str:
         """Return the name that an item of the server has in the gateway."""
         if kind in ("tool", "prompt"):
             return make_model_name(self._server_name, inner_name)
-        return f"{self.prefix}+{inner_name}"
+        return super().to_outer(kind, inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
         """Return the name that an item of the gateway has on the server, or None. Look up a shortened name."""
         if kind not in ("tool", "prompt"):
-            return name[len(self.prefix) + 1 :] if name.startswith(f"{self.prefix}+") else None
+            return super().to_inner(kind, name)
+        if len(name) > MAX_NAME_CHARS:
+            return None
         _, _, bare_name = name.partition("__")
         if make_model_name(self._server_name, bare_name) == name:
             return bare_name
-        return next(
-            (
-                known_name
-                for known_name in self._get_known_items(kind)
-                if make_model_name(self._server_name, known_name) == name
-            ),
-            None,
-        )
+        return self._find_shortened(kind, name) if name.count(SEPARATOR) == _SHORTENED_SEPARATORS else None
+
+    def _find_shortened(self, kind: ItemKind, name: str) -> str | None:
+        """Return the known item with this shortened name. Each list is indexed once, because any caller can send
+        unknown names.
+        """
+        indexes = self._indexes.get(kind, {})
+        self._indexes[kind] = current_indexes = {}
+        for known_list in self._get_known_lists(kind):
+            index = indexes.get(id(known_list))
+            if index is None or index[0] is not known_list:
+                index = known_list, {make_model_name(self._server_name, inner): inner for inner in known_list}
+            current_indexes[id(known_list)] = index
+        return next((names[name] for _, names in current_indexes.values() if name in names), None)
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
         """Return whether a name was shortened and is not in the known items."""
-        return kind in ("tool", "prompt") and name.count("__") == 2 and self.to_inner(kind, name) is None
+        return (
+            kind in ("tool", "prompt")
+            and name.count(SEPARATOR) == _SHORTENED_SEPARATORS
+            and self.to_inner(kind, name) is None
+        )
 
 
 class IdentityNameMap(NameMap):
@@ -210,9 +225,7 @@ class Gateway:
             if name not in self._mounted:
                 server.shared = True
                 upstream = Upstream(self._parts, server, self._states)
-                names = (
-                    GatewayNameMap(name, upstream.get_known_items) if self._only_server is None else IdentityNameMap()
-                )
+                names = GatewayNameMap(name, upstream.list_known) if self._only_server is None else IdentityNameMap()
                 self._mounted[name] = upstream, self.server.mount(upstream, names)
 
     def _update_instructions(self, _: HostEvent | None = None) -> None:

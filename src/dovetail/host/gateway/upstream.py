@@ -4,8 +4,7 @@ Each request is authorized first, with the consent of the caller's user. The exe
 request. Credentials of a caller are never forwarded.
 """
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -86,27 +85,21 @@ class Upstream:
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
         """Return the items for this caller. If the server is slow or fails, return the last known items."""
-        supervisor = self.supervisor
         try:
-            supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
-            async with asyncio.timeout(self._catalog.ready_timeout):
-                items = await supervisor.listed(kind)
+            supervisor = self._servers.get_for_caller(self.supervisor, exchange.caller.principal)
         except PolicyError:
             return {}
-        except (MCPError, TimeoutError):
-            items = supervisor.known.get(kind, {})
-        return {name: item for name, item in items.items() if self._catalog.is_visible(supervisor, kind, name, item)}
+        items = await supervisor.list_within(kind, self._catalog.ready_timeout)
+        return await self._catalog.filter_visible(supervisor, kind, items)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
         """Return whether the server has this item or may have it."""
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
-    def get_known_items(self, kind: ItemKind) -> Mapping[str, Any]:
-        """Return the last known items of the server for all callers together."""
-        items: dict[str, Any] = {}
-        for supervisor in self._servers.list_for_callers(self.supervisor):
-            items |= supervisor.known.get(kind, {})
-        return items
+    def list_known(self, kind: ItemKind) -> Sequence[Mapping[str, Any]]:
+        """Return the last known lists, for any caller."""
+        known = (supervisor.known.get(kind) for supervisor in self._servers.list_for_callers(self.supervisor))
+        return [items for items in known if items]
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
         """Call a function for each change on the server. The returned function removes the callback."""

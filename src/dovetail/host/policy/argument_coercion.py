@@ -32,7 +32,8 @@ _MAX_NESTED_TEXTS: Final = 4
 # Python prints integers of at most 4,300 digits, which are 3,571 hexadecimal digits.
 _MAX_NUMBER_CHARS: Final = 3_000
 _MAX_REFERENCE_CHARS: Final = 1_000
-_MAX_STEPS: Final = 100_000  # One condition may visit at most this many values and schemas.
+_MAX_STEPS: Final = 50_000  # One decision may visit at most this many values and schemas.
+_CHARS_PER_STEP: Final = 128  # Reading a long text counts as several steps.
 
 _PREFIXED_NUMBER: Final = re.compile(r"[+-]?0[box][0-9a-f_]+", re.IGNORECASE)
 
@@ -60,7 +61,7 @@ class TooManySteps(Exception):
 
 
 class StepBudget:
-    """Limits the steps for one condition, because arguments and schemas are untrusted and may be large."""
+    """Limits the steps for the conditions of one decision, because untrusted arguments and schemas may be large."""
 
     __slots__ = ("_steps_left",)
 
@@ -111,9 +112,10 @@ class ExpectedSchemas:
             self._remaining_items = self._children[step]
 
 
-def create_expected_schemas(schema: Schema | None) -> ExpectedSchemas:
+def create_expected_schemas(schema: Schema | None, steps: StepBudget | None = None) -> ExpectedSchemas:
     """Return the schemas for the arguments of a tool with this input schema."""
-    return ExpectedSchemas((), {}, StepBudget()) if schema is None else ExpectedSchemas((schema,), schema, StepBudget())
+    steps = StepBudget() if steps is None else steps
+    return ExpectedSchemas((), {}, steps) if schema is None else ExpectedSchemas((schema,), schema, steps)
 
 
 def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
@@ -129,6 +131,8 @@ def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any
     yield value
     if len(types) == 1:
         return
+    if isinstance(value, str):
+        expected_schemas.steps.use(len(value) // _CHARS_PER_STEP)
     for reading in _coerce(value, _MAX_NESTED_TEXTS):
         expected_schemas.steps.use()
         if reading is UNCLEAR or get_json_type(reading) in types:
@@ -136,14 +140,14 @@ def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any
 
 
 def iter_values_at(
-    arguments: Mapping[str, Any], pointer: str, schema: Schema | None
+    arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
     """Yield each value that a server may read at a JSON pointer.
 
     There is at least one value, which may be MISSING or UNCLEAR.
     """
-    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
-    yield from _iter_values(arguments, create_expected_schemas(schema), steps)
+    names = [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
+    yield from _iter_values(arguments, create_expected_schemas(schema, steps), names)
 
 
 def _iter_values(

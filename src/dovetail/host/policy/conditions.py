@@ -20,6 +20,7 @@ from dovetail.host.policy.argument_coercion import (
     MISSING,
     UNCLEAR,
     ExpectedSchemas,
+    StepBudget,
     TooManySteps,
     get_json_type,
     iter_readings,
@@ -56,20 +57,20 @@ class Condition(Struct, frozen=True):
             if_unclear: The result if a value is unclear or the evaluation takes too long.
             schema: The JSON Schema of the arguments. Without a schema, the server may read a value as any type.
         """
+        return self._evaluate(arguments, StepBudget(), if_unclear=if_unclear, schema=schema)
+
+    def _evaluate(
+        self, arguments: Mapping[str, Any], steps: StepBudget, *, if_unclear: bool, schema: Mapping[str, Any] | None
+    ) -> bool:
         try:
-            return _combine(
-                (
-                    self._evaluate_at(*location, if_unclear)
-                    for location in iter_values_at(arguments, self.pointer, schema)
-                ),
-                if_unclear,
-            )
+            locations = iter_values_at(arguments, self.pointer, schema, steps)
+            return _combine((self._evaluate_at(*location, if_unclear) for location in locations), if_unclear)
         except TooManySteps:
             return if_unclear
 
     def describe_value(self, arguments: Mapping[str, Any]) -> str:
         """Return the value of the argument as text for the user."""
-        value, _ = next(iter_values_at(arguments, self.pointer, None))
+        value, _ = next(iter_values_at(arguments, self.pointer, None, StepBudget()))
         return "nothing" if value is MISSING else format_value(value)
 
     def _evaluate_at(self, value: Any, expected: ExpectedSchemas, if_unclear: bool) -> bool:
@@ -102,6 +103,18 @@ class Condition(Struct, frozen=True):
         if len(self.values) > 1:
             values_text = f"[{values_text}]"
         return f"{self.pointer} {_TEST_DESCRIPTIONS[self.test]} {values_text}".rstrip()
+
+
+def evaluate_condition(
+    condition: Condition,
+    arguments: Mapping[str, Any],
+    steps: StepBudget,
+    *,
+    if_unclear: bool,
+    schema: Mapping[str, Any] | None,
+) -> bool:
+    """Return whether a condition is true. The conditions of one decision share the steps."""
+    return condition._evaluate(arguments, steps, if_unclear=if_unclear, schema=schema)  # pyright: ignore[reportPrivateUsage]
 
 
 class ArgumentReference(Struct, frozen=True):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from dovetail.error_context import clip
+from dovetail.host.policy.argument_coercion import StepBudget
 from dovetail.host.policy.conditions import argument, format_value
 from dovetail.host.policy.quotas import ToolLimits, combine_limits, parse_limits
 from dovetail.host.policy.rules import (
@@ -25,7 +26,9 @@ from dovetail.host.policy.rules import (
     explain_mismatch,
     matches_restrictive,
     rule,
+    rule_matches,
 )
+from dovetail.protocol.uri_key import MAX_URI_CHARS
 from dovetail.wire.base import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
@@ -54,10 +57,10 @@ class _LevelRules(Struct, frozen=True, kw_only=True):
     limits: tuple[tuple[str, ToolLimits], ...]
     non_interactive: Literal["allow", "deny"] | None
 
-    def find_strictest_rule(self, request: PolicyRequest) -> Rule | None:
+    def find_strictest_rule(self, request: PolicyRequest, steps: StepBudget) -> Rule | None:
         if not self.rules:
             return None
-        matching_rules = [candidate for candidate in self.rules if candidate.matches(request)]
+        matching_rules = [candidate for candidate in self.rules if rule_matches(candidate, request, steps)]
         return max(matching_rules, key=lambda candidate: STRICTNESS[candidate.action], default=None)
 
 
@@ -165,6 +168,8 @@ class Policy:
 
     def decide(self, request: PolicyRequest) -> Decision:
         """Return the decision about a request."""
+        if len(request.tool) > MAX_URI_CHARS:  # comparing a longer name would take too long
+            return _TOO_LONG_DECISION
         hints = request.annotations
         key = (
             request.server,
@@ -198,8 +203,9 @@ class Policy:
     def _evaluate(self, request: PolicyRequest) -> Decision:
         decision: Decision | None = None
         has_matching_rule = False
+        steps = StepBudget()  # for all rules together
         for level_rules in self._levels:
-            matching_rule = level_rules.find_strictest_rule(request)
+            matching_rule = level_rules.find_strictest_rule(request, steps)
             if matching_rule is not None:
                 candidate = Decision(
                     action=matching_rule.action,
@@ -293,6 +299,9 @@ def as_policy(policy: Any) -> Policy:
 _DEFAULT_DECISION: Final = Decision(action="ask", reason="no rule applies, and the host asks by default")
 
 
+_TOO_LONG_DECISION: Final = Decision(
+    action="hide", reason=f"names and URIs of more than {MAX_URI_CHARS} characters are not allowed"
+)
 _CONFIGURED_DECISION: Final = Decision(action="allow", reason="configured by the user")
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from urllib.parse import unquote
 
 from dovetail.error_context import clip
-from dovetail.host.policy.argument_coercion import normalize
-from dovetail.host.policy.conditions import Condition, parse_condition
+from dovetail.host.policy.argument_coercion import StepBudget, normalize
+from dovetail.host.policy.conditions import Condition, evaluate_condition, parse_condition
 from dovetail.host.qualified_names import SEPARATOR, make_full_name, make_model_name
 from dovetail.protocol.uri_key import MAX_URI_CHARS, is_ambiguous, is_uri, nfc, split_authority, uri_readings
 from dovetail.wire.base import Struct, replace
@@ -44,11 +44,16 @@ def _matches_uri(glob: str, server: str, uri: str) -> bool:
     """Return whether a glob matches a URI, ignoring case and encoding. A very long URI matches every glob."""
     if len(uri) > MAX_URI_CHARS:
         return True
+    names = _list_names(server, uri)
+    return any(fnmatchcase(name, spelling) for spelling in _expand_glob(glob) for name in names)
+
+
+@lru_cache(1)  # All rules of a policy compare the same URI.
+def _list_names(server: str, uri: str) -> frozenset[str]:
     readings = uri_readings(uri)
     if "?" in uri or "%" in uri:  # Many servers ignore the query, so the URI without it is compared too.
         readings |= {reading.partition("?")[0] for reading in readings}
-    names = [name for reading in readings for name in _build_names(reading.lower(), server)]
-    return any(fnmatchcase(name, spelling) for spelling in _expand_glob(glob) for name in names)
+    return frozenset(name for reading in readings for name in _build_names(reading.lower(), server))
 
 
 @lru_cache(256)
@@ -217,7 +222,15 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def matches(self, request: PolicyRequest) -> bool:
         """Return whether this rule applies to a request."""
-        return self._explain_mismatch(request) is None
+        return self._matches(request, StepBudget())
+
+    def _matches(self, request: PolicyRequest, steps: StepBudget) -> bool:
+        return (
+            self._matches_name(request)
+            and self._explain_kind_mismatch(request) is None
+            and all(evaluate_hint(request, name) is expected for name, expected in self.annotations.items())
+            and self._find_argument_mismatch(request, steps) is None
+        )
 
     def _depends_on_arguments(self, request: PolicyRequest) -> bool:
         return (
@@ -236,12 +249,11 @@ class Rule(Struct, frozen=True, kw_only=True):
             if evaluate_hint(request, name) is not expected:
                 trust = "" if request.trusted else ". Annotations of servers that are not trusted are ignored"
                 return f"{name} is not {str(expected).lower()}{trust}"
-        if not (self.when or self.unless):
-            return None
-        arguments = request.arguments
-        if arguments is None and request.kind == "resource.read":
-            arguments = {}  # Reading a resource has no arguments, so conditions can be evaluated.
-        return self._explain_argument_mismatch(arguments, request.schema)
+        match self._find_argument_mismatch(request, StepBudget()):
+            case Condition() as condition:
+                return f"needs {condition}, got {condition.describe_value(request.arguments or {})}"
+            case mismatch:
+                return mismatch
 
     def _matches_name(self, request: PolicyRequest) -> bool:
         if self.server and not any(fnmatchcase(request.server, glob) for glob in self.server):
@@ -272,17 +284,24 @@ class Rule(Struct, frozen=True, kw_only=True):
         """Return whether this rule denies or hides the item or the whole server."""
         return self.action in ("deny", "hide") and bool(request.tool or not self.tool)
 
-    def _explain_argument_mismatch(
-        self, arguments: Mapping[str, Any] | None, schema: Mapping[str, Any] | None
-    ) -> str | None:
+    def _find_argument_mismatch(self, request: PolicyRequest, steps: StepBudget) -> Condition | str | None:
+        """Return the condition that is not true, or the reason why `unless` excludes a request. Return None if the rule
+        applies.
+        """
+        if not (self.when or self.unless):
+            return None
+        arguments, schema = request.arguments, request.schema
         if arguments is None:
-            return "the rule depends on the arguments"
+            if request.kind != "resource.read":
+                return "the rule depends on the arguments"
+            arguments = {}  # a read has no arguments, so its conditions can be evaluated
         match_if_unclear = self.action != "allow"
         for condition in self.when:
-            if not condition.evaluate(arguments, if_unclear=match_if_unclear, schema=schema):
-                return f"needs {condition}, got {condition.describe_value(arguments)}"
+            if not evaluate_condition(condition, arguments, steps, if_unclear=match_if_unclear, schema=schema):
+                return condition
         if self.unless and all(
-            condition.evaluate(arguments, if_unclear=not match_if_unclear, schema=schema) for condition in self.unless
+            evaluate_condition(condition, arguments, steps, if_unclear=not match_if_unclear, schema=schema)
+            for condition in self.unless
         ):
             return f"excluded by unless: {' and '.join(map(str, self.unless))}"
         return None
@@ -295,6 +314,11 @@ class Rule(Struct, frozen=True, kw_only=True):
         parts += [f"when {' and '.join(map(str, self.when))}"] if self.when else []
         parts += [f"unless {' and '.join(map(str, self.unless))}"] if self.unless else []
         return ", ".join(parts) + (f" ({clip(self.reason)})" if self.reason else "")
+
+
+def rule_matches(rule: Rule, request: PolicyRequest, steps: StepBudget) -> bool:
+    """Return whether a rule applies to a request. All rules of a policy share the steps."""
+    return rule._matches(request, steps)  # pyright: ignore[reportPrivateUsage]
 
 
 def explain_mismatch(rule: Rule, request: PolicyRequest) -> str | None:

@@ -3,6 +3,7 @@
 Secrets are stored as hashes.
 """
 
+from heapq import nsmallest
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ T = TypeVar("T")
 REFETCHABLE_KINDS: Final = frozenset({"client document", "client keys"})
 
 MAX_ENTRIES: Final = 20_000  # The store holds at most this many entries of each kind. Normal use needs far fewer.
+_EVICTED_SHARE: Final = 100  # If the store is full, one entry in a hundred is removed at once.
 
 
 class StoreFull(Exception):
@@ -62,6 +64,7 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[str, dict[str, tuple[float, bytes]]] = {}
+        self._next_expiry: dict[str, float] = {}  # For each kind that is full, when its next entry expires.
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """Return the value, or None if the key has no value."""
@@ -72,13 +75,24 @@ class InMemoryStore:
         """Store a value."""
         records = self._records.setdefault(kind, {})
         if len(records) >= MAX_ENTRIES and key not in records:
-            for expired_key in [name for name, (end, _) in records.items() if end <= now]:
-                del records[expired_key]
-            if len(records) >= MAX_ENTRIES and kind not in REFETCHABLE_KINDS:
-                raise StoreFull(kind)
-            if len(records) >= MAX_ENTRIES:
-                del records[min(records, key=lambda name: records[name][0])]
+            self._make_room(kind, records, now)
         records[key] = (until, value)
+
+    def _make_room(self, kind: str, records: dict[str, tuple[float, bytes]], now: float) -> None:
+        """Remove the expired entries. Raise StoreFull if there are none. This reads all entries, so it happens at most
+        once until the next entry expires, and frees room for many entries that the server can fetch again.
+        """
+        if now < self._next_expiry.get(kind, 0.0):
+            raise StoreFull(kind)
+        for expired_key in [name for name, (until, _) in records.items() if until <= now]:
+            del records[expired_key]
+        if len(records) < MAX_ENTRIES:
+            return
+        if kind not in REFETCHABLE_KINDS:
+            self._next_expiry[kind] = min(until for until, _ in records.values())
+            raise StoreFull(kind)
+        for name in nsmallest(max(1, MAX_ENTRIES // _EVICTED_SHARE), records, key=lambda name: records[name][0]):
+            del records[name]
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         """Store a value if the key is new, and return None. Otherwise return the existing value."""

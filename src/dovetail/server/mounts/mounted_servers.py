@@ -24,7 +24,7 @@ from dovetail.protocol.exchange import ForwardedResult, IncomingExchange, conver
 from dovetail.protocol.middleware import Handler
 from dovetail.protocol.mountable import ITEM_KINDS, ChangeCallback, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.subscription_filter import RESOURCE_UPDATED
+from dovetail.protocol.subscription_filter import RESOURCE_UPDATED, read_filter
 from dovetail.server.mounts.local_server import LocalServer, MountingServer, list_all_items
 from dovetail.server.mounts.name_map import NameMap, parse_result, restore_uri, rewrite_links
 from dovetail.server.mounts.remote_subscriptions import RemoteSubscription, RemoteSubscriptions
@@ -44,7 +44,6 @@ from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult
-from dovetail.wire.subscriptions import ListenParams
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
 if TYPE_CHECKING:  # Only type checkers import this module, because few servers have access rules.
@@ -495,17 +494,13 @@ class MountedServers:
         Resources that a remote server refuses are removed from the subscription.
         """
         original_params = exchange.params
-        requested_filter = convert_params(exchange, ListenParams).notifications
+        requested_filter = read_filter(exchange.params, self._server.limits.max_uri_bytes)
         requested_uris = requested_filter.resource_subscriptions
         if not requested_uris:
             return await self._own_handlers["subscriptions/listen"](exchange)
-        server, principal = self._server, exchange.caller.principal
+        principal = exchange.caller.principal
         # Remote servers must learn only the URIs that the caller may use.
-        uris = [
-            uri
-            for uri in requested_uris
-            if len(uri) <= server.limits.max_uri_bytes and server.can_receive_updates(uri, principal)
-        ]
+        uris = await self._server.list_receivable(requested_uris, principal)
         subscription = RemoteSubscription(uris, principal)
         try:
             accepted_uris = await self._remote_subscriptions.open(subscription)

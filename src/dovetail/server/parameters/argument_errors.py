@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from dovetail.error_context import clip
+from dovetail.error_context import clip, find_similar
 from dovetail.errors import ParseError
 from dovetail.wire.codec import decode
 
@@ -24,6 +24,7 @@ _MAX_DEPTH: Final = 64
 _MAX_PATTERN_CHARS: Final = 200
 _MAX_REASON_CHARS: Final = 200
 _MAX_BRANCHES: Final = 4
+_MAX_STEPS: Final = 250_000  # Several steps for each of the 50,000 members that a message can have.
 _REF_PREFIX: Final = "#/$defs/"
 
 _FORMAT_EXAMPLES: Final = {
@@ -94,12 +95,32 @@ class BooleanMessage(OverlookedMessage):
     __slots__ = ()
 
 
+class _SchemaSteps:
+    """Limits the steps through a schema, because other servers write schemas and callers send many values."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = _MAX_STEPS
+
+    def use(self, count: int) -> None:
+        """Count steps. Raise _TooManySteps if there are too many."""
+        self._left -= count
+        if self._left < 0:
+            raise _TooManySteps
+
+
+class _TooManySteps(Exception):
+    """A value and its schema are too large to compare."""
+
+
 class _Location(NamedTuple):
     """A location in a schema, and the path to the value at this location."""
 
     schema: Schema
     definitions: Schema
     path: str
+    steps: _SchemaSteps | None = None  # None for a schema of this server
     depth: int = 0
     branches: int = 0  # Number of unions on the path in which several alternatives match.
 
@@ -114,9 +135,13 @@ def repair_arguments(schema: Schema, value: Any) -> Any:
 
     If nothing is decoded or removed, return the same object.
 
-    A string that the schema allows is not changed. A null is removed if its field is optional and cannot be null.
+    A string that the schema allows is not changed. A null is removed if its field is optional and cannot be null. If
+    the value and the schema are too large to compare, nothing is changed.
     """
-    return _repair(_Location(schema, _get_object(schema, "$defs"), ""), value)
+    try:
+        return _repair(_Location(schema, _get_object(schema, "$defs"), "", _SchemaSteps()), value)
+    except _TooManySteps:
+        return value
 
 
 def find_mismatches(schema: Schema, value: Any, definitions: Schema, path: str) -> Iterator[str]:
@@ -160,12 +185,9 @@ def _contains_path(outer: str, inner: str) -> bool:
 
 def format_names(names: Sequence[str], candidates: Collection[str] = ()) -> str:
     """Format unknown names in one line, each with the most similar known name."""
-    # This import is here because only invalid calls need the module.
-    import difflib
-
     texts: list[str] = []
     for index, name in enumerate(names[:MAX_LISTED_NAMES]):
-        matches = difflib.get_close_matches(name[:MAX_NAME_CHARS], candidates, n=1) if index < _MAX_SUGGESTIONS else ()
+        matches = find_similar(name[:MAX_NAME_CHARS], candidates) if index < _MAX_SUGGESTIONS else ()
         texts.append(f"`{clip(name, MAX_NAME_CHARS)}`" + (f" (did you mean `{matches[0]}`?)" if matches else ""))
     return ", ".join(texts) + (f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else "")
 
@@ -196,6 +218,8 @@ def _repair(location: _Location, value: Any) -> Any:
         if decoded is None or not any(_allows_type(schema, decoded[0]) for schema in schemas):
             return value
         return _repair(location._replace(depth=location.depth + 1), decoded[0])
+    if location.steps is not None and isinstance(value, dict) and len(schemas) > 1:
+        location.steps.use(sum(len(_get_object(schema, "properties")) for schema in schemas))
     schema = next(iter(select_matching(schemas, value)), None)
     if schema is None or not isinstance(value, (dict, list)):
         return value
@@ -221,6 +245,8 @@ def _repair_members(location: _Location, value: dict[str, Any] | list[Any]) -> A
 def _is_omitted(location: _Location, name: str) -> bool:
     """Return whether null means that a field is missing. Some models write null for every field that they omit."""
     properties, required = _get_object(location.schema, "properties"), location.schema.get("required", ())
+    if location.steps is not None and isinstance(required, (list, tuple)):
+        location.steps.use(len(required))
     is_optional = name in properties and isinstance(required, (list, tuple)) and name not in required
     schemas = _expand_alternatives(location.descend(properties[name], "")) if is_optional else []
     return bool(schemas) and not any(_allows_type(schema, None) for schema in schemas)
@@ -341,10 +367,16 @@ def _expand_alternatives(location: _Location) -> list[Schema]:
         if not pending:
             return alternatives
         schema = pending.pop(0)
+        if location.steps is not None:
+            location.steps.use(1)
         if "$ref" in schema:
             pending.insert(0, _get_object(location.definitions, str(schema["$ref"]).removeprefix(_REF_PREFIX)))
         elif branches := schema.get("anyOf") or schema.get("oneOf"):
-            if not isinstance(branches, list) or not all(isinstance(branch, dict) for branch in branches):
+            if not isinstance(branches, list):
+                return []
+            if location.steps is not None:
+                location.steps.use(len(branches))
+            if not all(isinstance(branch, dict) for branch in branches):
                 return []  # The schema `true` allows every value.
             pending = [*branches, *pending]
         elif isinstance(schema.get("type"), str):

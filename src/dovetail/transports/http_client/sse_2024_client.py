@@ -11,7 +11,7 @@ from dovetail.errors import ConnectionLost, InvalidResult, MCPError, NotMCPServe
 from dovetail.protocol.client_transport import EncodedRequest, Headers, MessageReceiver
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
-from dovetail.protocol.sse import EventTooLarge, SSEParser
+from dovetail.protocol.sse import MAX_EVENTS_PER_ITERATION, EventTooLarge, SSEParser, split_chunk
 from dovetail.transports.duplex_client import DuplexClient, PendingRequest
 from dovetail.transports.http_client.http1_connection import ClientResponse
 from dovetail.transports.http_client.remote_server import RemoteServer, read_refusal
@@ -66,12 +66,16 @@ class SSE2024Client(DuplexClient):
         error = ConnectionLost("the server ended the stream")
         try:
             async for chunk in response:
-                for event in parser.feed(chunk):
-                    if event.event == "endpoint":
-                        if not self._post_address.done():
-                            self._post_address.set_result(event.data)
-                    elif event.event == "message":
-                        self.receive_message(event.data.encode())
+                for piece in split_chunk(chunk):
+                    events = parser.feed(piece)
+                    for event in events:
+                        if event.event == "endpoint":
+                            if not self._post_address.done():
+                                self._post_address.set_result(event.data)
+                        elif event.event == "message":
+                            self.receive_message(event.data.encode())
+                    if len(events) > MAX_EVENTS_PER_ITERATION:
+                        await asyncio.sleep(0)
         except EventTooLarge as exc:
             error = ConnectionLost(f"the server sent a message that is too large: {exc}")
         except TransportError:

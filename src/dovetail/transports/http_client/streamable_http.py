@@ -29,7 +29,7 @@ from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, 
 from dovetail.protocol.http_checks import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, parse_media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE
-from dovetail.protocol.sse import EventTooLarge, SSEParser
+from dovetail.protocol.sse import MAX_EVENTS_PER_ITERATION, EventTooLarge, SSEParser, split_chunk
 from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.duplex_client import build_response_error
 from dovetail.transports.http_client.http1_connection import ClientResponse, ConnectionBroken
@@ -211,11 +211,15 @@ class StreamableHTTPClient:
     ) -> RawMessage | None:
         try:
             async for chunk in response:
-                for event in parser.feed(chunk):
-                    if event.event == "message" and event.data:
-                        answer = self._dispatch(self._parse_messages(event.data, request), request)
-                        if answer is not None:
-                            return answer
+                for piece in split_chunk(chunk):
+                    events = parser.feed(piece)
+                    for event in events:
+                        if event.event == "message" and event.data:
+                            answer = self._dispatch(self._parse_messages(event.data, request), request)
+                            if answer is not None:
+                                return answer
+                    if len(events) > MAX_EVENTS_PER_ITERATION:
+                        await asyncio.sleep(0)
         except EventTooLarge as exc:
             raise add_context(
                 InvalidResult(f"the response is too large: {exc}"), hint="raise ClientLimits(max_response_bytes=...)"

@@ -109,7 +109,9 @@ class Endpoint:
         self._disconnect_timer = SharedTimer(_DISCONNECT_WATCH_DELAY_S)
         self._sessions = HandshakeSessionManager(service, self._budget, self._timers, is_stateful=sessions)
         self._sse_2024 = (
-            SSE2024Server(service, self._path, public_url) if http_sse and self._sessions.is_stateful else None
+            SSE2024Server(service, self._path, public_url, self._budget)
+            if http_sse and self._sessions.is_stateful
+            else None
         )
         self.is_ready = True
 
@@ -269,6 +271,7 @@ class Endpoint:
         del message
         request.message = None  # The exchange has a copy, so this reference to the message is freed.
         exchange.emit = writer.emit
+        exchange.buffer = self._budget
         exchange.origin = request.principal or request.client_address
         exchange.size = request.size
         watcher = _DisconnectWatcher(exchange, request.receive, writer, self._disconnect_timer)

@@ -52,6 +52,7 @@ class EventStream:
         "_events",
         "_last_dropped",
         "_next_number",
+        "_read_streams",
         "_session_streams",
         "_stored_bytes",
         "_wake_reader",
@@ -62,9 +63,16 @@ class EventStream:
         "unread_since",
     )
 
-    def __init__(self, name: str, event_log: EventLog, session_streams: "dict[str, EventStream] | None" = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        event_log: EventLog,
+        session_streams: "dict[str, EventStream] | None" = None,
+        read_streams: "set[EventStream] | None" = None,
+    ) -> None:
         self.name = name
         self._session_streams = session_streams  # all streams of the session, by name
+        self._read_streams = read_streams  # the streams of the session that have a reader
         self.is_done = False
         self.ended_at: float | None = None
         self.reader: object | None = None  # the HTTP response that reads the stream
@@ -82,6 +90,8 @@ class EventStream:
         wake_previous, self._wake_reader = self._wake_reader, wake
         self.reader = reader
         self.unread_since = None
+        if self._read_streams is not None:
+            self._read_streams.add(self)
         if wake_previous is not None:
             wake_previous()  # The previous reader notices that it was replaced, and ends.
 
@@ -90,6 +100,8 @@ class EventStream:
         if self.reader is reader:
             self.reader = self._wake_reader = None
             self.unread_since = asyncio.get_running_loop().time()
+            if self._read_streams is not None:
+                self._read_streams.discard(self)
 
     @property
     def last_number(self) -> int:
@@ -152,6 +164,8 @@ class EventStream:
 
     def clear(self) -> None:
         """Delete all events and remove the stream from its session."""
+        if self._read_streams is not None:
+            self._read_streams.discard(self)
         while self._events:
             self._drop_oldest()
         if self._session_streams is not None:

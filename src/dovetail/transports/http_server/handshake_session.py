@@ -26,6 +26,7 @@ class HandshakeSession:
     __slots__ = (
         "_client_requests",
         "_next_stream",
+        "_read_streams",
         "_request_streams",
         "_stop_listening",
         "_streams",
@@ -65,6 +66,7 @@ class HandshakeSession:
             None  # the stream on which each request to the client was sent
         )
         self._streams: dict[str, EventStream] | None = None
+        self._read_streams: set[EventStream] | None = None  # the streams that have a reader
         self._next_stream = 1
         self._stop_listening: Callable[[], None] | None = None
         self.service: Service | None = None  # the service, after the handshake is complete
@@ -82,12 +84,12 @@ class HandshakeSession:
         A call that waits for the client does not count as running.
         """
         is_working = self.running_exchanges and any(not exchange.questions for exchange in self.running_exchanges)
-        return not is_working and all(stream.reader is None for stream in (self._streams or {}).values())
+        return not is_working and not self._read_streams
 
     @property
     def streams_read(self) -> int:
         """Return the number of streams with a reader."""
-        return sum(stream.reader is not None for stream in tuple((self._streams or {}).values()))
+        return len(self._read_streams or ())
 
     def mark_ready(self, service: Service) -> None:
         """Mark the handshake as complete, and listen for changes."""
@@ -128,9 +130,9 @@ class HandshakeSession:
         if name is None:
             name = str(self._next_stream)
             self._next_stream += 1
-        if self._streams is None:
-            self._streams = {}
-        stream = self._streams[name] = EventStream(name, event_log, self._streams)
+        if self._streams is None or self._read_streams is None:
+            self._streams, self._read_streams = {}, set()
+        stream = self._streams[name] = EventStream(name, event_log, self._streams, self._read_streams)
         return stream
 
     def store_response(self, event_log: EventLog, data: bytes) -> bytes:

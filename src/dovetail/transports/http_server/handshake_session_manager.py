@@ -169,6 +169,7 @@ class HandshakeSessionManager:
         if request.principal is not exchange.caller.principal:
             exchange.caller = replace(exchange.caller, principal=request.principal)
         exchange.headers = request.headers
+        exchange.buffer = self._event_log.budget
         exchange.origin = request.principal or request.client_address
         exchange.size = request.size
         if request.size > self._limits.max_meta_bytes:
@@ -276,7 +277,12 @@ class HandshakeSessionManager:
             if session_result is not None:
                 return handshake_protocol.seal(exchange, session_result, self._limits.max_result_bytes)
             self._add_running(session, exchange)
-            return await asyncio.get_running_loop().create_task(self._run(exchange, session, writer))
+            response = await asyncio.get_running_loop().create_task(self._run(exchange, session, writer))
+            if response is not None:
+                self._event_log.budget.count_added(
+                    len(response)
+                )  # the responses of a batch are encoded before they are sent
+            return response
         except ProtocolError as exc:
             return handshake_protocol.refuse(session.revision, jsonrpc.read_id(message), exc)
 

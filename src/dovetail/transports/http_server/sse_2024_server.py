@@ -15,6 +15,7 @@ from dovetail.protocol.principal import Principal
 from dovetail.transports.duplex_server import DuplexServer
 from dovetail.transports.http_server.http_request import EndpointRequest, Receive, Send
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
+from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
 
 # If more bytes than this wait for a client, the server reads no further messages from it.
 _MAX_QUEUED_BYTES = 1024 * 1024
@@ -23,8 +24,11 @@ _MAX_QUEUED_BYTES = 1024 * 1024
 class SSE2024Server:
     """The HTTP+SSE transport of 2024, for older clients."""
 
-    def __init__(self, service: Service, path: str, public_url: str | None = None) -> None:
+    def __init__(
+        self, service: Service, path: str, public_url: str | None = None, budget: MemoryBudget | None = None
+    ) -> None:
         self._service = service
+        self._budget = budget or MemoryBudget(service.limits.max_buffered_bytes)
         self._limits = service.limits
         prefix = path.rstrip("/")
         self._post_path_by_stream = {"/sse": "/messages", f"{prefix}/sse": f"{prefix}/messages"}
@@ -73,7 +77,7 @@ class SSE2024Server:
         origin = request.principal or request.client_address
         if origin is not None and self._open_counts[origin] >= self._limits.max_streams_per_principal:
             raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
-        connection, send = _SSEConnection(self._service, request.principal), request.send
+        connection, send = _SSEConnection(self._service, request.principal, self._budget), request.send
         connection.duplex.origin = origin
         connection.set_expiry(request.valid_for)
         id = secrets.token_urlsafe(24)
@@ -108,10 +112,16 @@ class SSE2024Server:
 class _SSEConnection:
     """The connection of one client, which receives messages as events of a stream."""
 
-    def __init__(self, service: Service, principal: Principal | None) -> None:
+    def __init__(self, service: Service, principal: Principal | None, budget: MemoryBudget) -> None:
         self.principal = principal
+        self._budget = budget
         self.duplex = DuplexServer(
-            service, self._enqueue, drain=self.wait_for_room, principal=principal, on_shutdown=self.end
+            service,
+            self._enqueue,
+            drain=self.wait_for_room,
+            principal=principal,
+            on_shutdown=self.end,
+            buffer=budget,
         )
         self._pending: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -123,6 +133,8 @@ class _SSEConnection:
     def _enqueue(self, data: bytes) -> None:
         self._pending.append(data)
         self._queued_bytes += len(data)
+        if len(data) > SLICE_BYTES:
+            self._budget.count_added(len(data))
         self._wake.set()
 
     async def wait_for_room(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from dovetail.log import log
+from dovetail.transports.paced_queue import PacedQueue
 from dovetail.transports.pipes import open_reader, open_writer
 from dovetail.transports.process import process_group
 from dovetail.transports.process.command import (
@@ -95,9 +96,9 @@ class ChildProcess:
         return self._stderr.tail(since)
 
     async def wait_exited(self) -> int:
-        """Wait until the process has exited and all its stderr was read. Return the exit code."""
+        """Wait until the process has exited and all its output was read. Return the exit code."""
         code = await asyncio.shield(self._exit_code)
-        await self._wait_closed(self._stderr.closed)
+        await self._wait_closed(self._stderr.closed, self._output.closed)
         return code
 
     async def stop(self) -> None:
@@ -258,6 +259,8 @@ class _Stderr(asyncio.Protocol):
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=_MAX_ARRIVALS)
         self._loop = closed.get_loop()
         self._line = bytearray()
+        # Pieces of lines, and whether the line is complete.
+        self._waiting_pieces: PacedQueue[tuple[bytes, bool]] = PacedQueue(self._handle_piece, self._loop)
         self._has_logged_failure = False
 
     def data_received(self, data: bytes) -> None:
@@ -268,10 +271,14 @@ class _Stderr(asyncio.Protocol):
             del self._buffer[:-_STDERR_BUFFER_BYTES]
         if self._sink is not None:
             *complete_pieces, rest = _LINE_END.split(data)
-            for piece in complete_pieces:
-                self._extend_line(piece)
-                self._emit_line()
-            self._extend_line(rest)
+            self._waiting_pieces.transport = self.transport
+            self._waiting_pieces.extend([*((piece, True) for piece in complete_pieces), (rest, False)])
+
+    def _handle_piece(self, piece: tuple[bytes, bool]) -> None:
+        data, is_complete = piece
+        self._extend_line(data)
+        if is_complete:
+            self._emit_line()
 
     def _extend_line(self, piece: bytes) -> None:
         self._line += piece[: _MAX_LINE_BYTES - len(self._line)]
@@ -292,6 +299,7 @@ class _Stderr(asyncio.Protocol):
                 log.exception("the handler for a server's stderr failed. Further failures are not reported")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting_pieces.drain()
         if self._sink is not None:
             self._emit_line()
         if not self.closed.done():

@@ -1,0 +1,49 @@
+"""PacedQueue: passes lines to a function, a limited number in each iteration of the event loop.
+
+One chunk of a pipe or socket may contain thousands of lines. Without the limit, a peer could keep all other tasks from
+running.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
+
+MAX_LINES_PER_ITERATION: Final = 200
+
+T = TypeVar("T")
+
+
+class PacedQueue(Generic[T]):
+    """A queue for the lines of one transport. While lines are waiting, the transport reads nothing."""
+
+    def __init__(self, handle: Callable[[T], None], loop: asyncio.AbstractEventLoop) -> None:
+        self.transport: Any = None
+        self._handle = handle
+        self._loop = loop
+        self._lines: deque[T] = deque()
+        self.is_waiting = False  # True if the next iteration of the event loop handles more lines
+
+    def extend(self, lines: Iterable[T]) -> None:
+        """Add lines, and handle as many as one iteration of the event loop may."""
+        self._lines.extend(lines)
+        if not self.is_waiting:
+            self._handle_some()
+
+    def drain(self) -> None:
+        """Handle all lines now, because the transport is closed."""
+        while self._lines:
+            self._handle(self._lines.popleft())
+
+    def _handle_some(self) -> None:
+        for _ in range(min(MAX_LINES_PER_ITERATION, len(self._lines))):
+            self._handle(self._lines.popleft())
+        if self._lines:
+            if not self.is_waiting and self.transport is not None:
+                self.transport.pause_reading()
+            self.is_waiting = True
+            self._loop.call_soon(self._handle_some)
+        elif self.is_waiting:
+            self.is_waiting = False
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.resume_reading()
