@@ -30,6 +30,7 @@ from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.middleware import Middleware
 from dovetail.protocol.negotiation import Era
 from dovetail.protocol.stats import ClientStats
+from dovetail.protocol.uri_key import uri_key
 from dovetail.version import VERSION
 from dovetail.wire.base import JSONValue, replace
 from dovetail.wire.completion import Completion
@@ -600,22 +601,24 @@ class Client:
         connection = await self._run(self._session.reconnector.get_connection)
         if not self._sender.is_stateless:
             await self._run(connection.transport.wait_until_listening)
-        await self._send_handshake_request("resources/subscribe", {"uri": uri})
+        await self._send_handshake_request("resources/subscribe", {"uri": connection.get_subscribed_uri(uri)})
         current, subscriptions = self._session.reconnector.current, self._session.connector.resource_subscriptions
-        if uri not in subscriptions:
-            subscriptions.add(uri)
+        if uri_key(uri) not in subscriptions:
+            subscriptions[uri_key(uri)] = uri
             if current is not None:
-                current.subscriber_counts[uri] += 1
+                current.add_subscriber(uri)
 
     async def unsubscribe_resource(self, uri: str) -> None:
         """End a subscription that `subscribe_resource` started. A `listen` for the same resource continues."""
         current, subscriptions = self._session.reconnector.current, self._session.connector.resource_subscriptions
-        if uri in subscriptions:
-            subscriptions.discard(uri)
-            if current is not None:
-                current.subscriber_counts[uri] -= 1
-        if current is None or current.subscriber_counts[uri] <= 0:
-            await self._send_handshake_request("resources/unsubscribe", {"uri": uri})
+        was_subscribed = subscriptions.pop(uri_key(uri), None) is not None
+        known_uri: str | None = uri
+        if current is not None and was_subscribed:
+            known_uri = current.remove_subscriber(uri)
+        elif current is not None and current.has_subscribers(uri):
+            known_uri = None
+        if known_uri is not None:
+            await self._send_handshake_request("resources/unsubscribe", {"uri": known_uri})
 
     async def set_logging_level(self, level: LoggingLevel) -> None:
         """Set the minimum level of the log messages that the server sends."""

@@ -31,6 +31,7 @@ from dovetail.log import log
 from dovetail.protocol.client_messages import RequestEncoder, create_error, parse_progress
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers
 from dovetail.protocol.recording_format import Receiver, Recorder
+from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import UNSET
 from dovetail.wire.codec import encode
@@ -83,7 +84,8 @@ class Connection:
         self.lost_event = asyncio.Event()
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
-        self.subscriber_counts: Counter[str] = Counter()  # Number of listeners for each resource URI.
+        self._subscriber_counts: Counter[str] = Counter()  # Number of listeners for each URI key.
+        self._subscribed_uris: dict[str, str] = {}  # By URI key, the spelling that the server knows.
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests
@@ -102,6 +104,29 @@ class Connection:
     def running(self) -> int:
         """Return the number of requests without a response."""
         return self._deadlines.running
+
+    # The following methods count the subscribers of resources. Subscribers may spell a URI differently, but the server
+    # knows only one spelling.
+
+    def get_subscribed_uri(self, uri: str) -> str:
+        """Return a URI in the spelling that the server knows."""
+        return self._subscribed_uris.get(uri_key(uri), uri)
+
+    def has_subscribers(self, uri: str) -> bool:
+        """Return whether a resource has a subscriber."""
+        return self._subscriber_counts[uri_key(uri)] > 0
+
+    def add_subscriber(self, uri: str) -> str:
+        """Count a subscriber. Return the URI for the subscription."""
+        key = uri_key(uri)
+        self._subscriber_counts[key] += 1
+        return self._subscribed_uris.setdefault(key, uri)
+
+    def remove_subscriber(self, uri: str) -> str | None:
+        """Remove a subscriber. If it was the last one, return the URI whose subscription must end."""
+        key = uri_key(uri)
+        self._subscriber_counts[key] -= 1
+        return None if self._subscriber_counts[key] > 0 else self._subscribed_uris.pop(key, uri)
 
     def request(
         self,

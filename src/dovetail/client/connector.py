@@ -347,7 +347,9 @@ class Connector:
         check_protocol_version(protocol_version)
         self._discover_result = discover_result
         self.identity = identity
-        self.resource_subscriptions: set[str] = set()  # URIs that were passed to `subscribe_resource`.
+        self.resource_subscriptions: dict[
+            str, str
+        ] = {}  # By URI key, the URIs that were passed to `subscribe_resource`.
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts
@@ -415,8 +417,8 @@ class Connector:
         if not self.resource_subscriptions or "resources/subscribe" in connection.unsupported_methods:
             return
         await connection.transport.wait_until_listening()
-        for uri in sorted(self.resource_subscriptions):
-            connection.subscriber_counts[uri] += 1
+        for uri in sorted(self.resource_subscriptions.values()):
+            connection.add_subscriber(uri)
             try:
                 await connection.request("resources/subscribe", {"uri": uri}, deadline)
             except RemoteError as exc:

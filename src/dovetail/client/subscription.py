@@ -38,6 +38,8 @@ from dovetail.protocol.subscription_filter import (
     RESOURCES_LIST_CHANGED,
     TOOLS_LIST_CHANGED,
     create_matcher,
+    find_subscribed_uris,
+    group_spellings,
     restrict_filter,
 )
 from dovetail.wire.base import Params, Struct
@@ -115,6 +117,7 @@ class ReconnectingSubscription:
         # The subscription calls this function for each change that may have been missed.
         self._invalidate = invalidate
         self._matches_filter = create_matcher(subscription_filter)
+        self._uris_by_key = group_spellings(subscription_filter.resource_subscriptions or ())
         self._changes: dict[tuple[ChangeKind, str | None], ChangeEvent] = {}
         self._wakeup = asyncio.Event()
         self._started: asyncio.Future[None] | None = None
@@ -255,7 +258,10 @@ class ReconnectingSubscription:
         id = (notice.meta or {}).get(SUBSCRIPTION_ID)
         if id == self._subscription_id if id is not None else self._matches_filter(method, notice.uri):
             self._notice_count += 1
-            self._add_change(ChangeEvent(CHANGE_KINDS[method], notice.uri))
+            # A handshake server knows one spelling of a URI, but this subscription may have another.
+            uris = [notice.uri] if id is not None else find_subscribed_uris(self._uris_by_key, notice.uri)
+            for uri in uris:
+                self._add_change(ChangeEvent(CHANGE_KINDS[method], uri))
 
     def handle_gap(self) -> None:
         """Report all subscribed lists and resources as changed, because notifications may have been lost."""
@@ -331,21 +337,16 @@ class ReconnectingSubscription:
         subscribed_uris: list[str] = []
         try:
             for uri in uris:
-                connection.subscriber_counts[uri] += 1
                 subscribed_uris.append(uri)
-                await self._send_request(connection, "resources/subscribe", uri)
+                await self._send_request(connection, "resources/subscribe", connection.add_subscriber(uri))
             self._handle_acknowledged(accepted_filter)
             await connection.lost_event.wait()
         finally:
             for uri in subscribed_uris:
-                connection.subscriber_counts[uri] -= 1
-                if (
-                    connection.lost_error is None
-                    and connection.subscriber_counts[uri] <= 0
-                    and not self._is_client_closing
-                ):
+                known_uri = connection.remove_subscriber(uri)
+                if known_uri is not None and connection.lost_error is None and not self._is_client_closing:
                     with contextlib.suppress(MCPError):
-                        await self._send_request(connection, "resources/unsubscribe", uri)
+                        await self._send_request(connection, "resources/unsubscribe", known_uri)
 
     async def _send_request(self, connection: Connection, method: str, uri: str) -> None:
         await connection.request(method, {"uri": uri}, RequestDeadline(self._timeout, self._timeout))

@@ -60,6 +60,7 @@ class ResponseCache:
         if isinstance(names, str):
             raise TypeError(f"names must be a collection, not a string. Write ResponseCache([{names!r}])")
         self._names = frozenset(names)
+        self._uri_keys = frozenset(map(uri_key, names))
         self._ttl = ttl
         self._shared = shared
         self._max_entries = max_entries
@@ -68,7 +69,7 @@ class ResponseCache:
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
         name = exchange.params.get(_NAME_FIELD_BY_METHOD.get(exchange.method, ""))
-        if type(name) is not str or name not in self._names or "requestState" in exchange.params:
+        if type(name) is not str or "requestState" in exchange.params or not self._is_cached(exchange.method, name):
             return await call_next(exchange)
         owner = "" if self._shared else _get_cache_owner(exchange)
         if owner is None:
@@ -97,6 +98,9 @@ class ResponseCache:
             wraps = isinstance(exchange, IncomingExchange) and exchange.wraps
             self._store(key, _CachedResult(name, monotonic() + self._ttl, result, wraps))
         return result
+
+    def _is_cached(self, method: str, name: str) -> bool:
+        return name in self._names or (method == "resources/read" and uri_key(name) in self._uri_keys)
 
     def on_change(self, method: str, uri: str | None) -> None:
         """Remove cached results that may be outdated after a change. Any thread may call this method."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol import subscription_filter
+from dovetail.protocol.uri_key import template_key, uri_key
 from dovetail.server.change_notices import Subscriptions
 from dovetail.server.completer import Completer
 from dovetail.server.item_options import (
@@ -40,6 +41,7 @@ _LIST_NAMES: Final = ("tools", "resources", "prompts")
 _LIST_CHANGED: Final = ListChangedCapability(list_changed=True)
 _RESOURCES: Final = ResourcesCapability(subscribe=True, list_changed=True)
 _LIST_BY_KIND: Final = {"tool": "tools", "resource": "resources", "resource template": "resources", "prompt": "prompts"}
+_NORMALIZE_BY_KIND: Final = {"resource": uri_key, "resource template": template_key}
 
 
 class MountedNames(Protocol):
@@ -81,6 +83,9 @@ class Registry:
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, ResourceTemplate] = {}
         self.templates_by_specificity: tuple[ResourceTemplate, ...] = ()
+        # The templates that were indexed last, and the index by normalized text.
+        # The value is None if several templates have the same normalized text.
+        self._template_index: tuple[Mapping[str, ResourceTemplate], dict[str, ResourceTemplate | None]] = ({}, {})
         self.prompts: dict[str, Prompt] = {}
         # All items are stored in the order of registration, including disabled items.
         self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_BY_KIND}
@@ -129,10 +134,13 @@ class Registry:
     def add_completer(self, ref: str, argument: str, function: Callable[..., Any]) -> None:
         self.completers[ref, argument] = Completer(function)
 
-    def check_completable(self, ref: str, argument: str) -> None:
-        """Raise ValueError if no prompt or template has this name and argument."""
+    def check_completable(self, ref: str, argument: str) -> str:
+        """Return the name of a prompt or template as it was registered. Raise ValueError if none has this name and
+        argument.
+        """
         from dovetail.server.parameters.argument_errors import format_names
 
+        ref = self._find_registered_name("resource template", ref)
         items = self._registered["prompt"] | self._registered["resource template"]
         if ref not in items:
             raise ValueError(
@@ -141,6 +149,7 @@ class Registry:
         names = items[ref].signature.parameters
         if argument not in names:
             raise ValueError(f"{ref} has no argument {format_names([argument], names)}")
+        return ref
 
     def restrict(
         self,
@@ -188,6 +197,7 @@ class Registry:
         mounted_names = self.mounted_names
         with self._lock:
             registered_names = self.list_names()
+            names = [self._find_any_name(name) for name in names]
             if unknown := [
                 name
                 for name in names
@@ -210,6 +220,10 @@ class Registry:
             self.notify_list_changed(_LIST_BY_KIND[kind])
         if mounted_names is not None and (tags or not set(names).issubset(self.list_names())):
             self.notify_all_lists_changed()
+
+    def _find_any_name(self, name: str) -> str:
+        found = (self._find_registered_name(kind, name) for kind in _NORMALIZE_BY_KIND)
+        return next((registered for registered in found if registered != name), name)
 
     def list_names(self) -> list[str]:
         """Return the names and URIs of all items, including disabled items."""
@@ -267,6 +281,7 @@ class Registry:
 
     def remove(self, kind: str, name: str) -> None:
         with self._lock:
+            name = self._find_registered_name(kind, name)
             if name not in self._registered[kind]:
                 from dovetail.server.parameters.argument_errors import format_names
 
@@ -277,6 +292,30 @@ class Registry:
                 # The access rule is removed last, so that callers can never use the item without it.
                 self.access_rules.remove(kind, name)
         self.notify_list_changed(_LIST_BY_KIND[kind])
+
+    def find_template(self, name: str) -> ResourceTemplate | None:
+        """Return the enabled template with this text or an equivalent one."""
+        templates = self.templates
+        template = templates.get(name)
+        if template is not None or not templates:
+            return template
+        indexed, index = self._template_index
+        if indexed is not templates:
+            index = dict[str, ResourceTemplate | None]()
+            for text, template in templates.items():
+                key = template_key(text)
+                index[key] = None if key in index else template
+            self._template_index = templates, index
+        return index.get(template_key(name))
+
+    def _find_registered_name(self, kind: str, name: str) -> str:
+        """Return a name as it was registered. An equivalent spelling finds a URI or a template, if only one has it."""
+        items = self._registered[kind]
+        if name in items or kind not in _NORMALIZE_BY_KIND:
+            return name
+        normalize = _NORMALIZE_BY_KIND[kind]
+        matches = [other for other in items if normalize(other) == normalize(name)]
+        return matches[0] if len(matches) == 1 else name
 
     def get_items(self, kind: str) -> dict[str, Any]:
         if kind == "tool":

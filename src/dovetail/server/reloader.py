@@ -26,6 +26,7 @@ from typing import Any, Final, cast
 from dovetail.errors import TransportError
 from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.recording_format import Receiver, Recorder
+from dovetail.protocol.uri_key import uri_key
 from dovetail.transports.pipes import read_into
 from dovetail.transports.process.child_process import ChildProcess
 from dovetail.wire.meta import SUBSCRIPTION_ID
@@ -401,9 +402,9 @@ class ReloadRelay:
             case "logging/setLevel":
                 self._settings["level"] = message
             case "resources/subscribe" if isinstance(uri, str):
-                self._settings[f"uri {uri}"] = message
+                self._settings[f"uri {uri_key(uri)}"] = message
             case "resources/unsubscribe" if isinstance(uri, str):
-                self._settings.pop(f"uri {uri}", None)
+                self._settings.pop(f"uri {uri_key(uri)}", None)
             case _:
                 pass
 

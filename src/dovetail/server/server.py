@@ -260,7 +260,7 @@ class Server:
             ref: The name of the prompt, or the URI of the template.
             argument: The name of the argument.
         """
-        self._registry.check_completable(ref, argument)
+        ref = self._registry.check_completable(ref, argument)
 
         def register(function: F) -> F:
             self._registry.add_completer(ref, argument, function)

@@ -50,6 +50,8 @@ class Visibility:
     def has_item(self, kind: "ItemKind", name: str, principal: Principal | None) -> bool:
         """Return whether this caller sees an item with this name, or a resource or template for this URI."""
         access_rules = self._registry.access_rules
+        if kind == "resource template" and (template := self._registry.find_template(name)) is not None:
+            name = template.declaration.uri_template
         if kind != "resource":
             return name in self._registry.get_items(kind) and (
                 access_rules is None or access_rules.is_listed(kind, name, principal)
@@ -75,8 +77,11 @@ class Visibility:
         if kind == "resource":
             with contextlib.suppress(ResourceNotFound):
                 self.find_resource(name, principal)
-        elif name in self._registry.get_items(kind):
-            self._registry.access_rules.check(kind, name, principal)
+        else:
+            if kind == "resource template" and (template := self._registry.find_template(name)) is not None:
+                name = template.declaration.uri_template
+            if name in self._registry.get_items(kind):
+                self._registry.access_rules.check(kind, name, principal)
 
     def _get_view(self, kind: "ItemKind") -> "tuple[CachedPages, Mapping[str, Any], VisibilitySnapshot | None]":
         """Return the cached pages, the enabled items and the visibility snapshot, all from the same moment."""

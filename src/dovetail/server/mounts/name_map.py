@@ -11,7 +11,7 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.log import log
 from dovetail.protocol.mountable import ItemKind
-from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
+from dovetail.protocol.uri_key import rule_keys, template_key, uri_key, uri_readings
 from dovetail.server.item_options import TAGS_META_KEY, check_type
 from dovetail.server.mounts.transforms import (
     IDENTITY_TRANSFORM,
@@ -31,6 +31,7 @@ from dovetail.wire.raw_message import decode_body
 from dovetail.wire.resources import ReadResourceResult, Resource, ResourceTemplate
 from dovetail.wire.tools import CallToolResult, Tool
 
+_URI_KINDS: Final = ("resource", "resource template")
 _PARSED_METHODS: Final = ("tools/call", "prompts/get", "resources/read")
 INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 _PREFIX_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
@@ -57,9 +58,12 @@ class NameMap:
         self._hidden_templates = [
             inner_name for inner_name, transform in transforms.items() if transform.hide and "{" in inner_name
         ]
-        # The keys of these mappings are normalized URIs. `_removed_keys` contains the hidden and the renamed resources.
-        self._transformed_by_key = {uri_key(inner_name): inner_name for inner_name in self._transform_by_name}
-        self._inner_by_new_key = {uri_key(name): inner_name for name, inner_name in self._inner_by_new_name.items()}
+        # The keys of these mappings are normalized URIs and templates.
+        # `_removed_keys` contains the hidden and the renamed resources.
+        self._transformed_by_key = {template_key(inner_name): inner_name for inner_name in self._transform_by_name}
+        self._inner_by_new_key = {
+            template_key(name): inner_name for name, inner_name in self._inner_by_new_name.items()
+        }
         self._removed_keys = frozenset(
             key
             for inner_name, transform in transforms.items()
@@ -70,8 +74,8 @@ class NameMap:
 
     def get_transform(self, inner_name: str, kind: ItemKind | None = None) -> Transform:
         """Return the transform of an item. If the item has none, return a transform that changes nothing."""
-        if kind == "resource" and self._transform_by_name and inner_name not in self._transform_by_name:
-            inner_name = self._transformed_by_key.get(uri_key(inner_name), inner_name)
+        if kind in _URI_KINDS and self._transform_by_name and inner_name not in self._transform_by_name:
+            inner_name = self._transformed_by_key.get(template_key(inner_name), inner_name)
         return self._transform_by_name.get(inner_name, IDENTITY_TRANSFORM)
 
     def find_problems(self, declarations_by_kind: Mapping[ItemKind, Mapping[str, Any]]) -> Iterator[str]:
@@ -119,6 +123,8 @@ class NameMap:
         prefix = self._prefix_by_kind.get(kind, "")
         if kind == "resource":
             return self._to_inner_uri(prefix, name)
+        if kind == "resource template":
+            return self._to_inner_template(prefix, name)
         if not name.startswith(prefix):
             return None
         bare_name = name[len(prefix) :]
@@ -127,6 +133,20 @@ class NameMap:
         if transform.hide or (transform.name is not None and transform.name != bare_name):
             return None
         return inner_name
+
+    def _to_inner_template(self, prefix: str, template: str) -> str | None:
+        """Return a template for the mounted server, or None if it cannot have such a template."""
+        if template[: len(prefix)].lower() != prefix.lower():
+            return None
+        bare_template = template[len(prefix) :]
+        if not self._transform_by_name:
+            return bare_template
+        key = template_key(bare_template)
+        inner_template = self._inner_by_new_key.get(key, bare_template)
+        transform = self.get_transform(inner_template, "resource template")
+        if transform.hide or (transform.name is not None and template_key(transform.name) != key):
+            return None
+        return inner_template
 
     def _to_inner_uri(self, prefix: str, uri: str) -> str | None:
         """Return a URI for the mounted server, or None if that server cannot have such a URI.
@@ -139,7 +159,7 @@ class NameMap:
         bare_uri = uri[len(prefix) :]
         if not self._transform_by_name:
             return bare_uri
-        inner_uri = self._inner_by_new_name.get(bare_uri) or self._inner_by_new_key.get(uri_key(bare_uri))
+        inner_uri = self._inner_by_new_name.get(bare_uri) or self._inner_by_new_key.get(template_key(bare_uri))
         if inner_uri is not None:
             return None if self._transform_by_name[inner_uri].hide else inner_uri
         return bare_uri if self._removed_keys.isdisjoint(uri_readings(bare_uri)) else None
@@ -247,11 +267,11 @@ def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: 
         result = decode_body(result, ReadResourceResult, "the result of resources/read")
     if not isinstance(result, ReadResourceResult):
         return result
+    keys = {uri_key(outer_uri), uri_key(inner_uri)}
     return replace(
         result,
         contents=[
-            replace(content, uri=uri) if content.uri in (outer_uri, inner_uri) else content
-            for content in result.contents
+            replace(content, uri=uri) if uri_key(content.uri) in keys else content for content in result.contents
         ],
     )
 
@@ -272,11 +292,15 @@ def parse_result(result: bytes, method: str) -> Result | bytes:
 
 def _rewrite_block_links(block: Any, name_map: NameMap) -> Any:
     match block:
-        case ResourceLink() if not block.uri.startswith(("http:", "https:")):
+        case ResourceLink() if not _is_web_uri(block.uri):
             return replace(block, uri=name_map.to_outer("resource", block.uri))
-        case EmbeddedResource() if not block.resource.uri.startswith(("http:", "https:")):
+        case EmbeddedResource() if not _is_web_uri(block.resource.uri):
             return replace(
                 block, resource=replace(block.resource, uri=name_map.to_outer("resource", block.resource.uri))
             )
         case _:
             return block
+
+
+def _is_web_uri(uri: str) -> bool:
+    return uri.partition(":")[0].lower() in ("http", "https")

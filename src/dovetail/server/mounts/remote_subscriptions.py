@@ -148,23 +148,27 @@ class RemoteSubscriptions:
 
         If the server does not respond, log this and return an empty list, so that other servers are not affected.
         """
-        uri_by_inner = {
-            inner_uri: uri
-            for uri in subscription.uris
-            if mount.target.is_remote and (inner_uri := mount.name_map.to_inner("resource", uri)) is not None
-        }
-        if not uri_by_inner or (mount.is_unavailable and not mount.can_retry):
+        inner_uris: dict[str, str] = {}  # by URI key
+        uris_by_key: dict[str, list[str]] = {}
+        for uri in subscription.uris if mount.target.is_remote else ():
+            inner_uri = mount.name_map.to_inner("resource", uri)
+            if inner_uri is not None:
+                inner_uris.setdefault(uri_key(inner_uri), inner_uri)
+                uris_by_key.setdefault(uri_key(inner_uri), []).append(uri)
+        if not inner_uris or (mount.is_unavailable and not mount.can_retry):
             return []
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
-                watch = await mount.target.watch_resources([*uri_by_inner], subscription.principal)
+                watch = await mount.target.watch_resources([*inner_uris.values()], subscription.principal)
         except (MCPError, TimeoutError) as exc:
             if isinstance(exc, TimeoutError | TransportError):
                 mount.mark_unavailable(exc)
             log.warning("cannot subscribe to updates of %s: %s", mount.target.name, format_failure(exc))
             return []
         subscription.add_stop_callback(watch.stop)
-        return [uri_by_inner[inner_uri] for inner_uri in watch.uris if inner_uri in uri_by_inner]
+        # A server may accept a URI in another spelling.
+        accepted_keys = dict.fromkeys(map(uri_key, watch.uris))
+        return [uri for key in accepted_keys for uri in uris_by_key.get(key, ())]
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

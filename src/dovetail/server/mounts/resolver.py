@@ -15,7 +15,7 @@ from dovetail.log import log
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.mountable import NOT_FOUND_ERRORS, ItemKind, Mountable
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
+from dovetail.protocol.uri_key import rule_keys, template_key, uri_key, uri_readings
 from dovetail.server.mounts.local_server import LocalServer, MountingServer, list_all_items
 from dovetail.server.mounts.name_map import NameMap, get_tags
 from dovetail.server.uri_template import may_match_template
@@ -404,8 +404,11 @@ def _find_declared(mount: Mount, declarations: Mapping[str, Any], kind: ItemKind
     to.
     """
     declaration = declarations.get(name)
-    if declaration is not None or kind != "resource":
+    if declaration is not None or kind not in ("resource", "resource template"):
         return [] if declaration is None else [declaration]
+    if kind == "resource template":
+        key = template_key(name)
+        return [declaration for template, declaration in declarations.items() if template_key(template) == key]
     return [declarations[uri] for uri in mount.resource_index.find(name, declarations)]
 
 
