@@ -345,8 +345,7 @@ class Unauthorized(AuthError):
     """Raised if credentials are missing or invalid (HTTP 401).
 
     Raise this exception from the function passed as `auth=` to ask a caller for credentials. `challenge` is the value
-    of the WWW-Authenticate header that was received or will be sent. `dpop_nonce` is a nonce that the next DPoP proof
-    must contain.
+    of the WWW-Authenticate header. `dpop_nonce` is a nonce that the next DPoP proof must contain.
     """
 
     status_code: int | None = 401
@@ -363,7 +362,7 @@ class Forbidden(AuthError):
     """Raised if the credentials do not allow a request (HTTP 403).
 
     Raise this exception from the function passed as `auth=` to reject a caller. `challenge` is the value of the
-    WWW-Authenticate header that was received or will be sent.
+    WWW-Authenticate header.
     """
 
     status_code: int | None = 403

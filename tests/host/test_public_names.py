@@ -10,6 +10,5 @@ def test_every_name_is_there() -> None:
     assert all(getattr(host, name) is not None for name in host.__all__)
     assert host.Policy is dovetail.Policy
     assert host.rule is dovetail.rule
-    assert host.argument is dovetail.argument
     with pytest.raises(AttributeError, match="nothing"):
         _ = host.nothing

@@ -110,7 +110,7 @@ _TRANSLATIONS: Final = tuple(
         (r".*\bsampling_handler=.*", "use `dovetail chat --model MODEL`"),
         (r".*\broots=.*", "pass --root DIR"),
         (r"Pass consent= to the host, or add a rule: rule\(\"allow\", (.*)\)$", _suggest_policy),
-        # The command line has no option for limits, so this hint is removed.
+        # Remove the hint to raise a limit, because the command line has no option for that.
         (r"^raise ClientLimits\(.*", ""),
     )
 )

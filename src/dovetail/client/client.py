@@ -114,8 +114,8 @@ class Client:
         log_level: The lowest level of log messages to request.
         notification_handler: Receives the method and the params of notifications that no other option handles, such as
             those of extensions.
-        protocol_version: The protocol version to require. "handshake" requires a version up to 2025-11-25, and
-            "stateless" a newer one.
+        protocol_version: The protocol version to require. "handshake" requires a version that opens a connection with
+            `initialize`, and "stateless" requires a newer one.
         discover_result: An earlier result of `discover()`. The first connection then sends no `server/discover`.
         client_info: The name and version of the client for the server. Defaults to those of dovetail.
         capabilities: Additional capabilities to declare. The client declares the capabilities of its handlers

@@ -123,7 +123,7 @@ class DeadlineTimer:
             self._schedule_check(deadline.due_at)
 
     def stop(self, id: Any) -> None:
-        """Remove a deadline. The same deadline may be started in another timer afterwards."""
+        """Remove a deadline. You can start it again, with this timer or another one."""
         deadline = self._deadlines.pop(id)
         if self._is_paused:
             deadline.resume()

@@ -16,7 +16,7 @@ ItemKind: TypeAlias = Literal["tool", "resource", "resource template", "prompt"]
 
 ITEM_KINDS: Final[tuple[ItemKind, ...]] = ("tool", "resource", "resource template", "prompt")
 
-# Each kind of item has an error class for an item that does not exist.
+# The error for an item that does not exist.
 NOT_FOUND_ERRORS: Final[Mapping[ItemKind, Callable[[str], InvalidParams]]] = {
     "tool": ToolNotFound,
     "resource": ResourceNotFound,

@@ -79,7 +79,7 @@ class VersionNegotiation:
         self.next_method, self.revision = INITIALIZE, self._handshake_revisions[-1]
 
     def require_stateless(self) -> None:
-        """Exclude the protocol versions with a handshake, because the server is stateless."""
+        """Do not offer protocol versions that need `initialize`, because the server does not support them."""
         self._handshake_revisions = ()
 
     def handle_initialize(self, revision: str) -> None:

@@ -39,7 +39,7 @@ def compile_function(
     run_in_thread: bool = True,
     expose_errors: Collection[type[Exception]] = (),
 ) -> "tuple[Signature | CustomSchemaSignature, Runner]":
-    """Return the signature of a function and the object that runs it.
+    """Return the signature of a function, and the `Runner` that calls it.
 
     If `schema` is set, the function gets all arguments as one dict.
 

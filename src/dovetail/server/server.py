@@ -616,7 +616,7 @@ class Server:
     async def stop(self, user: object = None) -> None:
         """Stop the server in this event loop.
 
-        Subscriptions end, running calls may finish within a time limit, and the lifespan ends.
+        The server ends all subscriptions, waits a limited time for running calls, and ends the lifespan.
 
         Args:
             user: The object that was passed to `start`. If set, the server stops only if it has no other user and no

@@ -19,7 +19,7 @@ from dovetail.errors import ServerBusy
 from dovetail.protocol.limits import CallerBusy, ServerLimits
 
 _IDLE_TIMEOUT_S = 10.0  # A thread that was idle for this many seconds ends.
-# The number of lent slots is limited, because a waiting thread needs memory, too.
+# The number of threads that wait for a user is limited, because each thread needs memory.
 _MAX_LENT_PER_THREAD = 4
 
 

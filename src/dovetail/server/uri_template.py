@@ -518,7 +518,7 @@ def _expand_variable(operator: _Operator, variable: _Variable, value: Value) -> 
     if isinstance(value, str) or not isinstance(value, Sequence | Mapping):
         return _format_named(operator, variable.name, encode(str(value)[: variable.prefix]))
     if variable.prefix is not None:
-        raise ValueError(f"'{variable.name}' is a list or a mapping and cannot have a prefix")
+        raise ValueError(f"'{variable.name}' is a list or a mapping, so it cannot have a length as in {{name:3}}")
     if isinstance(value, Mapping):
         pairs = [(encode(name), encode(item)) for name, item in value.items()]
         if variable.explode:

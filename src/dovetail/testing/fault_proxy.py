@@ -336,7 +336,7 @@ class SocketProxy:
             self._stop_listening()
         await self._backend.stop()
         if fault.restart:
-            # The server starts before its clients notice the lost connection, so their retry delay does not matter.
+            # Start the new process first, so that clients can reconnect as soon as they lose the old connection.
             await self._backend.start()
             self._abort_connections()
 

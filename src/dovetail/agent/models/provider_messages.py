@@ -37,7 +37,7 @@ class ToolAliases:
         return alias
 
     def to_name(self, alias: str) -> str:
-        """Return the name of the tool for a name that the provider uses."""
+        """Return the MCP name of a tool. The provider may know the tool by another name."""
         return self._name_by_alias.get(alias, alias)
 
     def to_entries(self, tools: Iterable[Tool]) -> list[CatalogEntry]:

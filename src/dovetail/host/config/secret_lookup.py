@@ -308,7 +308,9 @@ def _resolve_path_variable(name: str, context: ReferenceContext) -> str:
 def _read_secret_file(name: str, context: ReferenceContext, create_error: Callable[[str], SecretNotFound]) -> str:
     path = Path(os.path.realpath(context.project_dir / Path(name).expanduser()))
     if context.level == "project" and not path.is_relative_to(os.path.realpath(context.project_dir)):
-        raise create_error(f"a project file cannot read {clip(name)}, which is outside the project")
+        raise create_error(
+            f"a project's configuration file may not refer to {clip(name)}, because that file is outside the project"
+        )
     try:
         with path.open("rb") as file:
             return file.read(_MAX_SECRET_BYTES).decode().strip()

@@ -52,9 +52,9 @@ class ChangedDefinition(Struct, frozen=True, kw_only=True):
 class PinComparison(Struct, frozen=True, kw_only=True):
     """The result of comparing a server's definitions with the pins."""
 
-    new: list[Any]  # the definitions without a pin
+    new: list[Any]  # the definitions that have no pin yet
     changed: list[ChangedDefinition]  # the definitions that do not match their pins
-    gone: list[Pin]  # the pins without a definition
+    gone: list[Pin]  # the pins of tools that the server does not offer anymore
 
     @property
     def same(self) -> bool:

@@ -54,7 +54,7 @@ class CallerPins:
         # The keys are callers, and the values are fingerprints by tool. The caller that was seen last is at the end.
         self._callers: dict[Key, dict[Key, str]] = {}
         self._tool_count = 0
-        self._definitions: dict[str, dict[str, Any]] = {}  # definitions by fingerprint, shared by all callers
+        self._definitions: dict[str, dict[str, Any]] = {}  # The keys are fingerprints.
 
     def get(self, caller: str, identity: str, tool: str) -> str | None:
         """Return the fingerprint of the definition that a caller used last, or None."""

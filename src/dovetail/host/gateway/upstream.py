@@ -131,7 +131,6 @@ class Upstream:
             authorization = await authorize(exchange, supervisor, consent_round)
             arguments = authorization.request.arguments
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
-                # The mounting server restores the original params later.
                 exchange.params = consent_round.build_params(arguments)
             async with ServerUse(self._executor, supervisor, authorization) as use:
                 forwarder = supervisor.forwarder or await supervisor.get_forwarder()

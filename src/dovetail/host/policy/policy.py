@@ -127,8 +127,8 @@ class Policy:
     ) -> Self:
         """Combine the policies of the administrator, the user and the project.
 
-        A policy can only make the decisions of higher policies stricter. The `allow` rules of a project only relax the
-        default and the rules of the same project.
+        The policy of the user can make the decisions of the administrator stricter, and the policy of the project can
+        make both stricter. No policy can allow what a higher one denies.
 
         Args:
             admin: The policy of the administrator, the highest.
@@ -306,8 +306,9 @@ _CONFIGURED_DECISION: Final = Decision(action="allow", reason="configured by the
 
 
 def _is_configured(request: PolicyRequest) -> bool:
-    """Return whether the user allowed the request by configuring the server. A project file cannot allow the start
-    of its servers.
+    """Return whether the user allowed this request when they configured the server.
+
+    The configuration file of a project cannot allow the start of a server.
     """
     return request.kind in CONFIGURED_KINDS and not (request.from_project and request.kind == "server.start")
 

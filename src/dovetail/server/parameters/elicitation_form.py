@@ -64,7 +64,7 @@ def _check_flat_schema(schema: dict[str, Any]) -> None:
         if not isinstance(field, dict) or not _is_flat_field(typing.cast("dict[str, Any]", field)):
             raise ValueError(
                 f"field `{name}` of a form must be a string, number, integer, boolean, or a choice of strings. "
-                "Forms cannot contain nested objects or other lists"
+                "A form cannot contain objects or lists of other values"
             )
 
 

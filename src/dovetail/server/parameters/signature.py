@@ -389,7 +389,7 @@ def compile_signature(
     skip: Collection[str] = (),
     passes_context: bool = False,
 ) -> Signature:
-    """Create the signature of a function. If `lax` is True, strings are converted to numbers, booleans and so on.
+    """Create the signature of a function. If `lax` is True, the arguments may be text, such as "3" for an int.
 
     `bind` passes the context to the parameter annotated with `context_type`. Parameters in `skip` are not in the
     schema, and the caller of the function passes them by keyword. If `passes_context` is True, the context is the first

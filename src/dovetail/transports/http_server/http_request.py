@@ -98,7 +98,7 @@ class EndpointGuard(Protocol):
         ...
 
     def at_path(self, path: str) -> "EndpointGuard":
-        """Return the guard of another MCP path of the same server."""
+        """Return a guard with the same settings for another endpoint of this server."""
         ...
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
