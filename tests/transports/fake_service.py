@@ -15,7 +15,7 @@ from dovetail.wire.revisions import REVISIONS
 from dovetail.wire.tools import CallToolResult
 
 NEWEST, LATEST_HANDSHAKE, BATCHING, FIRST, DRAFT = "2026-07-28", "2025-11-25", "2025-03-26", "2024-11-05", "draft"
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 VERSION = "io.modelcontextprotocol/protocolVersion"
 META = {VERSION: NEWEST, "io.modelcontextprotocol/clientCapabilities": {}}
 
