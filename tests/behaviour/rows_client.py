@@ -112,7 +112,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "client.prior-discover",
         "versioning#protocol-version-negotiation",
-        "A client with an earlier discover result sends its first request at once.",
+        "A client with an earlier discover result, or with a required version, can send its first request at once.",
         revisions=(STATELESS,),
         transports=SOCKET,
     ),

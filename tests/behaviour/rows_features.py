@@ -129,15 +129,15 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "structured.any-json",
         "tools#structured-content",
-        "In the newest version structured content is any JSON value, including null, as in the schema.",
+        "In the newest version a server may send bare JSON values, including null, that fit the schema.",
         revisions=(STATELESS,),
         transports=CHEAP,
     ),
     Requirement(
         "structured.wrapped",
         "handshake/tools#structured-content",
-        'Before it, structured content is an object. Any other value is under "result", also in the schema.',
-        revisions=("2025-06-18", "2025-11-25", DRAFT),
+        'By default, structured content is an object. Any other value is under "result", also in the schema.',
+        revisions=(*SINCE_JUNE, DRAFT),
         transports=CHEAP,
     ),
     Requirement(

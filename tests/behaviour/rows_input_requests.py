@@ -116,7 +116,7 @@ ROWS: tuple[Requirement, ...] = (
         "asking.sample-progress",
         "progress#progress-flow",
         "A client can report the progress of sampling. After its answer, progress is ignored.",
-        revisions=("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"),
+        revisions=("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", DRAFT),
         transports=STREAMED,
     ),
     Requirement(

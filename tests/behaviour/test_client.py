@@ -390,6 +390,7 @@ async def test_other_notifications_reach_their_handler(revision: str, transport:
     ]
 
 
+@pytest.mark.parametrize("protocol_version", [None, "draft"])
 @requirement("client.progress")
 async def test_a_handler_can_report_progress() -> None:
     params = {
@@ -397,9 +398,10 @@ async def test_a_handler_can_report_progress() -> None:
         "maxTokens": 5,
         "_meta": {"progressToken": "t"},
     }
-    server = AskingServer("sampling/createMessage", params)
+    server = AskingServer("sampling/createMessage", params, *([protocol_version] if protocol_version else []))
 
     async def sample(request: Any) -> str:
+        assert request.meta["example.com/x"] == 1
         await server.client.send_progress(request.meta["progressToken"], 0.5, 1, "half")
         return "answer"
 

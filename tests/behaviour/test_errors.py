@@ -427,7 +427,7 @@ async def test_an_inline_function_runs_on_the_loop(revision: str, transport: str
         return threading.get_ident() == loop_thread
 
     async with connect(app, transport, revision) as peer:
-        assert (await call(peer, "here"))["structuredContent"] is True
+        assert text(await call(peer, "here")) == "true"
 
 
 @requirement("errors.field")

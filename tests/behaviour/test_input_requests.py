@@ -474,7 +474,7 @@ async def test_a_client_reports_the_progress_of_sampling(revision: str, transpor
         assert text(await call(peer, "ask")) == "asked"
         await peer.notify("notifications/progress", {"progressToken": tokens[0], "progress": 4})
         await peer.request("ping")
-    assert reports == [(1, 2, None), (2, None, None)]
+    assert reports == [(1, 2, None), (2, None, "more")]
 
 
 @requirement("asking.sample-blocks")

@@ -52,8 +52,8 @@ VALUES: dict[str, Any] = {
 }
 
 
-def server() -> Server:
-    app = Server("structured")
+def server(**options: Any) -> Server:
+    app = Server("structured", **options)
 
     @app.tool
     def point() -> Point:
@@ -110,9 +110,9 @@ def server() -> Server:
     return app
 
 
-@requirement("structured.value", "structured.any-json")
-async def test_every_json_value_travels_as_it_is(revision: str, transport: str) -> None:
-    async with connect(server(), transport, revision) as peer:
+@requirement("structured.any-json")
+async def test_a_server_can_send_every_json_value_as_it_is(revision: str, transport: str) -> None:
+    async with connect(server(wrap_results=False), transport, revision) as peer:
         schemas = {one["name"]: one["outputSchema"] for one in (await peer.request("tools/list"))["tools"]}
         for name, value in VALUES.items():
             result = await call(peer, name)
@@ -121,17 +121,54 @@ async def test_every_json_value_travels_as_it_is(revision: str, transport: str) 
             jsonschema_rs.validate(schemas[name], value)
 
 
-@requirement("structured.value", "structured.wrapped", revisions=("2025-06-18", "2025-11-25"))
-async def test_before_2026_a_value_that_is_not_an_object_is_under_result(revision: str, transport: str) -> None:
-    async with connect(server(), transport, revision) as peer:
+OBJECTS = ("point", "tree", "mapping", "loose")
+
+
+async def check_wrapped(app: Server, revision: str, transport: str) -> None:
+    async with connect(app, transport, revision) as peer:
         schemas = {one["name"]: one["outputSchema"] for one in (await peer.request("tools/list"))["tools"]}
         for name, value in VALUES.items():
             result = await call(peer, name)
-            plain = name in ("point", "tree", "mapping", "loose")
-            assert schemas[name]["type"] == "object"
-            assert result["structuredContent"] == (value if plain else {"result": value}), name
+            schema = schemas[name]
+            assert schema["type"] == "object"
+            assert ("x-fastmcp-wrap-result" in schema) == (name not in OBJECTS)
+            assert name in OBJECTS or (list(schema["properties"]), schema["required"]) == (["result"], ["result"])
+            assert result["structuredContent"] == (value if name in OBJECTS else {"result": value}), name
             assert json.loads(text(result)) == value
-            jsonschema_rs.validate(schemas[name], result["structuredContent"])
+            jsonschema_rs.validate(schema, result["structuredContent"])
+
+
+@requirement("structured.value", "structured.wrapped", revisions=("2025-06-18", "2025-11-25", STATELESS))
+async def test_a_value_that_is_not_an_object_is_under_result(revision: str, transport: str) -> None:
+    await check_wrapped(server(), revision, transport)
+
+
+@requirement("structured.wrapped", revisions=("2025-06-18", "2025-11-25"))
+async def test_handshake_versions_have_no_bare_values(revision: str, transport: str) -> None:
+    await check_wrapped(server(wrap_results=False), revision, transport)
+
+
+@requirement("structured.wrapped", revisions=("2025-06-18", "2025-11-25", STATELESS))
+async def test_values_of_tools_without_a_schema_are_wrapped_too(revision: str, transport: str) -> None:
+    app = Server("untyped")
+
+    @app.tool
+    def numbers():  # type: ignore[no-untyped-def]
+        return [1, 2]
+
+    @app.tool
+    def made() -> CallToolResult:
+        return CallToolResult(content=[], structured_content=[1, 2])
+
+    @app.tool
+    def mapping():  # type: ignore[no-untyped-def]
+        return {"result": 1}
+
+    async with connect(app, transport, revision) as peer:
+        assert not any("outputSchema" in one for one in (await peer.request("tools/list"))["tools"])
+        assert (await call(peer, "numbers"))["structuredContent"] == {"result": [1, 2]}
+        assert (await call(peer, "made"))["structuredContent"] == {"result": [1, 2]}
+        assert (await call(peer, "mapping"))["structuredContent"] == {"result": 1}
 
 
 @requirement("structured.wrapped", revisions=("draft",))
@@ -260,6 +297,17 @@ async def test_an_authors_output_schema_is_published_and_kept(
     def word(n: int) -> str:
         return "a" * n
 
+    @app.tool(output_schema={"type": "string", "maxLength": 3})
+    def letters(n: int) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text=f"{n} letters")], structured_content="a" * n)
+
+    @app.tool(output_schema={"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"}}]})
+    def nested(n: int) -> Any:
+        value: Any = None
+        for _ in range(n):
+            value = [value]
+        return value
+
     async with connect(app, transport, revision) as peer:
         listed = {one["name"]: one["outputSchema"] for one in (await peer.request("tools/list"))["tools"]}
         assert listed["untyped"] == schema
@@ -271,10 +319,15 @@ async def test_an_authors_output_schema_is_published_and_kept(
         assert text(whole) == "n is 4"
         assert error_text(await call(peer, "failed", n=4)) == "no"
         word = (await call(peer, "word", n=2))["structuredContent"]
-        assert word == ("aa" if revision == STATELESS else {"result": "aa"})
+        assert word == (await call(peer, "letters", n=2))["structuredContent"] == {"result": "aa"}
+        nested = (await call(peer, "nested", n=2))["structuredContent"]
+        jsonschema_rs.validate(listed["nested"], nested)
+        with pytest.raises(jsonschema_rs.ValidationError):
+            jsonschema_rs.validate(listed["nested"], {"result": [[5]]})
         with caplog.at_level(logging.CRITICAL, "dovetail"):
             broken = [await call(peer, "untyped", n=-1), await call(peer, "whole", n=-1)]
             broken += [await call(peer, "forgotten", n=1), await call(peer, "word", n=4)]
+            broken += [await call(peer, "letters", n=4)]
         for result in broken:
             assert result["isError"] is True
             assert "structuredContent" not in result

@@ -279,7 +279,7 @@ def test_roots_are_offered_to_the_server(run: RunCommand, tmp_path: Path) -> Non
         "    return [root.uri for root in await ctx.list_roots()]\n"
     )
     roots = run("call", file, "show", "--root", tmp_path, "--root", "/srv", "--json").check_success().json
-    assert roots["structuredContent"] == [tmp_path.as_uri(), "file:///srv"]
+    assert roots["structuredContent"] == {"result": [tmp_path.as_uri(), "file:///srv"]}
     without = run("call", file, "show")
     assert without.code == 8
     assert "--root" in without.err

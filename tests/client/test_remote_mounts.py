@@ -363,7 +363,7 @@ async def test_a_client_that_is_shared_answers_only_what_it_asks_for_itself(belo
 
 
 async def call_far_tool(client: Client) -> Any:
-    return (await client.call_tool("far_add", {"a": 1, "b": 2})).structured_content
+    return (await client.call_tool("far_add", {"a": 1, "b": 2})).structured_content["result"]
 
 
 def add_own_tool(app: Server) -> None:

@@ -53,7 +53,7 @@ def test_weather() -> None:
         ),
         _call("forecast", city="../Oslo"),
     )
-    assert [day["day"] for day in forecast["result"]["structuredContent"]] == [1, 2]
+    assert [day["day"] for day in forecast["result"]["structuredContent"]["result"]] == [1, 2]
     assert page["result"]["contents"][0]["text"] == "Paris: rain"
     assert "2 days in Oslo" in prompt["result"]["messages"][0]["content"]["text"]
     assert completion["result"]["completion"]["values"] == ["Bergen", "Berlin"]
@@ -178,7 +178,7 @@ def test_mounted() -> None:
         _, forecast = _post(port, "/weather/mcp", *_call("forecast", city="Oslo", days=1))
         _, written = _post(port, "/notes/mcp", *_call("write", name="one", text="a"))
         _, note = _post(port, "/notes/mcp", "resources/read", {"uri": "notes://one"}, {"Mcp-Name": "notes://one"})
-    assert len(forecast["result"]["structuredContent"]) == 1
+    assert len(forecast["result"]["structuredContent"]["result"]) == 1
     assert "Created" in _text(written)
     assert note["result"]["contents"][0]["text"] == "a"
 
@@ -221,7 +221,7 @@ def test_gateway() -> None:
     assert {"notes_write", "tomorrow", "booking_book"} <= names
     assert not {"notes_erase", "forecast"} & names
     assert "Created" in _text(written)
-    assert len(tomorrow["result"]["structuredContent"]) == 1
+    assert len(tomorrow["result"]["structuredContent"]["result"]) == 1
     assert hidden["error"]["code"] == -32602
     assert "Which seat" in str(asked["result"]["inputRequests"])
 

@@ -5,6 +5,7 @@ import asyncio
 import os
 from collections import defaultdict
 from dataclasses import dataclass
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -97,6 +98,18 @@ def forecast(city: str, days: Annotated[int, Meta(ge=1, le=10)] = 2) -> Forecast
 def primes(below: int) -> list[int]:
     """List the primes below a number."""
     return [one for one in range(2, below) if all(one % other for other in range(2, one))]
+
+
+@app.tool
+def maybe(number: int | None) -> int | None:
+    """Return the number, or nothing."""
+    return number
+
+
+@app.tool
+def tomorrow() -> date:
+    """Return a date."""
+    return date(2026, 7, 29)
 
 
 @app.tool

@@ -47,6 +47,18 @@ def primes(below: int) -> list[int]:
     return [number for number in range(2, below) if all(number % other for other in range(2, number))]
 
 
+class Verdict(BaseModel):
+    """An object whose only field has the name of the field in which servers wrap other values."""
+
+    result: str
+
+
+@app.tool()
+def judge() -> Verdict:
+    """Return an object."""
+    return Verdict(result="fine")
+
+
 @app.tool()
 def picture() -> Image:
     """Show a picture."""

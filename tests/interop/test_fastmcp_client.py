@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fastmcp.client.elicitation import ElicitResult
 from fastmcp.client.messages import MessageHandler
 from fastmcp.client.transports import SSETransport, StdioTransport, StreamableHttpTransport
 from fastmcp.exceptions import ToolError
+from fastmcp.server import create_proxy
 from mcp import MCPError
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged, listen
 
@@ -67,7 +69,7 @@ async def test_lists_across_pages(connect: Connect) -> None:
         assert {"hello", "packing_list", "grüße"} <= {one.name for one in await client.list_prompts()}
 
 
-async def test_values(connect: Connect, mode: str) -> None:
+async def test_values(connect: Connect) -> None:
     """`data` is what the client makes of the structured content with the help of our output schema."""
     async with connect() as client:
         assert (await client.call_tool("greet", {"name": "Ada"})).content[0].text == "Hello, Ada!"
@@ -75,9 +77,8 @@ async def test_values(connect: Connect, mode: str) -> None:
         assert (weather.city, weather.days[0].sky, weather.days[0].celsius) == ("Oslo", "clear", 20.5)
         total = (await client.call_tool("add", {"a": 2, "b": 40})).data
         numbers = (await client.call_tool("primes", {"below": 8})).data
-        # Before 2026-07 the value stands under `result`.
-        assert (total.result if mode == "legacy" else total) == 42
-        assert (numbers.result if mode == "legacy" else numbers) == [2, 3, 5, 7]
+        assert total == 42
+        assert numbers == [2, 3, 5, 7]
 
 
 async def test_blocks(connect: Connect) -> None:
@@ -174,15 +175,30 @@ async def test_elicitation_refused(connect: Connect, action: Any, said: str) -> 
             await client.call_tool("book", {"flight": "DV1"})
 
 
-async def test_sampling_and_roots(connect: Connect, mode: str) -> None:
+async def test_sampling_and_roots(connect: Connect) -> None:
     def complete(messages: Any, params: Any, context: Any) -> str:
         return f"{messages[0].content.text} {params.system_prompt}"
 
     async with connect(sampling_handler=complete, roots=["file:///srv/one"]) as client:
         rhyme = (await client.call_tool("rhyme", {"word": "mouse"})).content[0].text
         assert rhyme.endswith(": What rhymes with mouse? Be brief.")
-        folders = (await client.call_tool("folders")).structured_content
-        assert (folders["result"] if mode == "legacy" else folders) == ["file:///srv/one"]
+        folders = await client.call_tool("folders")
+        assert folders.structured_content == {"result": ["file:///srv/one"]}
+        assert folders.data == ["file:///srv/one"]
+
+
+@pytest.mark.parametrize("kind", ["proxy", "several servers"])
+async def test_values_pass_through_a_proxy(http_url: str, mode: str, kind: str) -> None:
+    """A proxy of fastmcp accepts only objects as structured content."""
+    if kind == "proxy":
+        target, prefix = create_proxy(Client(StreamableHttpTransport(http_url), mode=mode)), ""
+    else:
+        target, prefix = {"mcpServers": {"one": {"url": http_url}, "two": {"url": http_url}}}, "one_"
+    async with Client(target) as client:
+        assert (await client.call_tool(f"{prefix}add", {"a": 2, "b": 40})).data == 42
+        assert (await client.call_tool(f"{prefix}primes", {"below": 8})).data == [2, 3, 5, 7]
+        assert (await client.call_tool(f"{prefix}maybe", {"number": None})).data is None
+        assert (await client.call_tool(f"{prefix}tomorrow")).data == date(2026, 7, 29)
 
 
 async def test_several_rounds(connect: Connect, request: pytest.FixtureRequest) -> None:

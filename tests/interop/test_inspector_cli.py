@@ -98,12 +98,11 @@ def test_opening(inspect: Inspect, era: str) -> None:
     assert result["instructions"] == "Try anything."
 
 
-def test_tools(inspect: Inspect, era: str) -> None:
+def test_tools(inspect: Inspect) -> None:
     tools = {tool["name"]: tool for tool in inspect("tools/list").result["tools"]}
     assert {"greet", "add", "touch"} <= tools.keys()  # of the first page and of the last
     assert tools["add"]["annotations"]["readOnlyHint"] is True
-    output = tools["add"]["outputSchema"]
-    assert (output["properties"]["result"] if era == "legacy" else output) == {"type": "integer"}
+    assert tools["add"]["outputSchema"]["properties"]["result"] == {"type": "integer"}
 
 
 def test_schemas_are_portable(inspector: Inspect, http_url: str) -> None:
@@ -112,10 +111,10 @@ def test_schemas_are_portable(inspector: Inspect, http_url: str) -> None:
     assert (answer.code, answer.error) == (0, None)
 
 
-def test_a_call(inspect: Inspect, era: str) -> None:
+def test_a_call(inspect: Inspect) -> None:
     result = inspect("tools/call", "--tool-name", "add", "--tool-arg", "a=2", "b=40").result
     assert result["content"] == [{"type": "text", "text": "42"}]
-    assert result["structuredContent"] == ({"result": 42} if era == "legacy" else 42)
+    assert result["structuredContent"] == {"result": 42}
 
 
 def test_a_call_with_every_block(inspect: Inspect) -> None:

@@ -122,12 +122,8 @@ async def test_tool_declarations(connect: Connect, mode: str) -> None:
     assert add.input_schema["required"] == ["a"]
     assert forecast.output_schema is not None
     assert set(forecast.output_schema["properties"]) == {"city", "days"}
-    # Before 2026-07 a schema of results has to be an object.
     assert add.output_schema is not None
-    if mode == "legacy":
-        assert add.output_schema["properties"] == {"result": {"type": "integer"}}
-    else:
-        assert add.output_schema == {"type": "integer"}
+    assert add.output_schema["properties"] == {"result": {"type": "integer"}}
 
 
 async def test_resource_and_prompt_declarations(connect: Connect) -> None:
@@ -161,7 +157,7 @@ async def test_text(connect: Connect) -> None:
             assert not result.is_error
 
 
-async def test_structured(connect: Connect, mode: str) -> None:
+async def test_structured(connect: Connect) -> None:
     async with connect() as client:
         result = await client.call_tool("forecast", {"city": "Oslo", "days": 1})
         weather = {"city": "Oslo", "days": [{"day": 0, "sky": "clear", "celsius": 20.5}]}
@@ -169,8 +165,8 @@ async def test_structured(connect: Connect, mode: str) -> None:
         assert json.loads(_text(result)) == weather
         total = await client.call_tool("add", {"a": 2, "b": 40})
         numbers = await client.call_tool("primes", {"below": 8})
-        assert total.structured_content == ({"result": 42} if mode == "legacy" else 42)
-        assert numbers.structured_content == ({"result": [2, 3, 5, 7]} if mode == "legacy" else [2, 3, 5, 7])
+        assert total.structured_content == {"result": 42}
+        assert numbers.structured_content == {"result": [2, 3, 5, 7]}
         assert (_text(total), _text(numbers)) == ("42", "[2,3,5,7]")
 
 
@@ -401,11 +397,10 @@ async def test_sampling_refused(connect: Connect, mode: str) -> None:
             assert await _code(client.call_tool("rhyme", {"word": "mouse"})) == -1
 
 
-async def test_roots(connect: Connect, mode: str) -> None:
+async def test_roots(connect: Connect) -> None:
     async with connect(list_roots_callback=_roots) as client:
         result = await client.call_tool("folders")
-        roots = ["file:///srv/one", "file:///srv/two"]
-        assert result.structured_content == ({"result": roots} if mode == "legacy" else roots)
+        assert result.structured_content == {"result": ["file:///srv/one", "file:///srv/two"]}
 
 
 async def test_all_questions_at_once(connect: Connect) -> None:

@@ -136,9 +136,12 @@ async def test_opening(peer: Peer) -> None:
 async def test_calls(client: Client) -> None:
     assert await client.call("greet", name="é" * 100_000) == f"Hello, {'é' * 100_000}!"
     assert await client.call("primes", below=10) == [2, 3, 5, 7]
+    assert await client.call("judge") == {"result": "fine"}
     tools = {tool.name: tool for tool in await client.list_tools()}
     assert tools["forecast"].output_schema is not None
     assert await client.call("forecast", city="Oslo", days=1) == {"city": "Oslo", "celsius": [20.5]}
+    assert await client.call("primes", below=10) == [2, 3, 5, 7]
+    assert await client.call("judge") == {"result": "fine"}
     (image,) = await client.call("picture")
     assert isinstance(image, ImageContent)
     results = await asyncio.gather(*(client.call("primes", below=n) for n in range(20)))

@@ -3,13 +3,14 @@
 import json
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidRequest, MissingClientCapability, ProtocolError, ResourceNotFound, ToolNotFound
 from dovetail.protocol import downgrade
-from dovetail.protocol.downgrade import downgrade_request, downgrade_result, is_wrapped
+from dovetail.protocol.downgrade import downgrade_request, downgrade_result, must_wrap, wrap_schema
 from dovetail.wire.base import Result, WireStruct, replace
 from dovetail.wire.codec import encode, to_plain
 from dovetail.wire.completion import CompleteResult, Completion
@@ -103,7 +104,7 @@ def test_any_output_schema_is_valid_in_every_older_revision(revision: str, tool:
         assert published is None
     else:
         assert published["type"] == "object"
-        assert (published == schema) == (schema.get("type") == "object") == (not is_wrapped(schema))
+        assert (published == schema) == (schema.get("type") == "object") == (not must_wrap(schema))
 
 
 @each_revision
@@ -350,7 +351,34 @@ def test_a_wrapped_schema_still_finds_its_definitions() -> None:
         "properties": {"result": {"type": "array", "items": {"$ref": "#/$defs/P"}}},
         "required": ["result"],
         "$defs": {"P": {"type": "object"}},
+        "x-fastmcp-wrap-result": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": ["array", "null"], "items": {"$ref": "#"}}, [[None]], [[1]]),
+        (
+            {"type": "array", "items": {"$ref": "#/definitions/N"}, "definitions": {"N": {"type": "integer"}}},
+            [1],
+            ["a"],
+        ),
+        ({"type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "integer"}}}, [1], ["a"]),
+        ({"type": "array", "items": {"$ref": "#n"}, "$defs": {"N": {"$anchor": "n", "type": "integer"}}}, [1], ["a"]),
+        (
+            {"$id": "a:b", "type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "integer"}}},
+            [1],
+            ["a"],
+        ),
+    ],
+)
+def test_references_in_a_wrapped_schema_mean_the_same_as_before(schema: dict[str, Any], good: Any, bad: Any) -> None:
+    before, wrapped = spoken(schema), jsonschema_rs.validator_for(wrap_schema(schema))
+    assert wrapped.is_valid({"result": good})
+    assert not wrapped.is_valid({"result": bad})
+    assert not wrapped.is_valid({})
+    assert schema == before
 
 
 ICONS = [Icon(src="a:b")]

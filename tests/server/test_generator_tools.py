@@ -56,9 +56,9 @@ async def test_progress_is_reported_and_not_part_of_the_result() -> None:
 
     client = Client(app)
     (tool,) = (await client.request("tools/list"))["tools"]
-    assert tool["outputSchema"]["type"] == "array"
+    assert tool["outputSchema"]["properties"]["result"]["type"] == "array"
     result = await client.request("tools/call", {"name": "rows"}, progressToken="t")
-    assert result["structuredContent"] == [{"n": 1}, {"n": 2}]
+    assert result["structuredContent"] == {"result": [{"n": 1}, {"n": 2}]}
     assert said(client) == [(1, "first"), (2, None)]
 
 
@@ -87,11 +87,11 @@ async def test_plain_generators_run_in_threads() -> None:
         yield from ()
 
     client = Client(app)
-    assert (await client.call("count", {"n": 2}))["structuredContent"] == [0, 1]
+    assert (await client.call("count", {"n": 2}))["structuredContent"] == {"result": [0, 1]}
     assert threads == [False, False]
     assert error_text(await client.call("count", {"n": 3})) == "too many"
     assert closed == [True, True]
-    assert (await client.call("untold"))["structuredContent"] == [{"a": 1}, {"a": 2}]
+    assert (await client.call("untold"))["structuredContent"] == {"result": [{"a": 1}, {"a": 2}]}
     assert (await client.call("nothing"))["content"] == []
 
 

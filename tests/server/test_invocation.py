@@ -123,4 +123,4 @@ async def test_a_coroutine_function_behind_a_plain_decorator_is_awaited() -> Non
     app.add_tool(wrapped(wrapped(coroutine)), name="quick", run_in_thread=False)
     for name in ("plain", "quick"):
         result = await Client(app).call(name, {"a": 1, "b": 2})
-        assert result["structuredContent"] == [threading.get_ident(), 3]
+        assert result["structuredContent"] == {"result": [threading.get_ident(), 3]}

@@ -32,7 +32,8 @@ def test_options_are_what_the_classes_take() -> None:
         return {one.name for one in parameters if one.kind is one.KEYWORD_ONLY} | RunOptions.__annotations__.keys()
 
     access = {"scopes", "visible_to"}  # the server's own: who may use it is not part of what it is
-    assert keywords(Tool) == set(ToolOptions.__annotations__) - access
+    of_server = {"wrap_results"}
+    assert keywords(Tool) - of_server == set(ToolOptions.__annotations__) - access
     assert keywords(Prompt) == set(PromptOptions.__annotations__) - access
     assert keywords(Resource) == set(ResourceOptions.__annotations__) - access
     assert keywords(ResourceTemplate) == set(ResourceOptions.__annotations__) - access - {"size"}

@@ -42,7 +42,7 @@ def server(**policy: Any) -> Server:
 async def test_small_results_travel_as_ever() -> None:
     client = Client(server())
     assert text(await client.call("long", {"n": 100})) == "x" * 100
-    assert (await client.call("rows", {"n": 3}))["structuredContent"] == [0, 1, 2]
+    assert (await client.call("rows", {"n": 3}))["structuredContent"] == {"result": [0, 1, 2]}
     assert [one["type"] for one in (await client.call("picture", {"n": 3}))["content"]] == ["text", "image"]
 
 
@@ -59,7 +59,7 @@ async def test_a_long_text_becomes_its_beginning_and_a_link() -> None:
 async def test_a_published_schema_is_kept_and_an_unpublished_value_is_not_sent_twice() -> None:
     client = Client(server())
     published = await client.call("rows", {"n": 100})
-    assert published["structuredContent"] == list(range(100))
+    assert published["structuredContent"] == {"result": list(range(100))}
     assert published["content"][1]["mimeType"] == "application/json"
     assert "structuredContent" not in await client.call("untold", {"n": 100})
 

@@ -156,7 +156,7 @@ async def test_a_call_of_another_caller_goes_on_when_the_last_client_leaves() ->
             await began.wait()
         assert steps == ["open pooled"]
         go.set()
-        assert json.loads(await written.get())["result"]["structuredContent"] is True
+        assert json.loads(await written.get())["result"]["structuredContent"] == {"result": True}
     await link.close()
     await app.stop()
     assert steps == ["open pooled", "close pooled"]
@@ -435,7 +435,7 @@ def test_each_event_loop_of_an_asgi_application_has_its_own() -> None:
     steps: list[str] = []
     web = pooled(steps=steps).asgi(sessions=False)
     for _ in range(2):
-        assert asyncio.run(post_call(web, "usable")).result["structuredContent"] is True
+        assert asyncio.run(post_call(web, "usable")).result["structuredContent"] == {"result": True}
     assert steps == ["open pooled", "close pooled"] * 2
 
 

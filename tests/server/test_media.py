@@ -123,7 +123,7 @@ def test_mixes_keep_their_order_and_values_among_them_become_text() -> None:
 
 
 def test_lists_of_paths_or_bytes_alone_are_values() -> None:
-    output = compile_output(list[Path])
+    output = compile_output(list[Path], wrap_results=False)
     assert output.schema == {"type": "array", "items": {"type": "string"}}
     assert output.to_result([Path("a")]).structured_content == ["a"]  # pyright: ignore[reportAttributeAccessIssue]
     assert content([Path("a")]) == [{"type": "text", "text": '["a"]'}]
@@ -143,7 +143,7 @@ ROWS = {"a": [1, 2], "b": [None, "x"], "d": [datetime.date(2026, 1, 2), None]}
 def test_a_frame_is_its_records(library: Any) -> None:
     frame = library.DataFrame(ROWS)
     for annotation in (Any, type(frame)):
-        output = compile_output(annotation)
+        output = compile_output(annotation, wrap_results=False)
         assert output.schema is None
         result: Any = output.to_result(frame)
         first, second = result.structured_content

@@ -260,7 +260,7 @@ async def test_models_as_results() -> None:
     result = await client.call("order", {"n": 2})
     value = {"items": [{"sku": "ABC", "amount": 2}], "isGift": False, "size": 1}
     assert result["structuredContent"] == value
-    assert (await client.call("orders"))["structuredContent"] == [{"items": [], "isGift": False, "size": 0}]
+    assert (await client.call("orders"))["structuredContent"] == {"result": [{"items": [], "isGift": False, "size": 0}]}
     assert mentions(error_text(await client.call("wrong")), "wrong")
     listed = {one["name"]: one for one in (await client.request("tools/list"))["tools"]}
     assert listed["order"]["outputSchema"]["required"] == ["items", "size"]
@@ -520,8 +520,8 @@ async def test_a_result_is_written_as_its_schema_says() -> None:
         return [{"sku": "ABC"}]  # pyright: ignore[reportReturnType]
 
     client = Client(app)
-    assert (await client.call("prices"))["structuredContent"] == [1.5]
-    assert (await client.call("items"))["structuredContent"] == [{"sku": "ABC", "amount": 1}]
+    assert (await client.call("prices"))["structuredContent"] == {"result": [1.5]}
+    assert (await client.call("items"))["structuredContent"] == {"result": [{"sku": "ABC", "amount": 1}]}
 
 
 def test_a_constraint_that_msgspec_does_not_have_needs_pydantic() -> None:

@@ -68,8 +68,13 @@ class Color(enum.StrEnum):
     RED = "red"
 
 
+def bare(annotation: Any, **options: Any) -> Output:
+    """Compile an output without wrapping, as `Server(wrap_results=False)` does."""
+    return compile_output(annotation, wrap_results=False, **options)
+
+
 def shaped(annotation: Any, value: Any) -> CallToolResult:
-    result = compile_output(annotation).to_result(value)
+    result = bare(annotation).to_result(value)
     assert isinstance(result, CallToolResult)
     return result
 
@@ -112,7 +117,7 @@ def structured(data: Any, json: str) -> CallToolResult:
     ],
 )
 def test_these_annotations_have_no_schema(annotation: Any) -> None:
-    assert compile_output(annotation).schema is None
+    assert bare(annotation).schema is None
 
 
 @pytest.mark.parametrize(
@@ -174,14 +179,14 @@ def test_an_empty_list_annotated_as_blocks_has_no_content() -> None:
 @pytest.mark.parametrize("annotation", [Any, str, CallToolResult, Day, int, Day | CallToolResult, list[int]])
 def test_whole_results_pass_unchanged(annotation: Any) -> None:
     for result in (CallToolResult(content=[IMAGE], is_error=True), InputRequiredResult(request_state="s")):
-        assert compile_output(annotation).to_result(result) is result
+        assert bare(annotation).to_result(result) is result
 
 
 @pytest.mark.parametrize("value", [b"a", bytearray(b"a"), memoryview(b"a")])
 @pytest.mark.parametrize("annotation", [Any, bytes, str])
 def test_bytes_of_no_known_kind_are_a_file(annotation: Any, value: Any) -> None:
     contents = ResourceContents(uri="file:///data", mime_type="application/octet-stream", blob="YQ==")
-    assert compile_output(annotation).to_result(value) == CallToolResult(content=[EmbeddedResource(resource=contents)])
+    assert bare(annotation).to_result(value) == CallToolResult(content=[EmbeddedResource(resource=contents)])
 
 
 def test_an_unencodable_value_is_named() -> None:
@@ -226,7 +231,7 @@ def test_what_cannot_be_sent_is_refused_here(value: Any) -> None:
     ],
 )
 def test_structured_values_travel_as_data_and_as_text(annotation: Any, value: Any, data: Any) -> None:
-    output = compile_output(annotation)
+    output = bare(annotation)
     assert output.schema is not None
     result = output.to_result(value)
     assert result == structured(data, encode(data).decode())
@@ -234,17 +239,17 @@ def test_structured_values_travel_as_data_and_as_text(annotation: Any, value: An
 
 
 def test_the_schema_may_be_of_any_type() -> None:
-    assert compile_output(int).schema == {"type": "integer"}
-    assert compile_output(list[int]).schema == {"type": "array", "items": {"type": "integer"}}
-    assert compile_output(int | None).schema == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
-    assert compile_output(Annotated[int, Meta(description="How many.")]).schema == {
+    assert bare(int).schema == {"type": "integer"}
+    assert bare(list[int]).schema == {"type": "array", "items": {"type": "integer"}}
+    assert bare(int | None).schema == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    assert bare(Annotated[int, Meta(description="How many.")]).schema == {
         "type": "integer",
         "description": "How many.",
     }
 
 
 def test_the_schema_of_a_union_speaks_only_of_values() -> None:
-    assert compile_output(int | CallToolResult | InputRequiredResult).schema == {"type": "integer"}
+    assert bare(int | CallToolResult | InputRequiredResult).schema == {"type": "integer"}
 
 
 @pytest.mark.parametrize(
@@ -266,7 +271,7 @@ def test_the_schema_of_a_union_speaks_only_of_values() -> None:
 )
 def test_a_value_that_breaks_the_published_schema_is_an_error(annotation: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=r"\S"):
-        compile_output(annotation).to_result(value)
+        bare(annotation).to_result(value)
 
 
 @pytest.mark.parametrize(
@@ -286,9 +291,9 @@ def test_a_value_that_is_not_json_is_refused(value: Any, says: str) -> None:
 
 def test_an_annotation_without_json_form_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match=values("result", "complex")):
-        compile_output(complex)
+        bare(complex)
     with pytest.raises(TypeError, match=r"^run \(a\.py:3\): result: .*`tag`"):
-        compile_output(Day | Point, where="run (a.py:3)")
+        bare(Day | Point, where="run (a.py:3)")
 
 
 _json = st.recursive(
@@ -296,7 +301,7 @@ _json = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
-_ANY: Output = compile_output(Any)
+_ANY: Output = bare(Any)
 
 
 def has_json_form(value: Any) -> bool:
@@ -460,3 +465,56 @@ def test_every_block_is_known() -> None:
     embedded = EmbeddedResource(resource=CONTENTS)
     blocks: list[ContentBlock] = [TextContent(text="a"), IMAGE, sound, LINK, embedded]
     assert shaped(Any, blocks).content == blocks
+
+
+# Wrapped values.
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [(int, 3), (list[int], [1]), (int | None, None), (Row | None, {"id": 1, "at": "2026-01-02"}), (Any, [1]), (Any, 3)],
+)
+def test_a_value_that_is_not_an_object_is_wrapped(annotation: Any, value: Any) -> None:
+    output = compile_output(annotation)
+    result = output.to_result(value)
+    assert result == structured({"result": value}, encode(value).decode())
+    if output.schema is not None:
+        jsonschema_rs.validate(output.schema, {"result": value})
+
+
+@pytest.mark.parametrize(("annotation", "value"), [(dict[str, int], {"a": 1}), (Any, {"a": 1}), (Any, {"result": 1})])
+def test_an_object_is_not_wrapped(annotation: Any, value: Any) -> None:
+    output = compile_output(annotation)
+    assert output.to_result(value) == structured(value, encode(value).decode())
+    assert output.schema == bare(annotation).schema
+
+
+def test_the_wrapped_schema_has_one_required_property() -> None:
+    assert compile_output(int).schema == {
+        "type": "object",
+        "properties": {"result": {"type": "integer"}},
+        "required": ["result"],
+        "x-fastmcp-wrap-result": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("annotation", "content", "is_error", "wrapped"),
+    [
+        (int | CallToolResult, 3, False, {"result": 3}),
+        (Point | CallToolResult | None, {"xAxis": 1}, False, {"result": {"xAxis": 1}}),
+        (int | CallToolResult, {"code": 3}, True, {"code": 3}),
+        (int | CallToolResult, 3, True, {"result": 3}),
+        (CallToolResult, [1], False, {"result": [1]}),
+        (CallToolResult, {"a": 1}, False, {"a": 1}),
+        (CallToolResult, Point(1), False, Point(1)),
+        (CallToolResult, UNSET, False, UNSET),
+    ],
+)
+def test_structured_content_made_by_hand_is_wrapped_too(
+    annotation: Any, content: Any, is_error: bool, wrapped: Any
+) -> None:
+    made = CallToolResult(content=[], structured_content=content, is_error=is_error)
+    result = compile_output(annotation).to_result(made)
+    assert isinstance(result, CallToolResult)
+    assert result.structured_content == wrapped

@@ -363,7 +363,7 @@ async def test_a_whole_result_is_taken_as_it_is() -> None:
     app.add_prompt(lambda: GetPromptResult(messages=[], description="own"), name="prompt")
     client = Client(app)
     result = await client.call("tool")
-    assert (result["structuredContent"], result["_meta"]["a"]) == ([1], 1)
+    assert (result["structuredContent"], result["_meta"]["a"]) == ({"result": [1]}, 1)
     assert (await client.request("prompts/get", {"name": "prompt"}))["description"] == "own"
     question = InputRequiredResult(result_type="input_required", request_state="s")
     app.add_tool(lambda: question, name="question")

@@ -33,7 +33,7 @@ async def test_what_was_said_can_be_asserted() -> None:
     traffic.assert_not_sent("resources/read")
     traffic.assert_not_sent("tools/call", arguments={"a": 3})
     (answer,) = traffic.responses("tools/call")
-    assert answer["result"]["structuredContent"] == 3
+    assert answer["result"]["structuredContent"] == {"result": 3}
 
 
 async def test_an_assertion_that_fails_shows_what_was_said() -> None:

@@ -326,10 +326,8 @@ class Client:
         result = await self.call_tool(tool, arguments)
         if result.is_error and (not_found := find_unknown_tool_error(result, tool)) is not None:
             raise self._sender.add_name_hint(not_found, CALL_TOOL.name, {"name": tool}) from None
-        entry, is_stateless = self._sender.tool_index.entries.get(tool), self._sender.is_stateless
-        is_wrapped = (
-            entry.is_wrapped(is_stateless=is_stateless) if entry is not None else None if is_stateless else True
-        )
+        entry = self._sender.tool_index.entries.get(tool)
+        is_wrapped = None if entry is None else entry.is_wrapped
         try:
             return (
                 extract_value(result, is_wrapped=is_wrapped)

@@ -38,7 +38,8 @@ from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
 from dovetail.wire.progress import CancelledParams, ProgressParams
-from dovetail.wire.raw_message import RawMessage, decode_body
+from dovetail.wire.raw_message import RawMessage, decode_body, to_plain
+from dovetail.wire.revisions import DRAFT
 
 OnNotification = Callable[[str, Any], None]
 

@@ -510,7 +510,7 @@ class MountedClient:
             return decode_body(raw, InputRequiredResult, f"the result of {row.name}")
         tool = self._request_sender.tool_index.entries.get(str(exchange.params.get("name")))
         if self._request_sender.is_stateless and tool is not None:
-            exchange.wraps = downgrade.is_wrapped(tool.tool.output_schema)
+            exchange.wraps = downgrade.must_wrap(tool.tool.output_schema)
         return decode_body(raw, row.result or Result, f"the result of {row.name}")
 
     def _convert_error(self, exc: MCPError, exchange: IncomingExchange) -> MCPError:

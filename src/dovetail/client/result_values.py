@@ -1,6 +1,10 @@
-"""Convert a result to a value: its structured content, or else its text, or else its content blocks."""
+"""Convert a result to a value: its structured content, or else its text, or else its content blocks.
 
-import contextlib
+Servers wrap structured content that is not an object as `{"result": value}`. An object with only this field is
+unwrapped if the output schema or the result is marked. Without a mark, it is unwrapped only if the text of the result
+is the inner value. The text of an object that a tool returned is the whole object.
+"""
+
 from base64 import b64decode
 from typing import Any
 
@@ -19,8 +23,8 @@ from dovetail.wire.tools import CallToolResult
 def extract_value(result: CallToolResult, *, is_wrapped: bool | None) -> Any:
     """Return the value of a tool result. Raise ToolError if the result is an error.
 
-    If `is_wrapped` is True, an object with only the field `result` is replaced by that field. If `is_wrapped` is None,
-    the object is replaced only if the text of the result matches the field.
+    `is_wrapped` is True if the output schema says that the value is wrapped, and None if the schema is unknown or does
+    not say.
     """
     if result.is_error:
         raise build_tool_error(result)
@@ -30,7 +34,7 @@ def extract_value(result: CallToolResult, *, is_wrapped: bool | None) -> Any:
         if (
             is_wrapped is False
             or not _is_result_object(structured)
-            or not (is_wrapped or _match_value(texts, structured["result"]))
+            or not (is_wrapped or _is_marked(result) or _match_value(texts, structured["result"]))
         ):
             return structured
         return structured["result"]
@@ -45,16 +49,24 @@ def _is_result_object(value: Any) -> bool:
     return type(value) is dict and len(value) == 1 and "result" in value
 
 
+def _is_marked(result: CallToolResult) -> bool:
+    """Return whether fastmcp has marked the result as wrapped."""
+    mark: Any = (result.meta or {}).get("fastmcp")
+    return type(mark) is dict and mark.get("wrap_result") is True
+
+
 def _match_value(texts: list[str], value: Any) -> bool:
     """Return whether the text blocks contain the same value as the structured content."""
+    if value is None and not texts:
+        return True
     if type(value) is list and len(texts) == len(value) and all(map(_matches_value, texts, value)):
         return True
     return len(texts) == 1 and _matches_value(texts[0], value)
 
 
 def _matches_value(text: str, value: Any) -> bool:
-    if type(value) is str:
-        return text == value
+    if text == value:
+        return True
     try:
         return decode_text(text) == value
     except InvalidResult:
@@ -64,19 +76,25 @@ def _matches_value(text: str, value: Any) -> bool:
 def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool | None) -> Any:
     """Convert the value of a result to the target type, and parse text as JSON if needed.
 
-    If the type may have a field `result`, the whole object is tried first. Raise InvalidResult if the value does not
-    match.
+    If neither the schema nor the text says whether the value is wrapped, the type decides. Raise InvalidResult if the
+    value does not match.
     """
     value = extract_value(result, is_wrapped=is_wrapped)
-    if (
-        value is not result.structured_content
-        and _is_result_object(result.structured_content)
-        and _has_result_field(target_type)
-    ):
-        with contextlib.suppress(msgspec.ValidationError, ValueError, TypeError):
-            return _convert(result.structured_content, target_type)
+    candidates = [value]
+    structured = result.structured_content
+    is_unknown = is_wrapped is None and _is_result_object(structured) and not _is_marked(result)
+    if is_unknown and target_type not in (Any, object):
+        is_whole = value is structured
+        candidates.append(structured["result"] if is_whole else structured)
+        if is_whole and not _has_result_field(target_type):
+            candidates.reverse()
+    for candidate in candidates[:-1]:
+        try:
+            return _convert(candidate, target_type)
+        except (msgspec.ValidationError, ValueError, TypeError):
+            pass  # the last candidate determines the error
     try:
-        return _convert(value, target_type)
+        return _convert(candidates[-1], target_type)
     except (msgspec.ValidationError, ValueError, TypeError) as exc:
         if isinstance(value, str) and result.structured_content is UNSET:
             try:
@@ -89,8 +107,6 @@ def convert_value(result: CallToolResult, target_type: Any, *, is_wrapped: bool 
 
 
 def _has_result_field(target_type: Any) -> bool:
-    if target_type in (Any, object):
-        return False
     field_names = {
         name for base in getattr(target_type, "__mro__", ()) for name in getattr(base, "__annotations__", ())
     }

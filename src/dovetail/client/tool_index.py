@@ -15,13 +15,13 @@ from dovetail.protocol.client_transport import Headers
 from dovetail.protocol.headers import HeaderPath, build_param_headers, compile_header_paths
 from dovetail.wire.base import UNSET
 from dovetail.wire.raw_message import copy_value
-from dovetail.wire.tools import CallToolResult, Tool
+from dovetail.wire.tools import WRAPPED_RESULT_KEYWORD, CallToolResult, Tool
 
 
 class ToolEntry:
     """Information that the client needs to call a tool."""
 
-    __slots__ = ("_is_compiled", "_validator", "can_repeat", "header_paths", "sends_headers", "tool")
+    __slots__ = ("_is_compiled", "_validator", "can_repeat", "header_paths", "is_wrapped", "sends_headers", "tool")
 
     def __init__(self, tool: Tool, paths: tuple[HeaderPath, ...], *, sends_headers: bool) -> None:
         self.tool = tool
@@ -29,6 +29,7 @@ class ToolEntry:
         self.sends_headers = sends_headers  # The client also sends arguments of the tool as HTTP headers.
         hints = tool.annotations
         self.can_repeat = hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
+        self.is_wrapped = _is_wrapped(tool.output_schema)
         self._is_compiled = False
         self._validator: SchemaValidator | None = None
 
@@ -66,29 +67,15 @@ class ToolEntry:
             log.warning("%s: results of %s are not validated: %s", server, clip(self.tool.name), exc)
         return self._validator
 
-    def is_wrapped(self, *, is_stateless: bool) -> bool | None:
-        """Return whether the server wraps the value of a result in `{"result": ...}`.
 
-        Return None if the schema does not make this clear.
-
-        Only servers up to protocol version 2025-11 wrap values, and only values that are not objects. The output schema
-        of a wrapped value has `result` as its only field.
-        """
-        schema = self.tool.output_schema
-        if schema is None or schema.get("x-fastmcp-wrap-result") is True:
-            return None if schema is None and is_stateless else True
-        if not _has_only_result(schema):
-            return False
-        return None if is_stateless else True
-
-
-def _has_only_result(schema: dict[str, Any]) -> bool:
-    """Return whether `result` is the only field of a schema, and is not an object."""
+def _is_wrapped(schema: dict[str, Any] | None) -> bool | None:
+    """Return whether the server wraps the value of a result as `{"result": ...}`. Return None if the schema does not
+    say, because not every server marks the schemas of wrapped values.
+    """
+    if schema is None or schema.get(WRAPPED_RESULT_KEYWORD) is True:
+        return None if schema is None else True
     properties: Any = schema.get("properties")
-    if type(properties) is not dict or properties.keys() != {"result"}:
-        return False
-    result_schema: Any = properties["result"]
-    return type(result_schema) is not dict or result_schema.get("type") != "object"
+    return None if type(properties) is dict and properties.keys() == {"result"} else False
 
 
 class ToolIndex:

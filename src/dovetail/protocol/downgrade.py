@@ -28,7 +28,7 @@ from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, PromptArgument
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT, R_2025_03_26, R_2025_06_18, R_2025_11_25, REVISIONS, is_older, is_stateless
-from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
+from dovetail.wire.tools import WRAPPED_RESULT_KEYWORD, CallToolResult, ListToolsResult, Tool
 
 # These protocol versions have every type of content block.
 _FULL_CONTENT_REVISIONS: Final = frozenset(revision for revision in REVISIONS if not is_older(revision, R_2025_11_25))
@@ -210,10 +210,9 @@ def downgrade_result(revision: str, method: str, value: Result, *, wrap_structur
     return value if convert is None else convert(revision, value)
 
 
-def is_wrapped(schema: dict[str, Any] | None) -> bool:
-    """Return whether results with this output schema must be put into an object for versions with a handshake.
-
-    Only objects are sent unchanged.
+def must_wrap(schema: dict[str, Any] | None) -> bool:
+    """Return whether results with this output schema must be wrapped as `{"result": ...}`. Only objects are sent as
+    they are.
     """
     return schema is not None and schema.get("type") != "object"
 
@@ -267,16 +266,32 @@ def _downgrade_tool(revision: str, tool: Tool) -> Tool:
             name=tool.name, description=tool.description, input_schema=tool.input_schema, annotations=annotations
         )
     changes: dict[str, Any] = {"icons": None} if is_older(revision, R_2025_11_25) else {}
-    if tool.output_schema is not None and is_wrapped(tool.output_schema):
-        changes["output_schema"] = _wrap_schema(tool.output_schema)
+    if tool.output_schema is not None and must_wrap(tool.output_schema):
+        changes["output_schema"] = wrap_schema(tool.output_schema)
     return replace(tool, **changes) if changes else tool
 
 
-def _wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Put a schema into an object schema as the property `result`, for versions before 2026-07-28."""
-    inner = {name: value for name, value in schema.items() if name not in ("$defs", "$schema")}
+def wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object with the required property `result`, which has the given schema."""
+    moved_names = ("$schema",) if "$id" in schema else ("$defs", "$schema")
+    inner = {name: value for name, value in schema.items() if name not in moved_names}
     outer: dict[str, Any] = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
-    return outer | {name: schema[name] for name in ("$defs", "$schema") if name in schema}
+    outer |= {name: schema[name] for name in moved_names if name in schema}
+    # References in a schema with an `$id` are relative to that schema.
+    return (outer if "$id" in schema else _move_references(outer)) | {WRAPPED_RESULT_KEYWORD: True}
+
+
+def _move_references(node: Any) -> Any:
+    """Return a schema whose references to its old root refer to the property `result`. Definitions stay at the root."""
+    if isinstance(node, list):
+        return [_move_references(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    moved = {name: _move_references(value) for name, value in node.items()}
+    reference = moved.get("$ref")
+    if type(reference) is str and reference.partition("/")[0] == "#" and not reference.startswith("#/$defs/"):
+        moved["$ref"] = f"#/properties/result{reference[1:]}"
+    return moved
 
 
 _NO_CACHE_HINT: Final[dict[str, Any]] = {"ttl_ms": None, "cache_scope": None}

@@ -271,7 +271,7 @@ class PendingRequests(Generic[Waiter]):
         Return None if the request ID is unknown.
         """
         id = message.get("id")
-        waiter = self._waiters.pop(id, None) if type(id) is int else None
+        waiter = self._remove(id) if type(id) is int else None
         if waiter is None:
             return None
         error = message.get("error")

@@ -281,7 +281,7 @@ class Context(Generic[State]):
             include_context: Which context the client should add to the messages. The server sends it only to clients
                 that support it.
             progress_handler: Receives `(progress, total, message)` if the client reports progress. Clients of protocol
-                version 2026-07 and of the draft do not.
+                version 2026-07 do not.
         """
         request = Sample(
             messages,

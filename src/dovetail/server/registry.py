@@ -69,6 +69,7 @@ class Registry:
         capabilities: ServerCapabilities | None,
         large_results: "LargeResultSettings | None",
         schema_profile: "SchemaProfile | None",
+        wrap_results: bool,
         lint: bool,
         show_locked: bool,
     ) -> None:
@@ -94,6 +95,7 @@ class Registry:
         self.disabled_names: frozenset[str] = frozenset()
         self.completers: dict[tuple[str, str], Completer] = {}
         self._profile: SchemaProfile | None = _check_profile(schema_profile)
+        self._wrap_results = wrap_results
         self._is_lint_enabled = lint
         self._show_locked = show_locked
         self.access_rules: AccessRules | None = None  # None means that all callers may use all items.
@@ -101,7 +103,7 @@ class Registry:
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         access, item_options = _split_access_options("tool", options)
-        tool = Tool(function, **item_options)
+        tool = Tool(function, wrap_results=self._wrap_results, **item_options)
         if self._profile is not None:
             from dovetail.schemas.provider_rules import fit_schema
 

@@ -11,6 +11,9 @@ A tool has no output schema if its return annotation is one of these:
 The content of the result then depends on the returned value, but a `str` function must not return None. A tool with any
 other annotation has a schema. Its value is sent twice: as structured content, and as JSON text in one content block. If
 the value does not match the schema, the call fails.
+
+Structured content that is not an object is wrapped as `{"result": ...}`, unless the server sends bare values. Its
+schema is wrapped in the same way. The functions of the user never see the wrapped form.
 """
 
 import base64
@@ -20,11 +23,12 @@ import operator
 import typing
 from collections.abc import Callable, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from dovetail.errors import InvalidParams, MCPError
+from dovetail.protocol.downgrade import must_wrap, wrap_schema
 from dovetail.server.input_requests import InputRequired
 from dovetail.server.media import BYTES_TYPES, File, build_block, build_file_contents, is_media_type, to_media
 from dovetail.server.parameters.annotations import (
@@ -60,6 +64,10 @@ if TYPE_CHECKING:
 
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
 
+# Which structured content of a tool is wrapped: none, only values that are not objects, or everything. A tool with a
+# schema of values that are not objects wraps everything, because an optional object is sometimes null.
+Wrapping: TypeAlias = Literal["none", "values", "all"]
+
 _BLOCK_TYPES: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 _RESULT_TYPES: Final = (CallToolResult, InputRequiredResult)
 _ROLES: Final = typing.get_args(Role)
@@ -73,8 +81,10 @@ class Output(Struct, frozen=True):
     to_result: Callable[[Any], ToolResult]
 
 
-def compile_output(annotation: Any, *, where: str = "") -> Output:
+def compile_output(annotation: Any, *, where: str = "", wrap_results: bool = True) -> Output:
     """Create the output schema and the converter of a tool from its return annotation.
+
+    `wrap_results` wraps structured content that is not an object.
 
     Raises:
         TypeError: the annotation cannot be represented in JSON. The message starts with `where`.
@@ -83,15 +93,15 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
     members = list_alternatives(annotation)
     value_types = [member for member in members if member not in _RESULT_TYPES and member is not InputRequired]
     if value_types == [str]:
-        return Output(None, _convert_text)
+        return _build_plain_output(_convert_text, wrap_results)
     if any(_is_block_list(member) for member in value_types):
-        return Output(None, _convert_blocks)
+        return _build_plain_output(_convert_blocks, wrap_results)
     if (
         Any in value_types
         or any(_is_block_type(member) for member in value_types)
         or all(kind in _TYPES_WITHOUT_SCHEMA for kind in value_types)
     ):
-        return Output(None, _convert_value)
+        return _build_plain_output(_convert_value, wrap_results)
     value_type = annotation if value_types == members else functools.reduce(operator.or_, value_types)
     try:
         library, translated_types = resolve_types({"": value_type})
@@ -100,30 +110,52 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
             from dovetail.server.parameters.pydantic_types import PydanticType
 
             pydantic_type = PydanticType(value_type, output=True)
-            return Output(pydantic_type.schema, _make_pydantic_converter(pydantic_type))
+            wrapping = _choose_wrapping(pydantic_type.schema, wrap_results)
+            return _build_output(pydantic_type.schema, wrapping, _make_pydantic_converter(pydantic_type, wrapping))
         schema = build_schema(value_type, output=True)
-        return Output(schema, _make_checked_converter(value_type, schema))
+        wrapping = _choose_wrapping(schema, wrap_results)
+        return _build_output(schema, wrapping, _make_checked_converter(value_type, schema, wrapping))
     except TypeError as exc:
         raise TypeError(f"{where}: result: {exc}" if where else f"result: {exc}") from None
 
 
-def build_output(schema: dict[str, Any], validator: Any) -> Output:
+def build_output(schema: dict[str, Any], validator: Any, *, wrap_results: bool = True) -> Output:
     """Create the converter of a tool with a custom output schema. It checks results against the schema."""
+    wrapping = _choose_wrapping(schema, wrap_results)
+    build_result = _build_wrapped_result if wrapping == "all" else _build_structured_result
+
+    def require_valid(data: Any) -> None:  # spec: tools#output-schema
+        for error in validator.iter_errors(data):
+            # This import is here because only invalid results need it.
+            from dovetail.server.parameters.custom_schema import format_error
+
+            raise ValueError(f"the result does not match the output schema: {format_error(error)}")
 
     def to_result(value: Any) -> ToolResult:
-        result = _check_result(value) if isinstance(value, _RESULT_TYPES) else _build_structured_result(*to_json(value))
-        if isinstance(result, CallToolResult) and not result.is_error:
-            if result.structured_content is UNSET:
+        if isinstance(value, CallToolResult) and not value.is_error:
+            if value.structured_content is UNSET:
                 raise ValueError("the result has no structured content, but the tool has an output schema")
-            # spec: tools#output-schema
-            for error in validator.iter_errors(to_json(result.structured_content)[0]):
-                # This import is here because only invalid results need it.
-                from dovetail.server.parameters.custom_schema import format_error
+            require_valid(to_json(value.structured_content)[0])
+        if isinstance(value, _RESULT_TYPES):
+            return _check_result(value, wrapping)
+        data, text = to_json(value)
+        require_valid(data)
+        return build_result(data, text)
 
-                raise ValueError(f"the result does not match the output schema: {format_error(error)}")
-        return result
+    return _build_output(schema, wrapping, to_result)
 
-    return Output(schema, to_result)
+
+def _choose_wrapping(schema: dict[str, Any], wrap_results: bool) -> Wrapping:
+    return "none" if not wrap_results else "all" if must_wrap(schema) else "values"
+
+
+def _build_output(schema: dict[str, Any], wrapping: Wrapping, to_result: Callable[[Any], ToolResult]) -> Output:
+    return Output(wrap_schema(schema) if wrapping == "all" else schema, to_result)
+
+
+def _build_plain_output(convert: Callable[..., ToolResult], wrap_results: bool) -> Output:
+    """Create the output of a tool without a schema."""
+    return Output(None, convert if wrap_results else functools.partial(convert, wrapping="none"))
 
 
 def to_resource_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
@@ -191,26 +223,28 @@ def _may_be_value(annotation: Any) -> bool:
     return annotation in (str, *BYTES_TYPES) or is_path_type(annotation)
 
 
-def _convert_text(value: Any) -> ToolResult:
+def _convert_text(value: Any, wrapping: Wrapping = "values") -> ToolResult:
     if type(value) is str:
         return CallToolResult(content=[TextContent(text=value if value.isascii() else _to_encodable_text(value))])
     # The function probably lacks a `return` statement.
     if value is None:
         raise ValueError("the result does not match its annotation: expected `str`, got `null`")
-    return _convert_value(value)
+    return _convert_value(value, wrapping)
 
 
-def _convert_blocks(value: Any) -> ToolResult:
+def _convert_blocks(value: Any, wrapping: Wrapping = "values") -> ToolResult:
     # With this annotation, an empty list means that the result has no content.
-    return CallToolResult(content=[]) if isinstance(value, (list, tuple)) and not value else _convert_value(value)
+    if isinstance(value, (list, tuple)) and not value:
+        return CallToolResult(content=[])
+    return _convert_value(value, wrapping)
 
 
-def _convert_value(value: Any) -> ToolResult:
+def _convert_value(value: Any, wrapping: Wrapping = "values") -> ToolResult:
     """Convert a value to a result by the type of the value, without a schema."""
     if value is None:
         return CallToolResult(content=[])
     if isinstance(value, _RESULT_TYPES):
-        return _check_result(value)
+        return _check_result(value, wrapping)
     if (block := _to_block_or_none(value)) is not None:
         return CallToolResult(content=[block])
     if isinstance(value, (list, tuple)) and value:
@@ -218,32 +252,36 @@ def _convert_value(value: Any) -> ToolResult:
         all_text = all(isinstance(item, str) for item in items)
         if all_text or any(_is_block_type(type(item)) and not _may_be_value(type(item)) for item in items):
             return CallToolResult(content=[_to_block_or_none(item) or _to_json_block(item) for item in items])
-    return _build_structured_result(*to_json(value))
+    data, text = to_json(value)
+    if wrapping == "none" or type(data) is dict:
+        return _build_structured_result(data, text)
+    return _build_wrapped_result(data, text)
 
 
-def _make_checked_converter(annotation: Any, schema: dict[str, Any]) -> Callable[[Any], ToolResult]:
+def _make_checked_converter(annotation: Any, schema: dict[str, Any], wrapping: Wrapping) -> Callable[[Any], ToolResult]:
     # msgspec is faster than a schema validation, but can run the user's code, and its patterns can be slow.
     check = _SchemaCheck(schema) if _runs_code(annotation) or has_pattern(schema) else None
+    build_result = _build_wrapped_result if wrapping == "all" else _build_structured_result
 
     # An exact int or bool needs no check.
     plain_type = annotation if annotation in (int, bool) else None
 
     def to_result(value: Any) -> ToolResult:
         if type(value) is plain_type:
-            return _build_structured_result(value, encode(value))
+            return build_result(value, encode(value))
         if isinstance(value, _RESULT_TYPES):
-            return _check_result(value)
+            return _check_result(value, wrapping)
         data, text = to_json(value)
         # The fields of an instance may never have been checked, so the encoded data is checked.
         # spec: tools#output-schema
         if check is not None:
             check.require_valid(data)
-            return _build_structured_result(data, text)
+            return build_result(data, text)
         try:
             msgspec.convert(data, annotation, dec_hook=decode_hook)
         except (msgspec.ValidationError, RecursionError):
             _check_leniently(annotation, data)
-        return _build_structured_result(data, text)
+        return build_result(data, text)
 
     return to_result
 
@@ -256,16 +294,17 @@ def _runs_code(annotation: Any) -> bool:
     )
 
 
-def _make_pydantic_converter(pydantic_type: "PydanticType") -> Callable[[Any], ToolResult]:
+def _make_pydantic_converter(pydantic_type: "PydanticType", wrapping: Wrapping) -> Callable[[Any], ToolResult]:
     check = _SchemaCheck(pydantic_type.schema)
+    build_result = _build_wrapped_result if wrapping == "all" else _build_structured_result
 
     def to_result(value: Any) -> ToolResult:
         if isinstance(value, _RESULT_TYPES):
-            return _check_result(value)
+            return _check_result(value, wrapping)
         data, text = to_json(pydantic_type.dump(_read_pydantic_value(pydantic_type, value)))
         # pydantic does not check instances again, although their fields may have changed. spec: tools#output-schema
         check.require_valid(data)
-        return _build_structured_result(data, text)
+        return build_result(data, text)
 
     return to_result
 
@@ -328,6 +367,10 @@ def _build_structured_result(data: Any, text: bytes) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=text.decode())], structured_content=data)
 
 
+def _build_wrapped_result(data: Any, text: bytes) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text.decode())], structured_content={"result": data})
+
+
 def _to_block_or_none(value: Any) -> ContentBlock | None:
     """Convert a value to a content block. Return None if the value should be sent as JSON."""
     if isinstance(value, str):
@@ -340,8 +383,11 @@ def _to_block_or_none(value: Any) -> ContentBlock | None:
     return None if media is None else build_block(media)
 
 
-def _check_result(result: ToolResult) -> ToolResult:
-    """Check a result that the function created, and convert its strings to blocks. Raise TypeError if it is invalid."""
+def _check_result(result: ToolResult, wrapping: Wrapping) -> ToolResult:
+    """Check a result that the function created, convert its strings to blocks, and wrap its structured content.
+
+    Raise TypeError if the result is invalid.
+    """
     if not isinstance(result, CallToolResult):
         return result
     content: Any = result.content
@@ -353,7 +399,17 @@ def _check_result(result: ToolResult) -> ToolResult:
         raise TypeError(f"is_error of a CallToolResult must be True or False, not {result.is_error!r}")
     blocks = [_to_block(part) for part in typing.cast("Sequence[Any]", content)]
     is_unchanged = all(new is old for new, old in zip(blocks, typing.cast("Sequence[Any]", content), strict=True))
-    return result if is_unchanged else replace(result, content=blocks)
+    if not is_unchanged:
+        result = replace(result, content=blocks)
+    structured = result.structured_content
+    if structured is UNSET or wrapping == "none":
+        return result
+    # An error result does not have to match the output schema.
+    if wrapping == "all" and not result.is_error:
+        return replace(result, structured_content={"result": structured})
+    if type(structured) is dict or type(to_json(structured)[0]) is dict:
+        return result
+    return replace(result, structured_content={"result": structured})
 
 
 def _to_block(value: Any) -> ContentBlock:

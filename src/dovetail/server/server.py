@@ -82,6 +82,8 @@ class Server:
         page_size: The number of items on one page of a list. If None, all items are on one page.
         cache_hints: How long clients may cache lists. Pass one hint for all, or hints by method, such as "tools/list".
         schema_profile: Adapts the schemas of tools so that one model provider accepts them.
+        wrap_results: Sends structured content that is not an object as `{"result": value}`. False sends the bare value,
+            except to clients of handshake versions, which do not support it.
         large_results: Stores large results as resources and sends only their beginning. If None, results are always
             sent in full.
         protocol_versions: The protocol versions to serve. Defaults to all.
@@ -109,6 +111,7 @@ class Server:
         page_size: int | None = None,
         cache_hints: CacheHint | Mapping[str, CacheHint] | None = None,
         schema_profile: "SchemaProfile | None" = None,
+        wrap_results: bool = True,
         large_results: "LargeResultSettings | None" = None,
         protocol_versions: Sequence[str] = PROTOCOL_VERSIONS,
         capabilities: ServerCapabilities | None = None,
@@ -119,6 +122,7 @@ class Server:
         for option, value in (texts | {"website_url": website_url, "instructions": instructions}).items():
             check_type(f"{option}=", value, str, "a string")
         check_type("debug=", debug, bool, "True or False")
+        check_type("wrap_results=", wrap_results, bool, "True or False")
         check_icons(icons)
         check_type("limits=", limits, ServerLimits, "a ServerLimits(...)")
         check_type("page_size=", page_size, int, "an integer")
@@ -135,6 +139,7 @@ class Server:
             capabilities=capabilities,
             large_results=large_results,
             schema_profile=schema_profile,
+            wrap_results=wrap_results,
             lint=debug,
             show_locked=_lists_restricted(auth),
         )
@@ -651,7 +656,7 @@ def set_other_apps(server: Server, create_other_apps: "Callable[[ASGIOptions], O
 
 
 def describe_as(server: Server, implementation: Implementation | None, instructions: str | None) -> None:
-    """Give a server the name, title, version and instructions of another server, before a client connects."""
+    """Give a server the name, title, version and instructions of another server."""
     if implementation is not None:
         server._dispatcher.implementation = implementation  # pyright: ignore[reportPrivateUsage]
     server.instructions = instructions

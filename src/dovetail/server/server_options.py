@@ -41,6 +41,7 @@ class ServerOptions(TypedDict, total=False):
     page_size: int | None
     cache_hints: "CacheHint | Mapping[str, CacheHint] | None"
     schema_profile: "SchemaProfile | None"
+    wrap_results: bool
     large_results: "LargeResultSettings | None"
     protocol_versions: Sequence[str]
     capabilities: "ServerCapabilities | None"

@@ -7,7 +7,7 @@ signature or the schema again.
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Unpack
 
-from dovetail.protocol.downgrade import is_wrapped
+from dovetail.protocol.downgrade import must_wrap
 from dovetail.protocol.headers import HeaderPath, compile_header_paths
 from dovetail.server.compiled_function import RunOptions, compile_function
 from dovetail.server.invocation import get_description, get_function_name
@@ -42,16 +42,17 @@ class Tool:
         version: str | None = None,
         meta: dict[str, Any] | None = None,
         enabled: bool = True,
+        wrap_results: bool = True,
         **run_options: Unpack[RunOptions],
     ) -> None:
         self.signature, self.runner = compile_function(function, schema=input_schema, **run_options)
         where = self.signature.where
         if output_schema is None:
-            self.output = compile_output(self.signature.returns, where=where)
+            self.output = compile_output(self.signature.returns, where=where, wrap_results=wrap_results)
         else:
             from dovetail.server.parameters.custom_schema import compile_schema
 
-            self.output = build_output(output_schema, compile_schema(output_schema, where))
+            self.output = build_output(output_schema, compile_schema(output_schema, where), wrap_results=wrap_results)
         self.declaration = wire.Tool(
             name=name or get_function_name(function),
             title=title,
@@ -72,7 +73,8 @@ class Tool:
         self.version = version
         self.enabled = enabled
         self.headers: tuple[HeaderPath, ...] = compile_header_paths(self.signature.schema)
-        self.wraps: bool = is_wrapped(self.output.schema)
+        # True if results are bare values, which handshake versions do not have
+        self.wraps: bool = must_wrap(self.output.schema)
 
     @property
     def name(self) -> str:

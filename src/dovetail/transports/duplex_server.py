@@ -77,7 +77,7 @@ class DuplexServer:
         self.origin = principal  # the ID of the caller for limits
         self._on_shutdown = on_shutdown
         self._stateless_protocol = stateless.StatelessProtocol(
-            service.implementation, service.protocol_versions, service.limits.max_result_bytes
+            service, service.protocol_versions, service.limits.max_result_bytes
         )
         self._session: handshake.HandshakeState | None = None
         self._session_mark = os.urandom(8).hex()

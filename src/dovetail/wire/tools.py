@@ -3,10 +3,13 @@
 Schemas are plain dicts. This module does not check schemas.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from dovetail.wire.base import UNSET, CacheableResult, Params, Result, WireStruct, field
 from dovetail.wire.content import ContentBlock, Icon
+
+# Marks the output schema of a tool whose server wraps results as `{"result": ...}`. fastmcp uses the same keyword.
+WRAPPED_RESULT_KEYWORD: Final = "x-fastmcp-wrap-result"
 
 
 class ToolAnnotations(WireStruct):

@@ -128,7 +128,7 @@ def format_result(result: CallToolResult) -> str:
     if result.structured_content is UNSET:
         return ""
     try:
-        return text.format_json(extract_value(result, is_wrapped=False))
+        return text.format_json(extract_value(result, is_wrapped=None))
     except ToolError as exc:
         return str(exc)
 
