@@ -326,11 +326,13 @@ async def test_an_eager_gateway_starts_its_servers_before_the_first_request(
     run_file = f"runpy.run_path({str(HOSTED)!r}, run_name='__main__')"
     touch = f"import pathlib, runpy; pathlib.Path({str(started)!r}).touch(); {run_file}"
     path = config(tmp_path, sums={"command": sys.executable, "args": ["-c", touch]})
-    command = [sys.executable, "-m", "dovetail", "gateway", str(path), "--ready-timeout", "30"]
-    async with Client(command, env=alone) as client:
-        await client.ping()
+    command = [sys.executable, "-m", "dovetail", "gateway", str(path), "--http", "--port", "0"]
+    with ServerProcess(command, alone) as url:
         assert not started.exists()
-    async with Client([*command, "--eager"], env=alone):
+        async with Client(url):
+            await wait_until(started.exists)
+    started.unlink()
+    with ServerProcess([*command, "--eager"], alone):
         await wait_until(started.exists)
 
 

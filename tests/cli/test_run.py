@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.command_process import SAMPLE_SERVER, RunCommand, ServerProcess
+from dovetail import SyncClient
 
 OURS = [sys.executable, "-m", "dovetail"]
 
@@ -262,6 +263,18 @@ def test_a_bridge_has_the_description_of_its_target(run: RunCommand, tmp_path: P
     words = ("info", "--json", "--protocol-version", version, "--", *OURS, "run", "--", *OURS, "run", file)
     info = run(*words).check_success().json
     assert (info["name"], info["version"], info["instructions"]) == ("real", "3.1", "Use me well.")
+
+
+def test_a_bridge_over_http_has_the_description_of_its_target(tmp_path: Path, environment: dict[str, str]) -> None:
+    file = tmp_path / "real.py"
+    file.write_text(DESCRIBED)
+    with ServerProcess([*OURS, "run", "--http", "--port", "0", "--", *OURS, "run", str(file)], environment) as url:
+        for version in ("stateless", "handshake"):
+            with SyncClient(url, protocol_version=version) as client:
+                info = client.server_info
+                assert info is not None
+                assert (info.name, info.title, info.version) == ("real", "Real Server", "3.1")
+                assert client.instructions == "Use me well."
 
 
 def test_a_bridge_starts_although_its_target_does_not(run: RunCommand) -> None:

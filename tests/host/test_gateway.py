@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -298,19 +300,65 @@ def test_mistakes() -> None:
     assert isinstance(host.as_server(), Server)
 
 
-async def test_a_gateway_passes_on_instructions_of_its_servers() -> None:
-    host = Host(policy=Policy("allow"), defaults=ServerSettings(start="eager"))
+@pytest.mark.parametrize("protocol_version", ["stateless", "handshake"])
+@pytest.mark.parametrize("start", ["lazy", "eager"])
+async def test_a_gateway_passes_on_instructions_of_its_servers(start: Any, protocol_version: str) -> None:
+    host = Host(policy=Policy("allow"), defaults=ServerSettings(start=start))
     for name, instructions in (("a", "Use a."), ("b", "Use b."), ("c", None)):
-        host.add(name, Server(name, instructions=instructions))
+        host.add(name, Server(name, version="3.1", title="A Title", instructions=instructions))
     async with host:
         merged, single = host.as_server(), host.as_server(server="a")
         own = host.as_server(instructions="Mine.")
-        await host.catalog()
-        async with Client(merged) as client:
+        async with Client(own, protocol_version=protocol_version) as client:
+            assert client.instructions == "Mine."
+            assert start == "eager" or {server.state for server in host.servers} == {"idle"}
+        async with Client(merged, protocol_version=protocol_version) as client:
             assert client.instructions == "a: Use a.\n\nb: Use b."
             assert client.server_info is not None
-            assert client.server_info.version == VERSION
-        async with Client(single) as client:
+            assert (client.server_info.name, client.server_info.version) == ("gateway", VERSION)
+        async with Client(single, protocol_version=protocol_version) as client:
             assert client.instructions == "Use a."
-        async with Client(own) as client:
-            assert client.instructions == "Mine."
+            info = client.server_info
+            assert info is not None
+            assert (info.name, info.title, info.version) == ("a", "A Title", "3.1")
+
+
+@pytest.mark.parametrize("protocol_version", ["stateless", "handshake"])
+async def test_a_gateway_over_http_passes_on_instructions(protocol_version: str) -> None:
+    port = free_port()
+    async with Host(policy=ALLOW) as host:
+        host.add("a", Server("a", version="3.1", instructions="Use a."))
+        serving = start_serving(host, port=port)
+        await wait_until(lambda: reachable(port))
+        async with Client(f"http://127.0.0.1:{port}/mcp", protocol_version=protocol_version) as client:
+            assert client.instructions == "a: Use a."
+        async with Client(f"http://127.0.0.1:{port}/servers/a/mcp", protocol_version=protocol_version) as client:
+            assert client.instructions == "Use a."
+            assert client.server_info is not None
+            assert (client.server_info.name, client.server_info.version) == ("a", "3.1")
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+@pytest.mark.parametrize("protocol_version", ["stateless", "handshake"])
+async def test_a_server_that_starts_slowly_delays_a_caller_only_briefly(
+    protocol_version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dovetail.server.dispatcher._MAX_DESCRIPTION_WAIT_S", 0.1)
+    may_start = asyncio.Event()
+
+    @asynccontextmanager
+    async def start_slowly() -> AsyncIterator[None]:
+        await may_start.wait()
+        yield
+
+    async with Host(policy=ALLOW) as host, asyncio.timeout(20):
+        host.add("a", Server("a", instructions="Use a."))
+        host.add("slow", Server("slow", instructions="Use slow.", lifespan=start_slowly))
+        gateway = host.as_server()
+        async with Client(gateway, protocol_version=protocol_version) as client:
+            assert client.instructions == "a: Use a."
+        may_start.set()
+        await host.list_tools()
+        async with Client(gateway, protocol_version=protocol_version) as client:
+            assert client.instructions == "a: Use a.\n\nslow: Use slow."

@@ -34,7 +34,16 @@ NEWEST = "2026-07-28"
 
 META = {VERSION: NEWEST, CAPABILITIES: {}}
 HEADERS = {b"mcp-protocol-version": NEWEST.encode(), b"mcp-method": b"tools/call", b"mcp-name": b"add"}
-ERA = StatelessProtocol(Implementation(name="calc", version="1.2", title="Calc"), REVISIONS, 1000)
+
+
+class Described:
+    """A server with a name."""
+
+    def __init__(self, name: str = "calc", title: str | None = None) -> None:
+        self.implementation = Implementation(name=name, version="1.2", title=title)
+
+
+ERA = StatelessProtocol(Described(title="Calc"), REVISIONS, 1000)
 
 
 def request(method: str = "tools/call", *, meta: Any = META, id: Any = 1, **params: Any) -> dict[str, Any]:
@@ -70,9 +79,8 @@ def test_a_message_is_of_this_era_by_its_own_account(message: dict[str, Any], mo
 
 
 def test_the_era_is_served_if_one_of_its_revisions_is() -> None:
-    ours = Implementation(name="n", version="1")
-    assert StatelessProtocol(ours, (NEWEST,), 1).is_served
-    assert not StatelessProtocol(ours, ("2025-11-25", "draft"), 1).is_served
+    assert StatelessProtocol(Described(), (NEWEST,), 1).is_served
+    assert not StatelessProtocol(Described(), ("2025-11-25", "draft"), 1).is_served
 
 
 # Admission
@@ -156,7 +164,7 @@ def test_a_client_that_introduces_itself_does_it_properly(given: Any) -> None:
 
 
 def test_the_client_info_comes_from_every_request() -> None:
-    era = StatelessProtocol(Implementation(name="calc", version="1.2"), REVISIONS, 1000)
+    era = StatelessProtocol(Described(), REVISIONS, 1000)
     for name in ("a", "a", "b", None, "x" * 5000, "x" * 5000, "a"):
         given = {} if name is None else {CLIENT: {"name": name, "version": "1"}}
         client = era.admit(request(meta={VERSION: "2026-07-28", CAPABILITIES: {}, **given}), None).caller.client_info
@@ -244,6 +252,15 @@ def sealed(result: Any, **changes: Any) -> dict[str, Any]:
     message = json.loads(ERA.seal(ERA.admit(request(**changes), None), result))
     assert (message["jsonrpc"], message["id"]) == ("2.0", changes.get("id", 1))
     return message["result"]
+
+
+@pytest.mark.parametrize("result", [EmptyResult(), b"{}"])
+def test_the_server_info_of_a_result_follows_the_server(result: Any) -> None:
+    server = Described("before")
+    era = StatelessProtocol(server, REVISIONS, 1000)
+    for name in ("before", "after"):
+        server.implementation = Implementation(name=name, version="1")
+        assert json.loads(era.seal(era.admit(request(), None), result))["result"]["_meta"][SERVER]["name"] == name
 
 
 STAMP = {"resultType": "complete", "_meta": {SERVER: {"name": "calc", "version": "1.2", "title": "Calc"}}}

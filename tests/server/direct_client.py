@@ -44,9 +44,7 @@ class Client:
         self.origin = origin
         self.headers = headers
         service = get_dispatcher(app)
-        self._modern = StatelessProtocol(
-            service.implementation, service.protocol_versions, service.limits.max_result_bytes
-        )
+        self._modern = StatelessProtocol(service, service.protocol_versions, service.limits.max_result_bytes)
 
     def exchange(self, method: str, params: dict[str, Any] | None = None, *, id: int | str = 1) -> IncomingExchange:
         given = params or {}

@@ -49,7 +49,8 @@ class FakeService:
 
     def __init__(self, work: Work = echo, *, protocol_versions: tuple[str, ...] = REVISIONS, **limits: Any) -> None:
         self.implementation = Implementation(name="stand", version="1")
-        self.instructions = None
+        self.instructions: str | None = None
+        self.refresh_description: Callable[[], Awaitable[None]] | None = None
         self.protocol_versions = protocol_versions
         self.limits = ServerLimits(**limits)
         self.recorder = None

@@ -109,6 +109,38 @@ async def test_before_the_handshake_only_pings_are_answered() -> None:
     assert line.stand.listeners == []
 
 
+class Description:
+    """A description that takes its time."""
+
+    def __init__(self) -> None:
+        self.is_known = asyncio.Event()
+        self.stand = FakeService()
+        self.stand.refresh_description = self.refresh
+
+    async def refresh(self) -> None:
+        await self.is_known.wait()
+        self.stand.instructions = "known"
+
+
+async def test_the_answer_to_initialize_waits_for_the_description() -> None:
+    description = Description()
+    line = Line(description.stand)
+    line.send(initialize(id=1), INITIALIZED, request(id=2, text="early"))
+    assert (await line.answer())["id"] == 2  # the session is open
+    description.is_known.set()
+    assert (await line.answer())["result"]["instructions"] == "known"
+
+
+@pytest.mark.parametrize("grace", [0.0, 5.0])
+async def test_a_connection_that_closes_answers_initialize_within_the_grace_period(grace: float) -> None:
+    description = Description()
+    line = Line(description.stand)
+    line.send(initialize(id=1))
+    asyncio.get_running_loop().call_later(0.01, description.is_known.set)
+    await line.duplex.close(grace)
+    assert [answer["id"] for answer in line.written] == ([1] if grace else [])
+
+
 async def test_a_second_initialize_starts_over_and_running_requests_still_get_their_responses() -> None:
     held = PausedWork()
     line = Line(FakeService(held)).open()

@@ -89,6 +89,22 @@ async def test_ids_of_sessions_are_never_alike() -> None:
     assert app.stats().sessions == 20
 
 
+async def test_a_session_is_opened_when_the_description_is_known() -> None:
+    stand = FakeService()
+
+    async def refresh() -> None:
+        await asyncio.sleep(0)
+        stand.instructions = "known"
+
+    stand.refresh_description = refresh
+    app = endpoint(stand)
+    answer = await post(app, initialize())
+    assert answer.last["result"]["instructions"] == "known"
+    refused = await post(app, initialize(capabilities=None, id=3))
+    assert (refused.status, refused.last["error"]["code"], refused.last["id"]) == (400, -32602, 3)
+    assert app.stats().sessions == 1
+
+
 async def test_a_malformed_introduction_opens_nothing() -> None:
     app = endpoint()
     answer = await post(app, initialize(capabilities=None, id=3))

@@ -200,6 +200,10 @@ class ManagedServers:
         """Return the public view of all servers, sorted by name."""
         return tuple(self._views_by_name[name] for name in sorted(self._views_by_name))
 
+    def has_caller_clients(self, name: str) -> bool:
+        """Return whether each gateway caller has a separate connection to a server."""
+        return name in self._caller_clients
+
     def get_for_caller(self, supervisor: ServerSupervisor, principal: Any) -> ServerSupervisor:
         """Return the supervisor that a gateway caller uses for a server.
 

@@ -197,6 +197,13 @@ class Service(Protocol):
     @property
     def instructions(self) -> str | None: ...
     @property
+    def refresh_description(self) -> Callable[[], Awaitable[None]] | None:
+        """The function that updates the name, the version and the instructions before a client reads them. None if they
+        never change.
+        """
+        ...
+
+    @property
     def protocol_versions(self) -> tuple[str, ...]: ...
     @property
     def limits(self) -> ServerLimits: ...

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dovetail.error_context import clip
 from dovetail.errors import HeaderMismatch, InvalidParams, MethodNotFound, ProtocolError, UnsupportedProtocolVersion
@@ -57,18 +57,29 @@ def is_stateless_message(message: dict[str, Any]) -> bool:
     return type(meta) is dict and PROTOCOL_VERSION in meta
 
 
+class Described(Protocol):
+    """A server with a name and a version, which may change."""
+
+    @property
+    def implementation(self) -> Implementation: ...
+
+
 class StatelessProtocol:
     """The stateless protocol versions of one server."""
 
-    def __init__(self, implementation: Implementation, revisions: Sequence[str], max_result_bytes: int) -> None:
+    def __init__(self, server: Described, revisions: Sequence[str], max_result_bytes: int) -> None:
         self._served_revisions = frozenset(revisions).intersection(STATELESS_REVISIONS)
         self.is_served = bool(self._served_revisions)  # True if the server supports a stateless version
         self._supported_revisions = tuple(reversed([revision for revision in revisions if revision != DRAFT]))
-        self._server_info = implementation
+        self._server = server
         self._max_result_bytes = max_result_bytes
         self._cached_client_info: Any = None
         self._cached_client: Implementation | None = None
-        meta = {SERVER_INFO: implementation}
+        self._encode_server_info()
+
+    def _encode_server_info(self) -> None:
+        self._server_info = self._server.implementation
+        meta = {SERVER_INFO: self._server_info}
         self._encoded_meta = as_raw(encode(meta))  # Nearly every result has this `_meta`, so it is encoded once.
         self._result_prefix = b',"result":' + encode({"resultType": COMPLETE_RESULT_TYPE, "_meta": meta})[:-1]
 
@@ -117,6 +128,8 @@ class StatelessProtocol:
 
         spec: basic#resulttype
         """
+        if self._server.implementation is not self._server_info:
+            self._encode_server_info()
         if isinstance(result, bytes):
             data = (
                 jsonrpc.encode_result(exchange.id, result)

@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dovetail.errors import (
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 # This environment variable sets the recording file of all servers and clients.
 RECORDING_VARIABLE: Final = "DOVETAIL_RECORDING"
 
+_MAX_DESCRIPTION_WAIT_S: Final = 2.0  # How long a client that connects waits for the servers behind this one.
 _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take too long.
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
 _URIS_PER_SLICE: Final = 20  # After this many URIs of a subscription, other tasks of the event loop run.
@@ -105,6 +106,8 @@ class Dispatcher:
         self.visibility = visibility
         self.implementation = implementation
         self.instructions = instructions
+        # Updates the description from the servers behind this one. None if there is nothing to update.
+        self.refresh_description: Callable[[], Awaitable[None]] | None = None
         self.protocol_versions = protocol_versions
         self.limits = limits
         self.mounts: MountedServers | None = None  # This attribute is None until a server is mounted.
@@ -162,6 +165,22 @@ class Dispatcher:
 
             self._open_recorder = RecordingWriter(path, self.name).record
         return self._open_recorder
+
+    def set_description_source(self, describe: Callable[[], Awaitable[None]]) -> None:
+        """Call a function before a client reads the name, the version and the instructions. The function can change
+        them. The client waits at most two seconds.
+        """
+
+        async def refresh_description() -> None:
+            try:
+                async with asyncio.timeout(_MAX_DESCRIPTION_WAIT_S):
+                    await describe()
+            except TimeoutError:
+                pass  # the client gets the description that is known so far
+            except Exception as exc:
+                log.warning("the description of %s could not be updated: %s", self.name, exc)
+
+        self.refresh_description = refresh_description
 
     @property
     def stores_large_results(self) -> bool:
@@ -512,6 +531,8 @@ class Dispatcher:
         return large_bytes > 0 and large_bytes + exchange.size > self.limits.max_inflight_bytes
 
     async def _discover(self, exchange: IncomingExchange) -> Result:
+        if self.refresh_description is not None:
+            await self.refresh_description()
         cache_hint = self.visibility.get_cache_hint(exchange.method)
         return DiscoverResult(
             supported_versions=[revision for revision in reversed(self.protocol_versions) if revision != DRAFT],

@@ -7,7 +7,7 @@ defines none for it.
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from dovetail.eager_tasks import EagerTaskStarter
@@ -85,6 +85,7 @@ class DuplexServer:
         self._running: dict[RequestId, tuple[IncomingExchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
         self._starter = EagerTaskStarter()
+        self._introduction: asyncio.Task[None] | None = None  # the task that answers `initialize`, if it has to wait
         self._stop_listening: Callable[[], None] | None = None
         self._pending_changes: dict[tuple[str, str | None], None] = {}
         self._notify_task: asyncio.Task[None] | None = None
@@ -147,12 +148,16 @@ class DuplexServer:
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
                 exchange.end("gone")  # A subscription never ends by itself.
-        tasks = [exchange.task for exchange, _ in self._running.values()]
+        introduction = self._introduction
+        introductions = [] if introduction is None or introduction.done() else [introduction]
+        tasks = [*introductions, *(exchange.task for exchange, _ in self._running.values())]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
         self._is_closed = True
         for exchange, _ in tuple(self._running.values()):
             exchange.end("gone")
+        for task in introductions:
+            task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
         self._running.clear()  # Tasks that were cancelled before they started are still in this dict.
@@ -215,7 +220,20 @@ class DuplexServer:
             self._stop_listening = None
         self._session = session
         self._pending_changes.clear()
-        reply(response)
+        refresh_description = self._service.refresh_description
+        if refresh_description is None:
+            reply(response)
+        else:
+            self._introduction = self._starter.start(self._introduce(message, reply, refresh_description))
+
+    async def _introduce(
+        self, message: dict[str, Any], reply: Write, refresh_description: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Answer `initialize` with a description that is up to date. The session is already open."""
+        await refresh_description()
+        if not self._is_closed:
+            _, response = handshake.open_session(message, self._service, self._principal)
+            reply(response)
 
     def _end_session(self) -> None:
         """End the session after a `shutdown` request. The transport closes the connection if it can."""

@@ -5,7 +5,7 @@ import os
 import runpy
 import sys
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -22,10 +22,6 @@ from dovetail.cli.target_argument import (
 )
 from dovetail.errors import MCPError
 from dovetail.wire.base import replace
-
-if TYPE_CHECKING:
-    from dovetail.client.client import Client
-    from dovetail.server.server import Server
 
 
 @click.command("run")
@@ -154,7 +150,7 @@ def _run_as_program(file: str, is_plain: bool) -> Any:
 def create_proxy_server(options: Any) -> Any:
     """Create a server that forwards every request to the target."""
     from dovetail.client.client import Client
-    from dovetail.server.server import Server
+    from dovetail.server.server import Server, describe_as, get_dispatcher
 
     target, extra_args = options.split_target()
     if extra_args:
@@ -165,21 +161,18 @@ def create_proxy_server(options: Any) -> Any:
     except (FileNotFoundError, TypeError, ValueError) as exc:
         raise click.UsageError(str(exc)) from None
 
+    async def copy_description() -> None:
+        # If the target cannot be reached yet, the first request connects and reports the error.
+        with contextlib.suppress(MCPError):
+            await client.connect()
+            describe_as(app, client.server_info, client.instructions)
+
     @contextlib.asynccontextmanager
-    async def connect(server: Server) -> AsyncGenerator[None]:
-        await _copy_description(client, server)
+    async def connect() -> AsyncGenerator[None]:
+        await copy_description()
         yield
 
     app = Server(client.name, lifespan=connect)
     app.mount(client)
+    get_dispatcher(app).set_description_source(copy_description)
     return app
-
-
-async def _copy_description(client: "Client", app: "Server") -> None:
-    """Give the proxy server the name, title, version and instructions of the target."""
-    from dovetail.server.server import describe_as
-
-    # If the target cannot be reached yet, the first request connects to it and reports the error.
-    with contextlib.suppress(MCPError):
-        await client.connect()
-        describe_as(app, client.server_info, client.instructions)

@@ -30,8 +30,9 @@ from dovetail.protocol.middleware import ignores_results
 from dovetail.protocol.mountable import ItemKind
 from dovetail.server.mounts.mounted_servers import ListedItem
 from dovetail.server.mounts.name_map import NameMap
-from dovetail.server.server import Server, get_dispatcher, set_other_apps
+from dovetail.server.server import Server, describe_as, get_dispatcher, set_other_apps
 from dovetail.version import VERSION
+from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.tools import ListToolsResult
 
 GatewayMode: TypeAlias = Literal["merged", "search"]
@@ -175,6 +176,7 @@ class Gateway:
         self._search_cache: tuple[list[Any], Catalog] = [], Catalog()
         self._options = options
         self._has_instructions = options.get("instructions") is not None
+        self._instructions_by_server: dict[str, str | None] = {}  # for servers that have run
         options.setdefault("version", VERSION)
         self.server = Server(name, lifespan=self._lifespan, **options)
         if states is None:  # Only the main gateway serves the additional paths.
@@ -184,8 +186,9 @@ class Gateway:
         self.sync_mounts()
         for event in ("server.added", "server.removed"):
             parts.events.on(event, lambda _: self.sync_mounts())
-        parts.events.on("server.state", self._update_instructions)
-        self._update_instructions()
+        parts.events.on("server.state", self._update_description)
+        self._update_description()
+        get_dispatcher(self.server).set_description_source(self._start_new_servers)
 
     def _create_paths(self, options: Mapping[str, Any]) -> GatewayPaths:
         """Create the gateways for the additional URL paths."""
@@ -221,6 +224,7 @@ class Gateway:
             if servers.get(name) is not upstream.supervisor:
                 unmount()
                 del self._mounted[name]
+                self._instructions_by_server.pop(name, None)
         for name, server in servers.items():
             if name not in self._mounted:
                 server.shared = True
@@ -228,17 +232,31 @@ class Gateway:
                 names = GatewayNameMap(name, upstream.list_known) if self._only_server is None else IdentityNameMap()
                 self._mounted[name] = upstream, self.server.mount(upstream, names)
 
-    def _update_instructions(self, _: HostEvent | None = None) -> None:
-        """Combine the instructions of the running servers, unless the gateway has other instructions."""
+    async def _start_new_servers(self) -> None:
+        """Start the servers that have not run yet, because a client that connects reads the instructions first."""
         if self._has_instructions:
             return
-        texts_by_name = {
-            name: upstream.supervisor.client.instructions
-            for name, (upstream, _) in sorted(self._mounted.items())
-            if upstream.supervisor.client is not None
-        }
-        texts = [text if self._only_server else f"{name}: {text}" for name, text in texts_by_name.items() if text]
-        self.server.instructions = "\n\n".join(texts) or None
+        new_servers = [
+            upstream.supervisor
+            for name, (upstream, _) in self._mounted.items()
+            if name not in self._instructions_by_server and not self._parts.servers.has_caller_clients(name)
+        ]
+        await asyncio.gather(*(supervisor.ready() for supervisor in new_servers), return_exceptions=True)
+
+    def _update_description(self, _event: HostEvent | None = None) -> None:
+        """Pass on the instructions of the servers that have run, unless the gateway has other instructions. On a path
+        with only one server, pass on its name and version, too.
+        """
+        if self._has_instructions:
+            return
+        implementation: Implementation | None = None
+        for name, (upstream, _unmount) in self._mounted.items():
+            if (client := upstream.supervisor.client) is not None:
+                self._instructions_by_server[name] = client.instructions
+                implementation = client.server_info if self._only_server else None
+        texts_by_name = {name: text for name, text in sorted(self._instructions_by_server.items()) if text}
+        texts = [text if self._only_server else f"{name}: {text}" for name, text in texts_by_name.items()]
+        describe_as(self.server, implementation, "\n\n".join(texts) or None)
 
     @ignores_results
     async def _handle_search(self, exchange: Exchange, call_next: Any) -> Any:

@@ -103,7 +103,7 @@ class Endpoint:
         self._on_start = on_start
         self._on_stop = on_stop
         self._stateless_protocol = stateless.StatelessProtocol(
-            service.implementation, service.protocol_versions, service.limits.max_result_bytes
+            service, service.protocol_versions, service.limits.max_result_bytes
         )
         self._timers = ResponseTimers(service.limits.keep_alive_interval)
         self._disconnect_timer = SharedTimer(_DISCONNECT_WATCH_DELAY_S)

@@ -8,7 +8,7 @@ handshake/transports#streamable-http
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from dovetail.eager_tasks import EagerTaskStarter
@@ -106,7 +106,10 @@ class HandshakeSessionManager:
         try:
             kind = jsonrpc.classify(message)
             if kind == "request" and message["method"] == handshake_protocol.INITIALIZE:
-                return self._initialize(request)
+                refresh_description = self._service.refresh_description
+                if refresh_description is None:
+                    return self._initialize(request)
+                return self._refresh_and_initialize(request, refresh_description)
             if not self._versions:
                 raise _unsupported_error(request.headers, self._service.protocol_versions)
         except ProtocolError as exc:
@@ -119,6 +122,16 @@ class HandshakeSessionManager:
         else:
             session.handle_response(message)
         return send_body(request.send, 202, request.cors_headers, b"")
+
+    async def _refresh_and_initialize(
+        self, request: EndpointRequest, refresh_description: Callable[[], Awaitable[None]]
+    ) -> None:
+        await refresh_description()
+        try:
+            sending = self._initialize(request)
+        except ProtocolError as exc:
+            sending = _send_refusal(request, jsonrpc.read_id(request.message), exc)
+        await sending
 
     def _initialize(self, request: EndpointRequest) -> Awaitable[None]:
         handshake, response = handshake_protocol.open_session(request.message, self._service, request.principal)
