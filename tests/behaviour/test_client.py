@@ -392,11 +392,11 @@ async def test_other_notifications_reach_their_handler(revision: str, transport:
 
 @pytest.mark.parametrize("protocol_version", [None, "draft"])
 @requirement("client.progress")
-async def test_a_handler_can_report_progress() -> None:
+async def test_a_handler_can_report_progress(protocol_version: str | None) -> None:
     params = {
         "messages": [{"role": "user", "content": TEXT}],
         "maxTokens": 5,
-        "_meta": {"progressToken": "t"},
+        "_meta": {"progressToken": "t", "example.com/x": 1},
     }
     server = AskingServer("sampling/createMessage", params, *([protocol_version] if protocol_version else []))
 
@@ -408,7 +408,11 @@ async def test_a_handler_can_report_progress() -> None:
     reply, _ = await server.ask(sampling_handler=sample)
     assert "result" in reply
     (progress,) = [one["params"] for one in server.received if one.get("method") == "notifications/progress"]
-    assert progress == {"progressToken": "t", "progress": 0.5, "total": 1, "message": "half"}
+    if protocol_version == "draft":
+        details = {"current": 0.5, "total": 1, "message": "half"}
+        assert progress == {"requestId": reply["id"], "progress": details}
+    else:
+        assert progress == {"progressToken": "t", "progress": 0.5, "total": 1, "message": "half"}
 
 
 @requirement("client.progress")

@@ -462,17 +462,25 @@ async def test_a_client_reports_the_progress_of_sampling(revision: str, transpor
 
     tokens: list[str] = []
 
+    def build_progress(token: str, current: Any, **details: Any) -> dict[str, Any]:
+        if revision == DRAFT:
+            # The request has the ID 1, because the server has sent no other request in this session.
+            request_id = 1 if token == tokens[0] else 99
+            return {"requestId": request_id, "progress": {"current": current} | details}
+        return {"progressToken": token, "progress": current} | details
+
     async def model(params: Any) -> Any:
         tokens.append(params["_meta"]["progressToken"])
-        for progress in ({"progress": 1, "total": 2}, {"progress": 2}, {"progress": "invalid"}):
-            await peer.notify("notifications/progress", {"progressToken": tokens[0]} | progress)
-        await peer.notify("notifications/progress", {"progressToken": "unknown", "progress": 3})
+        await peer.notify("notifications/progress", build_progress(tokens[0], 1, total=2))
+        await peer.notify("notifications/progress", build_progress(tokens[0], 2, message="more"))
+        await peer.notify("notifications/progress", build_progress(tokens[0], "invalid"))
+        await peer.notify("notifications/progress", build_progress("unknown", 3))
         return MODEL | {"content": {"type": "text", "text": "ok"}}
 
     answer = {"sampling/createMessage": model}
     async with connect(app, transport, revision, capabilities=ALL, answer=answer) as peer:
         assert text(await call(peer, "ask")) == "asked"
-        await peer.notify("notifications/progress", {"progressToken": tokens[0], "progress": 4})
+        await peer.notify("notifications/progress", build_progress(tokens[0], 4))
         await peer.request("ping")
     assert reports == [(1, 2, None), (2, None, "more")]
 

@@ -37,6 +37,7 @@ from dovetail.wire.base import UNSET
 from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
+from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.progress import CancelledParams, ProgressParams
 from dovetail.wire.raw_message import RawMessage, decode_body, to_plain
 from dovetail.wire.revisions import DRAFT
@@ -365,6 +366,8 @@ class Connection:
     async def _answer_request(self, id: RequestId, method: str, params: Any, parent_id: RequestId | None) -> None:
         self.pause_timeouts()
         is_dialog = method == _CREATE_DIALOG and self._handlers.capabilities().elicitation is not None
+        if self.revision == DRAFT:
+            params = _add_progress_token(params, id)
         try:
             if is_dialog:
                 await self._send_reply(jsonrpc.encode_notification(_DIALOG_OPENED, {"requestId": id}))
@@ -409,3 +412,15 @@ class Connection:
             await self.transport.close()
         finally:
             self._deadlines.close()
+
+
+def _add_progress_token(params: Any, id: RequestId) -> Any:
+    """Return the parameters of a request with its ID as the progress token. In the draft, progress has this ID."""
+    try:
+        data = to_plain(params)
+    except InvalidResult:
+        return params  # the handler reports invalid parameters
+    if type(data) is not dict:
+        return params
+    meta = data.get("_meta")
+    return data | {"_meta": (meta if type(meta) is dict else {}) | {PROGRESS_TOKEN: id}}

@@ -248,11 +248,12 @@ Waiter = TypeVar("Waiter")
 class PendingRequests(Generic[Waiter]):
     """The requests from a server to a client that have no response yet."""
 
-    __slots__ = ("_last_id", "_waiters")
+    __slots__ = ("_last_id", "_progress_tokens", "_waiters")
 
     def __init__(self) -> None:
         self._last_id = 0
         self._waiters: dict[RequestId, Waiter] = {}
+        self._progress_tokens: dict[RequestId, RequestId] = {}
 
     @property
     def open_questions(self) -> int:
@@ -263,7 +264,21 @@ class PendingRequests(Generic[Waiter]):
         """Create a request with a new ID. Return the ID and the encoded request."""
         self._last_id += 1
         self._waiters[self._last_id] = waiter
+        meta = params.get("_meta")
+        token = meta.get(PROGRESS_TOKEN) if type(meta) is dict else None
+        if token is not None:
+            self._progress_tokens[self._last_id] = token
         return self._last_id, jsonrpc.encode_request(self._last_id, method, params)
+
+    def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a progress notification. The draft has the ID of the request instead of the token,
+        and one object for the progress.
+        """
+        progress, id = params.get("progress"), params.get("requestId")
+        if type(progress) is not dict or type(id) is not int:
+            return params
+        details = {name: progress[name] for name in ("total", "message") if name in progress}
+        return {PROGRESS_TOKEN: self._progress_tokens.get(id), "progress": progress.get("current")} | details
 
     def match_response(self, message: dict[str, Any]) -> tuple[Waiter, Any] | None:
         """Return the future of the request that a response belongs to, and the result or error.
@@ -281,10 +296,15 @@ class PendingRequests(Generic[Waiter]):
 
     def discard(self, id: RequestId) -> bool:
         """Stop waiting for a response. Return whether the request was open."""
-        return self._waiters.pop(id, None) is not None
+        return self._remove(id) is not None
+
+    def _remove(self, id: RequestId) -> Waiter | None:
+        self._progress_tokens.pop(id, None)
+        return self._waiters.pop(id, None)
 
     def drain(self) -> list[Waiter]:
         """Remove and return the futures of all open requests, because the session ends."""
         waiters = list(self._waiters.values())
         self._waiters.clear()
+        self._progress_tokens.clear()
         return waiters

@@ -320,6 +320,8 @@ class DuplexServer:
             case _:
                 if self._session is not None:
                     exchange = self._session.admit_notification(message)
+                    if exchange.method == "notifications/progress":
+                        exchange.params = self._client_requests.read_progress(exchange.params)
                     exchange.origin, exchange.emit, exchange.ask = self.origin, self._emit, self._ask_client
                     self._service.receive_notification(exchange)
 

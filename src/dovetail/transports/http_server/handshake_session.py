@@ -162,6 +162,10 @@ class HandshakeSession:
             if self._client_requests.discard(id) and not self.is_closed:
                 await emit(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
 
+    def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a progress notification in the form of the newest version."""
+        return params if self._client_requests is None else self._client_requests.read_progress(params)
+
     def end_unread_requests(self, now: float, max_age: float) -> None:
         """Fail requests to the client if their stream had no reader for `max_age` seconds."""
         for future, stream in (self._request_streams or {}).items():

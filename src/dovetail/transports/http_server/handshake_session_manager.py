@@ -242,6 +242,8 @@ class HandshakeSessionManager:
             session.cancel((message.get("params") or {}).get("requestId"))
         elif self.is_stateful:
             exchange = session.handshake.admit_notification(message)
+            if exchange.method == "notifications/progress":
+                exchange.params = session.read_progress(exchange.params)
             exchange.origin = exchange.caller.principal or session.address
             self._service.receive_notification(exchange)
 
