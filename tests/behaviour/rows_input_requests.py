@@ -88,6 +88,13 @@ ROWS: tuple[Requirement, ...] = (
         transports=CHEAP,
     ),
     Requirement(
+        "asking.url-complete-later",
+        "handshake/elicitation#completion-notifications-for-url-mode-elicitation",
+        "Only the session that was asked is notified after the call, if its version has the notification.",
+        revisions=("2024-11-05", "2025-06-18", "2025-11-25", DRAFT),
+        transports=("memory", "pipe", "http"),
+    ),
+    Requirement(
         "asking.url-required",
         "handshake/elicitation#url-elicitation-required-error",
         "A request that needs a URL elicitation first is refused with -32042 if the version has it, else -32602.",

@@ -1035,6 +1035,30 @@ async def test_the_client_learns_that_a_page_is_done(revision: str, transport: s
         assert peer.notifications == ([] if revision == STATELESS else expected)
 
 
+@requirement("asking.url-complete-later")
+async def test_the_client_learns_that_a_page_is_done_after_the_call(revision: str, transport: str) -> None:
+    app = Server("pages")
+    asked: list[str] = []
+
+    @app.tool
+    async def link(ctx: Context) -> str:
+        asked.append(ctx.session_id)
+        raise URLElicitationRequired("Sign in first", "https://example.com/in", "e-1")
+
+    async with (
+        connect(app, transport, revision, capabilities=ALL) as peer,
+        connect(app, transport, revision, capabilities=ALL) as other,
+    ):
+        await expect_error(peer.request("tools/call", {"name": "link"}))
+        await asyncio.to_thread(app.notify_elicitation_complete, "e-1", asked[0])
+        app.notify_tools_changed()  # comes after the notice of the completion
+        for client in (peer, other):
+            await client.next_notification("notifications/tools/list_changed")
+        notice = ("notifications/elicitation/complete", {"elicitationId": "e-1"})
+        assert (notice in peer.notifications) == (revision in ("2025-11-25", DRAFT))
+        assert notice not in other.notifications
+
+
 @requirement("asking.url-required")
 async def test_a_request_can_require_a_url_elicitation(revision: str, transport: str) -> None:
     app = Server("pages")

@@ -31,6 +31,9 @@ class Ear:
         self.heard.append((method, uri))
         self.threads.add(threading.get_ident())
 
+    def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
+        return False
+
 
 async def turn() -> None:
     """Let everything that was called soon happen."""

@@ -128,6 +128,9 @@ async def test_what_is_disabled_is_neither_listed_nor_found_and_keeps_its_place(
         def deliver(self, method: str, uri: str | None) -> None:
             heard.append(method)
 
+        def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
+            return False
+
     for name in ("a", "b", "c"):
         app.add_tool(lambda: "x", name=name, enabled=name != "b", tags=[name])
     app.add_prompt(lambda: "x", name="p", enabled=False)

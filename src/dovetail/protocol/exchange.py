@@ -188,6 +188,12 @@ class ChangeListener(Protocol):
         """Receive one change. This method runs in the listener's event loop and must not block."""
         ...
 
+    def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
+        """Send a notification if this listener is the handshake session with this ID. Return whether it is. This method
+        must not block.
+        """
+        ...
+
 
 class Service(Protocol):
     """The interface of a server for transports."""

@@ -42,7 +42,7 @@ from dovetail.wire.jsonrpc import MAX_ID_BYTES, RequestId
 from dovetail.wire.lifecycle import InitializeParams, InitializeResult
 from dovetail.wire.logs import SetLevelParams, get_severity
 from dovetail.wire.meta import PROGRESS_TOKEN
-from dovetail.wire.methods import BATCH_REVISIONS, REQUESTS
+from dovetail.wire.methods import BATCH_REVISIONS, METHODS, REQUESTS
 from dovetail.wire.revisions import HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, get_order, is_stateless
 from dovetail.wire.subscriptions import SubscribeParams
 
@@ -101,6 +101,10 @@ class HandshakeState:
     def get_subscribed_uris(self, uri: str | None) -> list[str | None]:
         """Return the subscribed URIs that a change affects, exactly as the client wrote them."""
         return find_subscribed_uris(self.subscriptions or {}, uri)
+
+    def accepts_notification(self, method: str) -> bool:
+        """Return whether the protocol version of the client has this notification."""
+        return METHODS[method].exists_in(self.caller.protocol_version)
 
     def admit(self, message: dict[str, Any]) -> IncomingExchange:
         """Return the exchange for a request in this session."""

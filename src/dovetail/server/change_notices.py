@@ -91,6 +91,17 @@ class Subscriptions:
             except RuntimeError:
                 self._listeners_by_loop.pop(loop, None)  # The event loop is closed, so its listeners cannot be called.
 
+    def send_to_session(self, session_id: str, method: str, params: object) -> None:
+        """Send a notification to the client of one handshake session. You can call this method from any thread."""
+        message = jsonrpc.encode_notification(method, params)
+        for loop, loop_listeners in tuple(self._listeners_by_loop.items()):
+            try:
+                loop.call_soon_threadsafe(
+                    loop_listeners.send_to_session, session_id, method, message, context=contextvars.Context()
+                )
+            except RuntimeError:
+                self._listeners_by_loop.pop(loop, None)  # The event loop is closed, so its listeners cannot be called.
+
 
 class _LoopListeners:
     """The listeners of one event loop, and the changes that they have not received yet.
@@ -105,6 +116,12 @@ class _LoopListeners:
         self._queue: dict[tuple[str, str | None], None] = {}
         self._remaining: list[ChangeListener] = []  # Listeners that have not received the current change, last first.
         self._change: tuple[str, str | None] = ("", None)
+
+    def send_to_session(self, session_id: str, method: str, message: bytes) -> None:
+        """Send a notification to the listener that is this handshake session, if there is one."""
+        for listener in tuple(self.listeners):
+            if listener.send_to_session(session_id, method, message):
+                return
 
     def deliver(self, method: str, key: str | None) -> None:
         """Deliver a change after the earlier ones."""
@@ -163,6 +180,10 @@ class ChangeStream:
         """Send a change to the client, or queue it behind earlier changes."""
         self._pending[method, uri] = None
         self._worker.wake()
+
+    def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
+        """Return False, because a stateless client has no session."""
+        return False
 
     def close(self) -> None:
         """End the stream after all queued changes are sent."""

@@ -37,6 +37,7 @@ from dovetail.server.server_options import (
 )
 from dovetail.server.visibility import Visibility
 from dovetail.wire.content import Icon
+from dovetail.wire.elicitation import ElicitationCompleteParams
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
 from dovetail.wire.revisions import PROTOCOL_VERSIONS, REVISIONS
 
@@ -509,6 +510,21 @@ class Server:
     def notify_resource_updated(self, uri: str) -> None:
         """Notify subscribed clients that the contents of a resource have changed."""
         self._registry.notify_resource_updated(uri)
+
+    def notify_elicitation_complete(self, elicitation_id: str, session_id: str) -> None:
+        """Tell a client that the user has finished on the page of a URL elicitation, also after the call has ended.
+
+        Only protocol version 2025-11 and the draft have this notification. Clients of other versions get nothing. Call
+        this method on the server that the client is connected to, in the same process. Any thread may call it.
+
+        Args:
+            elicitation_id: The ID that you passed to `elicit_url` or `URLElicitationRequired`.
+            session_id: The `session_id` of the context in which you asked.
+        """
+        check_type("elicitation_id", elicitation_id, str, "a string")
+        check_type("session_id", session_id, str, "a string")
+        params = ElicitationCompleteParams(elicitation_id=elicitation_id)
+        self._registry.subscriptions.send_to_session(session_id, "notifications/elicitation/complete", params)
 
     @overload
     def run(self, transport: Literal["stdio"] = "stdio", *, reload: bool = False) -> None: ...

@@ -377,6 +377,15 @@ class DuplexServer:
         if self._notify_task is None or self._notify_task.done():
             self._notify_task = self._loop.create_task(self._send_changes())
 
+    def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
+        """Send a notification if this connection has the session with this ID."""
+        session = self._session
+        if session is None or session.caller.session_id != session_id:
+            return False
+        if session.accepts_notification(method) and not self._is_closed:
+            self._write(message)
+        return True
+
     def _can_receive(self, uri: str | None) -> bool:
         """Return whether the caller that opened the connection may receive a change."""
         principal = self._opening_principal

@@ -18,6 +18,7 @@ from dovetail.wire import jsonrpc
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
 
 STANDALONE_STREAM: Final = "0"  # This stream is for messages that are not part of a response.
+_MAX_PENDING_NOTIFICATIONS: Final = 16
 
 
 class HandshakeSession:
@@ -39,6 +40,7 @@ class HandshakeSession:
         "last_used_at",
         "loop",
         "pending_changes",
+        "pending_notifications",
         "running_exchanges",
         "service",
         "stream_principal",
@@ -61,6 +63,7 @@ class HandshakeSession:
         self.is_closed = False
         self.running_exchanges: set[IncomingExchange] | None = None
         self.pending_changes: dict[tuple[str, str | None], None] | None = None
+        self.pending_notifications: list[bytes] | None = None
         self._client_requests: PendingRequests[asyncio.Future[Any]] | None = None
         self._request_streams: dict[asyncio.Future[Any], EventStream] | None = (
             None  # the stream on which each request to the client was sent
@@ -111,6 +114,21 @@ class HandshakeSession:
                 self.pending_changes[method, subscribed_uri] = None
             elif self.can_receive(subscribed_uri):
                 stream.append(encode_change(method, subscribed_uri))
+
+    def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
+        """Send a notification on the GET stream if this is the session with this ID. If the stream is not open, keep
+        the newest notifications and send them later.
+        """
+        if self.handshake.caller.session_id != session_id:
+            return False
+        if not self.handshake.accepts_notification(method):
+            return True
+        stream = (self._streams or {}).get(STANDALONE_STREAM)
+        if stream is None or stream.reader is None:
+            self.pending_notifications = [*(self.pending_notifications or ()), message][-_MAX_PENDING_NOTIFICATIONS:]
+        else:
+            stream.append(message)
+        return True
 
     def can_receive(self, uri: str | None) -> bool:
         """Return whether the caller that opened the GET stream may receive a change.

@@ -322,7 +322,9 @@ class HandshakeSessionManager:
             for method, uri in session.pending_changes or {}:
                 if session.can_receive(uri):
                     stream.append(encode_change(method, uri))
-            session.pending_changes = None
+            for notification in session.pending_notifications or ():
+                stream.append(notification)
+            session.pending_changes = session.pending_notifications = None
         try:
             headers = [*STREAM_HEADERS, *request.cors_headers]
             await request.send({"type": "http.response.start", "status": 200, "headers": headers})
