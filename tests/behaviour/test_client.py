@@ -470,3 +470,20 @@ async def test_an_earlier_result_without_a_common_version_is_an_error() -> None:
     with pytest.raises(VersionNegotiationError):
         async with connect_client(script(STATELESS), discover_result=stored):
             pass
+
+
+@requirement("client.prior-discover")
+async def test_a_client_with_a_required_version_need_not_discover(revision: str, transport: str) -> None:
+    server = script(revision, capabilities={"tools": {}})
+    async with connect_client(server, protocol_version=revision, discover_result=False) as client:
+        assert (client.protocol_version, client.instructions) == (revision, None)
+        await client.call_tool("echo")
+        await client.list_resources()  # the client does not know that the server has none
+    assert [message["method"] for message in server.received] == ["tools/call", "resources/list"]
+
+
+@requirement("client.prior-discover")
+@pytest.mark.parametrize("protocol_version", [None, "2025-11-25", "handshake", "draft"])
+def test_a_client_without_a_stateless_version_must_negotiate(protocol_version: str | None) -> None:
+    with pytest.raises(ValueError, match=STATELESS):
+        Client("http://127.0.0.1:1/mcp", protocol_version=protocol_version, discover_result=False)

@@ -77,7 +77,7 @@ class ManagedClientOptions(TypedDict, total=False):
     log_level: LoggingLevel | None
     notification_handler: NotificationHandler | None
     protocol_version: str | Era | None
-    discover_result: DiscoverResult | None
+    discover_result: DiscoverResult | Literal[False] | None
     client_info: Implementation | None
     capabilities: ClientCapabilities | None
     timeout: float | Timeouts | None
@@ -116,7 +116,9 @@ class Client:
             those of extensions.
         protocol_version: The protocol version to require. "handshake" requires a version that opens a connection with
             `initialize`, and "stateless" requires a newer one.
-        discover_result: An earlier result of `discover()`. The first connection then sends no `server/discover`.
+        discover_result: An earlier result of `discover()`. The first connection then sends no `server/discover`. With
+            False, no connection sends it, and the client assumes that the server supports everything. False requires a
+            stateless `protocol_version`.
         client_info: The name and version of the client for the server. Defaults to those of dovetail.
         capabilities: Additional capabilities to declare. The client declares the capabilities of its handlers
             automatically.
@@ -145,7 +147,7 @@ class Client:
         log_level: LoggingLevel | None = None,
         notification_handler: NotificationHandler | None = None,
         protocol_version: str | Era | None = None,
-        discover_result: DiscoverResult | None = None,
+        discover_result: DiscoverResult | Literal[False] | None = None,
         client_info: Implementation | None = None,
         capabilities: ClientCapabilities | None = None,
         timeout: float | Timeouts | None = None,

@@ -8,7 +8,7 @@ also sends `initialize`, so that a slow server is not mistaken for an old one. I
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from dovetail.client.connection import Connection
 from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
@@ -28,7 +28,12 @@ from dovetail.errors import (
     RequestTimeout,
 )
 from dovetail.log import log
-from dovetail.protocol.client_messages import RequestEncoder, encode_initialize, find_unsupported_methods
+from dovetail.protocol.client_messages import (
+    ASSUMED_CAPABILITIES,
+    RequestEncoder,
+    encode_initialize,
+    find_unsupported_methods,
+)
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest
 from dovetail.protocol.limits import Timeouts
 from dovetail.protocol.negotiation import DISCOVER, INITIALIZE, Era, VersionNegotiation, check_protocol_version
@@ -44,7 +49,7 @@ from dovetail.wire.lifecycle import (
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import SERVER_INFO
 from dovetail.wire.raw_message import decode_body
-from dovetail.wire.revisions import is_stateless
+from dovetail.wire.revisions import NEWEST_REVISION, STATELESS_REVISIONS, is_stateless
 
 # Servers with the older HTTP+SSE transport answer a POST request with one of these status codes.
 # spec: streamable-http#backward-compatibility
@@ -81,10 +86,10 @@ class ConnectionAttempt:
         deadline: RequestDeadline,
         *,
         protocol_version: str | None,
-        discover_result: DiscoverResult | None = None,
+        discover_result: DiscoverResult | Literal[False] | None = None,
     ) -> None:
         # With the result of an earlier connection, no `server/discover` request is needed.
-        self._discover_result = discover_result
+        self._discover_result: DiscoverResult | Literal[False] | None = discover_result
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._identity = identity
@@ -105,7 +110,13 @@ class ConnectionAttempt:
         try:
             await self._connection.transport.open(self._connection)
             if self._discover_result is not None:
-                self._use_discovery(self._discover_result)
+                self._use_discovery(
+                    self._discover_result
+                    if self._discover_result is not False
+                    else DiscoverResult(
+                        supported_versions=[self._negotiation.revision], capabilities=ASSUMED_CAPABILITIES
+                    )
+                )
                 # The protocol version is from an earlier connection, and the server has not confirmed it.
                 self.is_certain = False
             while self._negotiation.next_method is not None:
@@ -342,10 +353,15 @@ class Connector:
         *,
         key: str | None,
         protocol_version: str | None,
-        discover_result: DiscoverResult | None = None,
+        discover_result: DiscoverResult | Literal[False] | None = None,
     ) -> None:
         check_protocol_version(protocol_version)
-        self._discover_result = discover_result
+        if discover_result is False and protocol_version not in ("stateless", *STATELESS_REVISIONS):
+            raise ValueError(
+                f"discover_result=False requires protocol_version={NEWEST_REVISION!r}, because the client does not ask "
+                "the server for its versions"
+            )
+        self._discover_result: DiscoverResult | Literal[False] | None = discover_result
         self.identity = identity
         self.resource_subscriptions: dict[
             str, str
@@ -394,7 +410,9 @@ class Connector:
 
     def _create_attempt(self, protocol_version: str | None, deadline: RequestDeadline) -> ConnectionAttempt:
         # The server may change before the next connection, so an earlier result is used only once.
-        discover_result, self._discover_result = self._discover_result, None
+        discover_result = self._discover_result
+        if discover_result is not False:
+            self._discover_result = None
         return ConnectionAttempt(
             self._create_transport,
             self._create_connection,

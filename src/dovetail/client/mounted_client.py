@@ -32,6 +32,7 @@ from dovetail.errors import (
 )
 from dovetail.log import log
 from dovetail.protocol import downgrade
+from dovetail.protocol.client_messages import ASSUMED_CAPABILITIES
 from dovetail.protocol.exchange import Caller, ForwardedResult, IncomingExchange
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
@@ -45,7 +46,7 @@ from dovetail.protocol.subscription_filter import (
 from dovetail.wire.base import Result
 from dovetail.wire.codec import to_plain
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
-from dovetail.wire.lifecycle import ClientCapabilities, ListChangedCapability, ResourcesCapability, ServerCapabilities
+from dovetail.wire.lifecycle import ClientCapabilities, ServerCapabilities
 from dovetail.wire.logs import LEVELS, get_severity
 from dovetail.wire.meta import (
     CLIENT_CAPABILITIES,
@@ -212,14 +213,6 @@ _NOTICE_METHODS: Final = {
 }
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 
-# Before the first connection, the client assumes that the server has these capabilities.
-_ASSUMED_CAPABILITIES: Final = ServerCapabilities(
-    tools=ListChangedCapability(list_changed=True),
-    prompts=ListChangedCapability(list_changed=True),
-    resources=ResourcesCapability(subscribe=True, list_changed=True),
-    completions={},
-)
-
 # An input filter checks an input request from a server before the caller sees it.
 # The filter returns an answer, or None to ask the caller. To reject the request, it raises ProtocolError.
 InputFilter: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
@@ -291,7 +284,7 @@ class MountedClient:
         await self._client.close()
 
     def capabilities(self) -> ServerCapabilities:
-        return self._client.server_capabilities if self._client.is_connected else _ASSUMED_CAPABILITIES
+        return self._client.server_capabilities if self._client.is_connected else ASSUMED_CAPABILITIES
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
         client, capabilities = self._client, self.capabilities()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.connection import Connection
@@ -58,7 +58,7 @@ class Session:
         key: str | None,
         client_info: Implementation,
         protocol_version: str | None = None,
-        discover_result: DiscoverResult | None = None,
+        discover_result: DiscoverResult | Literal[False] | None = None,
         elicitation_handler: ElicitationHandler | None = None,
         url_elicitation_handler: ElicitationHandler | None = None,
         sampling_handler: SamplingHandler | None = None,
@@ -86,7 +86,8 @@ class Session:
         check_middleware(middleware)
         check_type("client_info", client_info, Implementation, "an Implementation(name=..., version=...)")
         check_type("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
-        check_type("discover_result", discover_result, DiscoverResult, "the result of discover()")
+        if discover_result is not False:
+            check_type("discover_result", discover_result, DiscoverResult, "the result of discover(), or False")
         check_type("cache", cache, bool, "True or False")
         check_type("validate_results", validate_results, bool, "True or False")
         self.name = name

@@ -28,7 +28,13 @@ from dovetail.protocol.stateless import METHOD_HEADER, NAME_HEADER, VERSION_HEAD
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import encode
 from dovetail.wire.jsonrpc import RequestId
-from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
+from dovetail.wire.lifecycle import (
+    ClientCapabilities,
+    Implementation,
+    ListChangedCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+)
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, PROTOCOL_VERSION
 from dovetail.wire.methods import METHODS
@@ -232,6 +238,15 @@ _REQUIRED_CAPABILITIES: Final = {
     "completion/complete": "completions",
     "logging/setLevel": "logging",
 }
+
+
+# Used if the client has not asked for the capabilities of the server.
+ASSUMED_CAPABILITIES: Final = ServerCapabilities(
+    tools=ListChangedCapability(list_changed=True),
+    prompts=ListChangedCapability(list_changed=True),
+    resources=ResourcesCapability(subscribe=True, list_changed=True),
+    completions={},
+)
 
 
 def find_unsupported_methods(revision: str, capabilities: ServerCapabilities) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal, TypedDict, cast
+from typing import Any, Final, Literal, TypedDict, TypeVar, cast
 
 from dovetail.log import log
 from dovetail.protocol.principal import Principal
