@@ -18,9 +18,9 @@ ROWS: tuple[Requirement, ...] = (
         transports=CHEAP,
     ),
     Requirement(
-        "tools.custom-annotations",
+        "items.custom-annotations",
         "house",
-        "Annotations of a tool may have custom fields, such as audience and priority. They are listed unchanged.",
+        "Annotations of a tool or a resource may have custom fields. They are listed unchanged.",
         revisions=("2025-03-26", "2025-11-25", STATELESS),
         transports=("memory",),
     ),

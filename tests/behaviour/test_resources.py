@@ -89,6 +89,21 @@ async def test_a_resource_is_listed_with_all_it_is_described_by(revision: str, t
     assert plain == {"uri": "x:plain", "name": "plain"}
 
 
+@requirement("items.custom-annotations")
+async def test_custom_annotations_of_a_resource_are_listed(revision: str, transport: str) -> None:
+    app = Server("custom")
+    given = {"audience": ["user"], "priority": 0.9, "custom_field": "value"}
+    app.add_resource(lambda: "x", "x:fixed", annotations=given)
+    app.add_resource(lambda name: name, "x:{name}", annotations=given)
+    with pytest.raises(TypeError, match="priority"):
+        app.add_resource(lambda: "x", "x:other", annotations={"priorty": 1})
+
+    async with connect(app, transport, revision) as peer:
+        (resource,) = (await peer.request("resources/list"))["resources"]
+        (template,) = (await peer.request("resources/templates/list"))["resourceTemplates"]
+        assert resource["annotations"] == template["annotations"] == given
+
+
 @requirement("resources.capability")
 async def test_a_server_says_whether_it_has_resources(revision: str, transport: str) -> None:
     async with connect(server(), transport, revision) as peer:

@@ -92,7 +92,7 @@ async def test_a_tool_is_listed_with_all_it_is_described_by(revision: str, trans
     assert bare.keys() == {"name", "inputSchema"}
 
 
-@requirement("tools.custom-annotations")
+@requirement("items.custom-annotations")
 async def test_custom_annotations_of_a_tool_are_listed(revision: str, transport: str) -> None:
     app = Server("custom")
     given = {"audience": ["user"], "priority": 0.9, "custom_field": "value", "title": "Say"}

@@ -10,6 +10,8 @@ from dovetail.wire.base import Struct, replace
 from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.tools import ToolAnnotations
 
+AnyAnnotations = TypeVar("AnyAnnotations", ToolAnnotations, Annotations)
+
 _MAX_TOOL_NAME_CHARS: Final = 128  # The specification defines this limit.
 TAGS_META_KEY: Final = "dovetail/tags"
 VERSION_META_KEY: Final = "dovetail/version"
@@ -68,7 +70,7 @@ class ResourceOptions(PromptOptions, total=False):
 
     mime_type: str | None  # The MIME type of the contents.
     size: int | None  # The size in bytes. None means that it is unknown.
-    annotations: Annotations | None  # Metadata such as audience and priority.
+    annotations: Annotations | Mapping[str, Any] | None  # Metadata such as audience and priority.
     cache_hint: CacheHint | None  # How long clients may cache the contents.
 
 
@@ -168,7 +170,7 @@ def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations
 
     A mapping uses the names of the specification: `{"readOnlyHint": True}`.
     """
-    annotations = _to_tool_annotations(annotations)
+    annotations = read_annotations(annotations, ToolAnnotations)
     hint_values: dict[str, Any] = {f"{name}_hint": value for name, value in flags.items() if value is not None}
     if annotations is None:
         return ToolAnnotations(**hint_values) if hint_values else None
@@ -178,19 +180,20 @@ def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations
     return replace(annotations, **hint_values)
 
 
-def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
-    if annotations is None or isinstance(annotations, ToolAnnotations):
+def read_annotations(annotations: Any, annotations_type: type[AnyAnnotations]) -> AnyAnnotations | None:
+    """Return annotations as a struct. A mapping can have custom names besides those of the specification."""
+    if annotations is None or isinstance(annotations, annotations_type):
         return annotations
     if not isinstance(annotations, Mapping):
-        raise TypeError(f"annotations= must be ToolAnnotations or a dict, not {annotations!r}")
+        raise TypeError(f"annotations= must be {annotations_type.__name__} or a dict, not {annotations!r}")
     values = cast("Mapping[str, Any]", annotations)
     field_by_wire_name = dict(
-        zip(ToolAnnotations.__struct_encode_fields__, ToolAnnotations.__struct_fields__, strict=True)
+        zip(annotations_type.__struct_encode_fields__, annotations_type.__struct_fields__, strict=True)
     )
     fields = {field_by_wire_name[name]: value for name, value in values.items() if name in field_by_wire_name}
     extra = {name: value for name, value in values.items() if name not in field_by_wire_name}
     if not extra:
-        return ToolAnnotations(**fields)
+        return annotations_type(**fields)
     # This import is here because only custom annotations need the module.
     from difflib import get_close_matches
 
@@ -198,9 +201,9 @@ def _to_tool_annotations(annotations: Any) -> ToolAnnotations | None:
         from dovetail.server.parameters.argument_errors import format_names
 
         raise TypeError(f"annotations= contains an unknown name: {format_names(misspelled, field_by_wire_name)}")
-    # Lists of tools contain the custom fields of a subclass. Clients ignore fields that they do not know.
+    # Lists contain the custom fields of a subclass. Clients ignore fields that they do not know.
     attributes = {f"extra_{index}": name for index, name in enumerate(extra)}
     namespace = dict.fromkeys(attributes) | {"__annotations__": dict.fromkeys(attributes, Any)}
-    metaclass: Any = type(ToolAnnotations)
-    extended_type = metaclass("ToolAnnotations", (ToolAnnotations,), namespace, rename=attributes)
+    metaclass: Any = type(annotations_type)
+    extended_type = metaclass(annotations_type.__name__, (annotations_type,), namespace, rename=attributes)
     return extended_type(**fields, **{attribute: extra[name] for attribute, name in attributes.items()})

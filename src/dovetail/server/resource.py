@@ -8,7 +8,7 @@ from dovetail.log import log
 from dovetail.protocol.uri_key import uri_key
 from dovetail.server.compiled_function import RunOptions, compile_function
 from dovetail.server.invocation import get_description, get_function_name
-from dovetail.server.item_options import CacheHint, build_meta
+from dovetail.server.item_options import CacheHint, build_meta, read_annotations
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
 
@@ -31,7 +31,7 @@ class Resource:
         mime_type: str | None = None,
         size: int | None = None,
         icons: list[Icon] | None = None,
-        annotations: Annotations | None = None,
+        annotations: Annotations | Mapping[str, Any] | None = None,
         tags: Collection[str] = (),
         version: str | None = None,
         meta: dict[str, Any] | None = None,
@@ -56,7 +56,7 @@ class Resource:
             mime_type=mime_type,
             size=size,
             icons=icons,
-            annotations=annotations,
+            annotations=read_annotations(annotations, Annotations),
             meta=build_meta(meta, tags, version),
         )
         self.tags = frozenset(tags)
@@ -79,7 +79,7 @@ class ResourceTemplate:
         description: str | None = None,
         mime_type: str | None = None,
         icons: list[Icon] | None = None,
-        annotations: Annotations | None = None,
+        annotations: Annotations | Mapping[str, Any] | None = None,
         tags: Collection[str] = (),
         version: str | None = None,
         meta: dict[str, Any] | None = None,
@@ -109,7 +109,7 @@ class ResourceTemplate:
             description=description if description is not None else get_description(function),
             mime_type=mime_type,
             icons=icons,
-            annotations=annotations,
+            annotations=read_annotations(annotations, Annotations),
             meta=build_meta(meta, tags, version),
         )
         self.tags = frozenset(tags)
