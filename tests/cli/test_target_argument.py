@@ -31,6 +31,10 @@ def test_a_name_from_a_configuration(run: RunCommand, url: str, tmp_path: Path) 
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
     assert "cursor:mine, mcp.json:mine" in run("list", "mine", cwd=tmp_path).err
+    assert sorted(re.findall(r"[\w.]*:?mine", run("list", "other", cwd=tmp_path).err)) == [
+        "cursor:mine",
+        "mcp.json:mine",
+    ]
     assert run("call", "cursor:mine", "add", "a=1", cwd=tmp_path).check_success().out == "2\n"
     listed = run("list", cwd=tmp_path, MINE="1").check_success().out
     assert listed.count(url) == 2

@@ -789,3 +789,10 @@ async def test_a_result_that_claims_to_ask_for_input_is_reviewed() -> None:
             with pytest.raises(ToolError, match=r"tool\.result"):
                 await client.call("far__add")
         await app.stop()
+
+
+async def test_a_refusal_without_a_user_to_ask_names_the_option_of_the_command(eras: tuple[str, str]) -> None:
+    async with gateway(eras, Policy("ask")) as (client, far, _):
+        with pytest.raises(ToolError, match="--policy"):
+            await client.call("far__add", a=1)
+        assert far.calls == []

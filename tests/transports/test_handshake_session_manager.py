@@ -150,6 +150,16 @@ async def test_without_a_session_nothing_is_served(headers: dict[str, str], stat
     assert app.stats().sessions == 1
 
 
+async def test_an_unknown_session_is_explained_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    app = endpoint()
+    for _ in range(2):
+        answer = await post(app, request(), {"mcp-session-id": "of-another-worker"})
+        assert answer.status == 404
+    (record,) = [record for record in caplog.records if record.name.startswith("dovetail")]
+    assert record.levelname == "WARNING"
+    assert "sessions=False" in record.getMessage()
+
+
 async def test_a_foreign_session_looks_like_a_missing_one() -> None:
     app = endpoint(authenticate=principal)
     session = await open_session(app, headers={"authorization": "alice"})

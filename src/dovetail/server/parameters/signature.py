@@ -20,6 +20,7 @@ from msgspec.structs import astuple
 
 from dovetail.error_context import clip
 from dovetail.errors import ToolError
+from dovetail.log import log
 from dovetail.server.parameters import docstrings
 from dovetail.server.parameters.annotations import (
     build_schemas,
@@ -103,6 +104,7 @@ METHOD_HINT: Final = (
     "app.include(object)"
 )
 _NO_DEFAULT: Final = inspect.Parameter.empty
+_CONTEXT_NAMES: Final = ("ctx", "context")
 _POSITIONAL_KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _IMMUTABLE_TYPES: Final = (str, int, float, bytes, Enum, types.NoneType)
 
@@ -414,6 +416,13 @@ def compile_signature(
         elif any(is_subclass_of(alternative, context_type) for alternative in list_alternatives(annotation)):
             layout.add_context(parameter)
         else:
+            if parameter.name in _CONTEXT_NAMES and parameter.name not in hints:
+                log.warning(
+                    "%s: the parameter `%s` has no annotation, so it is an argument. Did you mean `%s: Context`?",
+                    where,
+                    parameter.name,
+                    parameter.name,
+                )
             layout.add(parameter, annotation)
     layout.choose_library()
     return (ContextSignature if passes_context else Signature)(layout, lax=lax)
