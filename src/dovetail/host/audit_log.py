@@ -63,6 +63,9 @@ _TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
 class AuditLog:
     """An audit log file with one JSON object per line. `dropped_count` counts the entries that could not be written.
 
+    The time `at` of an entry is a Unix timestamp, because the first line of the file says that its time starts in 1970.
+    All processes that write to the file then have one order.
+
     Args:
         path: The path of the log file.
         include_values: True writes the values of arguments. False writes their names, types and lengths.
