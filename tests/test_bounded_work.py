@@ -16,12 +16,13 @@ from dovetail import Client, Host, Policy, Server, rule
 from dovetail.auth import Principal
 from dovetail.error_context import find_similar
 from dovetail.errors import InvalidParams, MCPError, NotFound, RemoteError, ServerBusy
-from dovetail.host import AuditLog, Grant, SecretResolver, argument
+from dovetail.host import AuditLog, Grant, SecretResolver, argument, search_index
 from dovetail.host.config.secret_lookup import get_secret_lookup, mask_error, mask_start
 from dovetail.host.consent.consent import ConsentRequest
 from dovetail.host.consent.grants import GrantStore
 from dovetail.host.gateway.gateway import GatewayNameMap
 from dovetail.host.host import get_parts
+from dovetail.host.policy import argument_coercion
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.host.qualified_names import make_model_name
 from dovetail.host.search_index import SearchIndex
@@ -42,6 +43,7 @@ from dovetail.protocol.uri_key import uri_readings
 from dovetail.server.change_notices import Subscriptions
 from dovetail.server.item_options import CacheHint
 from dovetail.server.page_cache import PageCache
+from dovetail.server.parameters import argument_errors
 from dovetail.server.parameters.argument_errors import repair_arguments
 from dovetail.server.server import get_dispatcher
 from dovetail.transports.http_client import streamable_http
@@ -208,13 +210,13 @@ async def test_a_client_handles_a_chunk_of_many_events_in_several_iterations(mon
 
     monkeypatch.setattr(streamable_http, "read_messages", record)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-    script = ScriptedServer("stateless", {"tools/list": head + b"data: {}\n\n" * 20_000})
+    script = ScriptedServer("stateless", {"tools/list": head + b"data: {}\n\n" * 8000})
     async with asyncio.timeout(TIMEOUT_S), serve_over_http(script) as url, Client(url) as client:
         watching = asyncio.create_task(watch())
         with pytest.raises(MCPError):
             await client.list_tools()
         watching.cancel()
-    assert len(handled) >= 20_000
+    assert len(handled) >= 8000
     assert max(iterations) < 2000
 
 
@@ -363,20 +365,23 @@ def test_the_readings_of_a_long_uri_are_computed_once_for_all_rules() -> None:
 # Arguments and schemas
 
 
-def test_all_conditions_of_a_decision_share_one_limit() -> None:
+def test_all_conditions_of_a_decision_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argument_coercion, "_MAX_STEPS", 2000)
+
     def count(rule_count: int) -> int:
         policy = Policy(
             "allow", [rule("deny", when=argument("/tags").matches(f"prod{number}*")) for number in range(rule_count)]
         )
-        request = PolicyRequest(server="far", tool="run", arguments={"tags": ["test"] * 20_000})
+        request = PolicyRequest(server="far", tool="run", arguments={"tags": ["test"] * 1000})
         policy.decide(request)
         return count_calls(lambda: policy.decide(request))
 
     assert count(40) < 3 * count(4)
 
 
-def test_a_decision_that_takes_too_many_steps_is_strict() -> None:
-    arguments = {"tags": ["test"] * 60_000}
+def test_a_decision_that_takes_too_many_steps_is_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argument_coercion, "_MAX_STEPS", 2000)
+    arguments = {"tags": ["test"] * 2001}
     denying = Policy("allow", [rule("deny", when=argument("/tags").matches("prod*"))])
     allowing = Policy("deny", [rule("allow", when=argument("/tags").matches("test*"))])
     for policy in (denying, allowing):
@@ -392,14 +397,16 @@ def test_rules_that_do_not_match_do_not_format_the_arguments(monkeypatch: pytest
     assert formatted == []
 
 
-def test_repairing_arguments_takes_a_limited_number_of_steps() -> None:
+def test_repairing_arguments_takes_a_limited_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argument_errors, "_MAX_STEPS", 20_000)
+
     def count(alternatives: int) -> int:
         choice = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(200)}}
         schema = {
             "type": "object",
             "properties": {"items": {"type": "array", "items": {"anyOf": [choice] * alternatives}}},
         }
-        arguments = {"items": [{"p0": 1} for _ in range(2000)]}
+        arguments = {"items": [{"p0": 1} for _ in range(200)]}
         assert repair_arguments(schema, arguments) == arguments
         return count_calls(lambda: repair_arguments(schema, arguments))
 
@@ -408,7 +415,7 @@ def test_repairing_arguments_takes_a_limited_number_of_steps() -> None:
 
 def test_arguments_within_the_limit_are_repaired() -> None:
     schema = {"type": "object", "properties": {"ids": {"type": "array", "items": {"type": "integer"}}}}
-    assert repair_arguments(schema, {"ids": ["7"] * 20_000}) == {"ids": [7] * 20_000}
+    assert repair_arguments(schema, {"ids": ["7"] * 5000}) == {"ids": [7] * 5000}
 
 
 def test_very_long_arguments_are_shortened_before_they_are_formatted() -> None:
@@ -437,7 +444,7 @@ def test_a_full_replay_memory_does_not_read_all_owners_for_each_id() -> None:
 
         return count_calls(flood) / max_ids
 
-    assert count(8000) < 2 * count(800)
+    assert count(4000) < 2 * count(400)
 
 
 def test_only_the_largest_owner_loses_ids() -> None:
@@ -504,12 +511,14 @@ def make_tools(count: int, words: int) -> list[Tool]:
     return [Tool(name=f"tool{number}", description=description, input_schema={}) for number in range(count)]
 
 
-def test_the_search_index_of_one_server_has_a_limit() -> None:
+def test_the_search_index_of_one_server_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_index, "_MAX_WORDS_PER_SERVER", 4000)
+
     def count(tool_count: int) -> int:
-        tools = make_tools(tool_count, 2000)
+        tools = make_tools(tool_count, 500)
         return count_calls(lambda: SearchIndex(tools, ["far"] * tool_count))
 
-    assert count(500) < 6 * count(50)
+    assert count(100) < 3 * count(10)
 
 
 def test_many_tools_of_one_server_do_not_shorten_the_index_of_another() -> None:
