@@ -248,7 +248,7 @@ async def wait_for_subscribers(server: Server, uri: str, count: int) -> None:
     async with asyncio.timeout(PATIENCE):
         while True:
             by_loop = get_dispatcher(server).registry.subscriptions._listeners_by_loop  # pyright: ignore[reportPrivateUsage]
-            listeners = [listener for listeners in by_loop.values() for listener in listeners]
+            listeners = [listener for entry in by_loop.values() for listener in entry.listeners]
             if sum(listener.is_subscribed(updated, uri) for listener in listeners) == count:
                 return
             await asyncio.sleep(0.005)
