@@ -461,7 +461,9 @@ def test_what_is_not_a_schema_is_refused(schema: Any) -> None:
     refusal(schema)
 
 
-@pytest.mark.parametrize("pattern", ["(", "(?=a)b", r"(a)\1", "((a{1,999}){1,999}){1,999}", "x\n("])
+@pytest.mark.parametrize(
+    "pattern", ["(", "(?=a)b", r"(a)\1", "((a{1,999}){1,999}){1,999}", "x\n(", "(" * 1000, "(" * 499 + "a" + ")" * 499]
+)
 def test_a_pattern_beyond_the_linear_engine_is_named(pattern: str) -> None:
     assert clip(pattern) in refusal({"properties": {"a": {"pattern": pattern}}})
     assert clip(pattern) in refusal({"patternProperties": {pattern: {}}})
@@ -476,7 +478,7 @@ def test_a_pattern_beyond_the_linear_engine_is_named(pattern: str) -> None:
         ({"enum": ["x" * 10_000, "y\x00"]}, "z" * 10_000),
         ({"const": [1] * 5000}, "z" * 10_000),
         ({"additionalProperties": False}, {f"k{n}\x07": 1 for n in range(1000)}),
-        ({"pattern": "\u202e{1,10}"}, "x" * 100_000),
+        ({"pattern": "\u202e{1,10}"}, "x" * 50_000),
         ({"not": {"description": "\x1b" * 10_000}}, 1),
         ({"properties": {"a": {"$ref": "#"}}, "type": "object"}, nested(60, "a", "\x9b" * 5000)),
         ({"anyOf": [{"const": "x" * 500}] * 100}, "z" * 5000),

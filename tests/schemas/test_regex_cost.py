@@ -24,6 +24,11 @@ from dovetail.schemas.regex_cost import MAX_STATES, count_concurrent_states
         ("(?:[01]*1[01]{8}){20}2", 202),
         ("^(?:a*b){20}$", 41),
         ("^.$", 3),
+        (r"^\S$", 3),
+        (r"^[\s\S]$", 3),
+        (r"^[\p{L}]$", 3),
+        ("^é$", 3),
+        (r"^\-\/\.\ \_\cA$", 2),
         (r"\bfoo\b", 4),
         ("a+?b", 3),
         ("((a{1,999}){1,999}){1,999}", MAX_STATES),
@@ -34,11 +39,26 @@ def test_places_are_counted(pattern: str, places: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(", ")", "a)(", "(?=a)b", "(?i)a", "(?<n>a)", r"(a)\1", "[a", "[]a]", "[a[b]]", "a{b", "\\"]
-)
+    "pattern",
+    [
+        "(", ")", "a)(", "(?=a)b", "(?i)a", "(?<n>a)", r"(a)\1", "[a", "[]a]", "[a[b]]", "a{b", "\\",
+        r"^(?:\A|x){100}x{300}", r"a\z", r"\<a\>", r"\Ga", r"\Ra",
+    ],
+)  # fmt: skip
 def test_what_is_not_understood_counts_as_the_worst(pattern: str) -> None:
     assert count_concurrent_states(pattern) == MAX_STATES
 
 
-def test_a_long_pattern_of_parentheses_is_harmless() -> None:
-    assert count_concurrent_states("(" * 200 + "a" + ")" * 200) == 2
+@pytest.mark.parametrize("repeat", ["{0}", "?", "*", "{0,3}"])
+def test_an_optional_anchor_does_not_count(repeat: str) -> None:
+    assert count_concurrent_states(f"^{repeat}1[01]{{300}}2") > 300
+    assert count_concurrent_states("^1[01]{300}2") == 2
+
+
+@pytest.mark.parametrize("pattern", ["(" * 1000, "(" * 500 + "a" + ")" * 500, "(?:" * 51 + "a" + ")" * 51])
+def test_deeply_nested_groups_count_as_the_worst(pattern: str) -> None:
+    assert count_concurrent_states(pattern) == MAX_STATES
+
+
+def test_nested_groups_cost_nothing() -> None:
+    assert count_concurrent_states("(" * 50 + "a" + ")" * 50) == 2

@@ -9,12 +9,16 @@ import re
 from typing import Final, NamedTuple
 
 MAX_STATES: Final = 10_000  # A pattern within the size limit cannot have more states.
+_MAX_NESTING: Final = 50  # The parser calls itself for each open parenthesis.
 
+# Of the escapes with a letter, only those that always match one character are known. Others, such as \A, match no
+# character or mean something else.
 _TOKEN: Final = re.compile(
-    r"""(?P<simple>\\(?:[pP]\{\w+\}|u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[^pPuxbB0-9kQE])
+    r"""(?P<simple>\\(?:[pP]\{\w+\}|u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|c[A-Za-z]|[dDwWsStnrfv]
+          |[ !-/:;=?@\[-`{-~])
         |\[(?!\^?\])(?:\\[^Q]|[^\]\[\\&~-]|-(?!-))*+\]|[^\\\[\](){}|*+?^$])
-      |(?P<edge>\^|\$|\\[bB])|(?P<open>\((?:\?:)?(?!\?))|(?P<close>\))|(?P<either>\|)
-      |(?P<repeat>[*+?]|\{(?P<least>\d{1,4})(?P<comma>,?)(?P<most>\d{0,4})\})\??""",
+      |(?P<edge>\^|\$|\\[bB])|(?P<open>\((?:\?:)?(?!\?))|(?P<close>\))|(?P<alternation>\|)
+      |(?P<repeat>[*+?]|\{(?P<minimum>\d{1,4})(?P<comma>,?)(?P<maximum>\d{0,4})\})\??""",
     re.VERBOSE | re.DOTALL,
 )
 
@@ -29,10 +33,13 @@ class _PatternCost(NamedTuple):
 def count_concurrent_states(pattern: str) -> int:
     """Return the maximum number of states in which the regex engine may be at the same time."""
     tokens: list[re.Match[str]] = []
-    position = 0
+    position = nesting = 0
     while position < len(pattern):
         token = _TOKEN.match(pattern, position)
         if token is None:
+            return MAX_STATES
+        nesting += bool(token["open"]) - bool(token["close"])
+        if nesting > _MAX_NESTING:
             return MAX_STATES
         tokens.append(token)
         position = token.end()
@@ -48,7 +55,7 @@ def count_concurrent_states(pattern: str) -> int:
 
 def _parse_branches(tokens: list[re.Match[str]]) -> list[_PatternCost]:
     branches = [_parse_sequence(tokens)]
-    while tokens and tokens[-1]["either"]:
+    while tokens and tokens[-1]["alternation"]:
         tokens.pop()
         branches.append(_parse_sequence(tokens))
     return branches
@@ -57,8 +64,9 @@ def _parse_branches(tokens: list[re.Match[str]]) -> list[_PatternCost]:
 def _parse_sequence(tokens: list[re.Match[str]]) -> _PatternCost:
     states = concurrent_states = 0
     width: int | None = 0
-    is_anchored = bool(tokens) and tokens[-1].group() == "^"
-    while tokens and not tokens[-1]["either"] and not tokens[-1]["close"]:
+    # `^{0}` and `^?` also match in the middle of the text.
+    is_anchored = bool(tokens) and tokens[-1].group() == "^" and not (len(tokens) > 1 and tokens[-2]["repeat"])
+    while tokens and not tokens[-1]["alternation"] and not tokens[-1]["close"]:
         atom = _parse_atom(tokens)
         states = min(MAX_STATES, states + atom.states)
         # If all widths so far are fixed, only one atom is possible at each position.
@@ -84,8 +92,7 @@ def _parse_atom(tokens: list[re.Match[str]]) -> _PatternCost:
         concurrent_states = sum(branch.concurrent_states for branch in branches)
         cost = _PatternCost(states, concurrent_states, widths.pop() if len(widths) == 1 else None)
     elif token["simple"]:
-        state_count = 2 if token.group().startswith((".", "[^", "\\p", "\\P", "\\W", "\\D", "\\S")) else 1
-        # A large character class is matched byte by byte.
+        state_count = 2 if _may_match_non_ascii(token.group()) else 1  # The engine matches these byte by byte.
         cost = _PatternCost(state_count, state_count, 1)
     else:
         cost = _PatternCost(0, 0, 0)
@@ -94,11 +101,19 @@ def _parse_atom(tokens: list[re.Match[str]]) -> _PatternCost:
     return cost
 
 
+def _may_match_non_ascii(simple: str) -> bool:
+    return (
+        not simple.isascii()
+        or simple.startswith((".", "[^", "\\p", "\\P", "\\u", "\\W", "\\D", "\\s", "\\S"))
+        or (simple.startswith("[") and "\\" in simple)
+    )
+
+
 def _repeat_cost(cost: _PatternCost, token: re.Match[str]) -> _PatternCost:
-    minimum = int(token["least"] or 0)
-    maximum = int(token["most"] or minimum) if token["least"] else 1
+    minimum = int(token["minimum"] or 0)
+    maximum = int(token["maximum"] or minimum) if token["minimum"] else 1
     states = min(MAX_STATES, cost.states * max(1, maximum))
     if cost.width is None:
         return _PatternCost(states, states, None)
-    is_exact = token["least"] and not token["comma"]
+    is_exact = token["minimum"] and not token["comma"]
     return _PatternCost(states, cost.concurrent_states, cost.width * minimum if is_exact else None)
