@@ -17,7 +17,7 @@ from dovetail.oauth.authorization_server.responses import Request
 from dovetail.oauth.authorization_server.store import InMemoryStore, TokenGrant
 from dovetail.oauth.flow import FetchResponse, Now, VerifyPassword
 from dovetail.oauth.guard.claims import TokenRejected
-from dovetail.protocol.rate_limiter import normalize_address
+from dovetail.protocol.rate_limiter import group_address
 from dovetail.wire.codec import encode
 from oauth.server_harness import (
     ISSUER,
@@ -234,8 +234,8 @@ def test_everyone_of_a_network_is_one() -> None:
     statuses = [desk.register(about, address=f"2001:db8::{number:x}").status_code for number in range(1, 6)]
     assert statuses == [201] * 3 + [429] * 2
     assert desk.register(about, address="2001:db8:0:1::1").status_code == 201
-    assert normalize_address("1.2.3.4") == normalize_address("::ffff:1.2.3.4") == "1.2.3.4"
-    assert normalize_address("unix") == "unix"
+    assert group_address("1.2.3.4") == group_address("::ffff:1.2.3.4") == "1.2.3.4"
+    assert group_address("unix") == "unix"
 
 
 @pytest.mark.parametrize(("path", "name"), [("/revoke", "nightly"), ("/token", "nightly"), ("/introspect", "files")])

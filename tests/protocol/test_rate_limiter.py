@@ -59,6 +59,33 @@ def test_a_clock_that_is_set_back_blocks_no_caller() -> None:
     assert limiter.take("a", 5.0) == 0.0
 
 
+def test_a_blocked_key_recovers_after_the_clock_was_set_back() -> None:
+    limiter = RateLimiter(1, 10.0)
+    limiter.take("a", 1e9)
+    assert limiter.compute_wait("a", 0.0) == 10.0
+    assert limiter.compute_wait("a", 10.0) == 0.0
+
+
+def test_full_buckets_are_dropped_after_the_clock_was_set_back() -> None:
+    limiter = RateLimiter(1, 10.0)
+    for number in range(10_001):
+        limiter.take(number, 1e9)
+    for _ in range(2):
+        limiter.take("blocked", 0.0, borrow=True)
+    for number in range(9_999):
+        limiter.take(("full", number), 0.0)
+        limiter.undo(("full", number))
+    limiter.take("new", 10.0)
+    assert limiter.compute_wait("blocked", 10.0) == pytest.approx(10.0)
+
+
+def test_a_rate_below_one_per_window_allows_one_event() -> None:
+    limiter = RateLimiter(0.5, 10.0)
+    assert limiter.compute_wait("a", 0.0) == limiter.take("a", 0.0) == 0.0
+    assert limiter.take("a", 19.0) == pytest.approx(1.0)
+    assert limiter.take("a", 20.0) == 0.0
+
+
 @given(st.integers(1, 500), st.floats(0.001, 1e5), st.floats(0, 2e9))
 def test_exactly_the_burst_is_allowed_at_once(count: int, window: float, now: float) -> None:
     limiter = RateLimiter(count, window)
@@ -83,6 +110,16 @@ def test_keys_that_may_go_on_are_forgotten_first() -> None:
         limiter.take(number, 500.0)
     limiter.take("new", 1001.0)
     assert all(limiter.compute_wait(number, 1001.0) for number in (0, 9_998, "new"))
+
+
+@pytest.mark.parametrize("limiter", [RateLimiter(2, 1000.0), WindowLimiter(2, 1000.0)])
+def test_the_key_of_the_oldest_event_makes_room(limiter: RateLimiter | WindowLimiter) -> None:
+    for number in range(10_000):
+        limiter.take(number, 0.0)
+    limiter.take(0, 1.0)
+    limiter.take("new", 2.0)
+    assert limiter.compute_wait(0, 2.0) > 0.0
+    assert limiter.take(1, 2.0) == limiter.take(1, 2.0) == 0.0  # its first event was forgotten
 
 
 def test_a_flood_of_keys_takes_bounded_memory() -> None:

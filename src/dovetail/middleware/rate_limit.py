@@ -45,7 +45,7 @@ class RateLimit:
             raise ValueError("requests and per must be positive")
         if burst is not None and burst < 1:
             raise ValueError("burst must be at least 1")
-        self._limiter = RateLimiter(requests, per, burst=float(burst if burst is not None else max(1, int(requests))))
+        self._limiter = RateLimiter(requests, per, burst=burst)
         self._get_key = key
         self._methods = frozenset(methods)
 

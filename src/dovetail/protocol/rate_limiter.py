@@ -1,8 +1,12 @@
-"""Limit how often an event happens, such as a call, a failed login or a registration."""
+"""Limit how often an event happens, such as a call, a failed login or a registration.
+
+`build_limiter_key` and `group_address` create the keys of a limiter from names and addresses.
+"""
 
 import hashlib
 import ipaddress
 from array import array
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
@@ -11,6 +15,7 @@ from dovetail.wire.base import Struct
 _MAX_KEYS: Final = 10_000
 _MAX_KEY_CHARS: Final = 128
 _ROUNDING: Final = 1e-9  # This tolerance for rounding errors is a fraction of a token.
+_MIN_WAIT_S: Final = 1e-9  # A wait of 0 would mean that the event is allowed.
 
 
 class _Bucket(Struct):
@@ -21,14 +26,18 @@ class _Bucket(Struct):
 class RateLimiter:
     """A rate limit for each key. It allows `burst` events at once, and then `max_count` events per `window_s` seconds.
 
-    If there are too many keys, the limiter drops full buckets first, because they restrict nothing.
+    `burst` is `max_count` by default, and at least 1 if any event is allowed. If there are too many keys, the limiter
+    drops full buckets, because they restrict nothing. It looks for them at most once per window. Otherwise it drops the
+    key of the oldest event.
     """
 
     def __init__(self, max_count: float, window_s: float, *, burst: float | None = None) -> None:
-        self._burst = max_count if burst is None else burst
+        if burst is None:
+            burst = max(1.0, max_count) if max_count > 0 else 0.0
+        self._burst = burst
         self._rate = max_count / window_s
         self._window_s = window_s
-        self._buckets: dict[Hashable, _Bucket] = {}
+        self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()  # the key of the oldest event first
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float, *, borrow: bool = False) -> float:
@@ -39,6 +48,7 @@ class RateLimiter:
         bucket = self._buckets.get(key) or self._add_bucket(key, now)
         tokens = self._refill(bucket, now)
         bucket.updated_at = now
+        self._buckets.move_to_end(key)
         if tokens + _ROUNDING >= 1.0:
             bucket.tokens = tokens - 1.0
             return 0.0
@@ -58,9 +68,11 @@ class RateLimiter:
             bucket.tokens = min(bucket.tokens + 1.0, self._burst)
 
     def _refill(self, bucket: _Bucket, now: float) -> float:
-        elapsed = now - bucket.updated_at  # The elapsed time is negative if the clock was set back.
-        tokens = bucket.tokens + elapsed * self._rate if elapsed > 0.0 else bucket.tokens
-        return min(self._burst, tokens)
+        elapsed = now - bucket.updated_at
+        if elapsed < 0.0:  # The clock was set back.
+            bucket.updated_at = now
+            return bucket.tokens
+        return min(self._burst, bucket.tokens + elapsed * self._rate)
 
     def _to_seconds(self, tokens: float) -> float:
         return (1.0 - tokens) / self._rate if self._rate else self._window_s
@@ -72,14 +84,13 @@ class RateLimiter:
         return bucket
 
     def _make_room(self, now: float) -> None:
-        if now >= self._sweep_at:
-            # Full buckets are removed at most once per window, because the removal reads all keys.
+        if _is_sweep_due(self._sweep_at, self._window_s, now):
             self._sweep_at = now + self._window_s
-            self._buckets = {
-                key: bucket for key, bucket in self._buckets.items() if self._refill(bucket, now) < self._burst
-            }
+            full_keys = [key for key, bucket in self._buckets.items() if self._refill(bucket, now) >= self._burst]
+            for key in full_keys:
+                del self._buckets[key]
         if len(self._buckets) >= _MAX_KEYS:
-            del self._buckets[next(iter(self._buckets))]
+            self._buckets.popitem(last=False)
 
 
 class WindowLimiter:
@@ -91,7 +102,7 @@ class WindowLimiter:
     def __init__(self, max_count: int, window_s: float) -> None:
         self._max_count = max_count
         self._window_s = window_s
-        self._times: dict[Hashable, array[float]] = {}
+        self._times: OrderedDict[Hashable, array[float]] = OrderedDict()  # the key of the oldest event first
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float) -> float:
@@ -101,6 +112,7 @@ class WindowLimiter:
             if key not in self._times:
                 self._make_room(now)
             self._times.setdefault(key, array("d")).append(now)
+            self._times.move_to_end(key)
         return wait_s
 
     def compute_wait(self, key: Hashable, now: float) -> float:
@@ -108,7 +120,7 @@ class WindowLimiter:
         times = self._drop_old(key, now)
         if len(times) < self._max_count:
             return 0.0
-        return max(times[-self._max_count] + self._window_s - now, _ROUNDING) if self._max_count else self._window_s
+        return max(times[-self._max_count] + self._window_s - now, _MIN_WAIT_S) if self._max_count else self._window_s
 
     def undo(self, key: Hashable) -> None:
         """Remove one counted event."""
@@ -127,22 +139,28 @@ class WindowLimiter:
         return times
 
     def _make_room(self, now: float) -> None:
-        if len(self._times) >= _MAX_KEYS and not self._sweep_at - self._window_s <= now < self._sweep_at:
-            self._sweep_at = now + self._window_s  # A sweep reads every key, so there is at most one per window.
+        if len(self._times) >= _MAX_KEYS and _is_sweep_due(self._sweep_at, self._window_s, now):
+            self._sweep_at = now + self._window_s
             for key in list(self._times):
                 if not self._drop_old(key, now):
                     del self._times[key]
         if len(self._times) >= _MAX_KEYS:
-            del self._times[next(iter(self._times))]
+            self._times.popitem(last=False)
 
 
-def build_key(*names: str) -> str:
+def _is_sweep_due(sweep_at: float, window_s: float, now: float) -> bool:
+    """Return whether to remove old keys: at most once per window, because the removal reads all keys."""
+    # A time far ahead is from before the clock was set back.
+    return not sweep_at - window_s <= now < sweep_at
+
+
+def build_limiter_key(*names: str) -> str:
     """Return a key of limited length for names of any length."""
     key = "\0".join(names)
     return key if len(key) <= _MAX_KEY_CHARS else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
-def normalize_address(address: str) -> str:
+def group_address(address: str) -> str:
     """Return an IPv4 address, or the /64 network of an IPv6 address. One client usually has a whole /64 network."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])

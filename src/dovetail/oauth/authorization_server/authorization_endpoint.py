@@ -49,7 +49,7 @@ from dovetail.oauth.guard.dpop import DPOP_ALGORITHMS
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS
 from dovetail.oauth.login.saved_login import Token
 from dovetail.protocol.http_types import HTTPResponse
-from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter, build_key, normalize_address
+from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter, build_limiter_key, group_address
 from dovetail.protocol.sealer import Sealer, UnsealError
 from dovetail.wire.base import Struct, replace
 
@@ -130,7 +130,7 @@ class AuthorizationEndpoints:
         return any(path == route_path for _, route_path in self._routes)
 
     def handle(self, request: Request) -> Flow[HTTPResponse]:
-        request = replace(request, address=normalize_address(request.address))
+        request = replace(request, address=group_address(request.address))
         response = yield from self._dispatch(request)
         if request.path not in _CORS_PATHS:
             return response
@@ -441,9 +441,9 @@ class AuthorizationEndpoints:
         # The user database may ignore case, so all spellings of a name count as one user.
         user = name.casefold()
         limiters = (
-            (self._login_failure_limiter, build_key(user, address)),
+            (self._login_failure_limiter, build_limiter_key(user, address)),
             (self._address_failure_limiter, address),
-            (self._user_failure_limiter, build_key(user)),
+            (self._user_failure_limiter, build_limiter_key(user)),
         )
         if any(limiter.compute_wait(key, now) for limiter, key in limiters):
             raise OAuthError(_error_page("Too many attempts", "Wait a minute, then try again.", status=429))

@@ -33,7 +33,7 @@ from dovetail.oauth.flow import CheckUserActive, Flow, Now
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable
 from dovetail.oauth.guard.dpop import DPoPChecker
 from dovetail.protocol.http_types import HTTPResponse
-from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter, build_key
+from dovetail.protocol.rate_limiter import RateLimiter, WindowLimiter, build_limiter_key
 from dovetail.wire.base import replace
 
 _CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
@@ -221,7 +221,7 @@ class TokenEndpoint:
         """Report to a resource server in `introspection_clients` whether a token is active. RFC 7662"""
         now: float = yield Now()
         client_id, secret = parse_basic_auth(request) or ("", "")
-        limiter_key = build_key("introspection", client_id, request.address)
+        limiter_key = build_limiter_key("introspection", client_id, request.address)
         if wait_s := self._failure_limiter.compute_wait(limiter_key, now):
             return rate_limit_response(wait_s)
         expected_secret = self._settings.introspection_clients.get(client_id)
@@ -234,4 +234,4 @@ class TokenEndpoint:
 
 
 def _limiter_key(request: Request, fields: Mapping[str, str]) -> str:
-    return build_key("client", read_claimed_client_id(request, fields) or "", request.address)
+    return build_limiter_key("client", read_claimed_client_id(request, fields) or "", request.address)
