@@ -110,6 +110,7 @@ async def test_without_a_token_nothing_is_served() -> None:
             answer = await AsgiRequest(endpoint, method, path).wait_done()
             if path in open_paths:
                 assert answer.status == (200 if method in ("GET", "HEAD") else 405), (method, path)
+                assert answer.status == 200 or answer.headers["allow"] == "GET, HEAD"
             else:
                 assert answer.status == 401, (method, path)
                 said = parse_challenge(answer.headers["www-authenticate"])

@@ -1,5 +1,6 @@
 """Test which gateway a path selects, and that unknown paths are refused."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from dovetail import Server
 from dovetail.auth import JWTVerifier
 from dovetail.host import Host
 from dovetail.host.gateway.gateway import GatewayPaths
+from oauth.fake_issuer import Issuer, current_claims
 
 
 class App:
@@ -53,7 +55,7 @@ async def test_each_is_created_once_and_all_are_closed() -> None:
     assert all(app.is_closed for app in apps)
 
 
-async def ask(app: Any, method: str, path: str, public: bool) -> tuple[int, dict[bytes, bytes], bytes]:
+async def ask(app: Any, method: str, path: str, public: bool, token: str = "") -> tuple[int, dict[bytes, bytes], bytes]:
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -63,6 +65,8 @@ async def ask(app: Any, method: str, path: str, public: bool) -> tuple[int, dict
         sent.append(message)
 
     headers = [(b"host", b"gate.example" if public else b"127.0.0.1:80"), (b"content-type", b"application/json")]
+    if token:
+        headers.append((b"authorization", f"Bearer {token}".encode()))
     scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
     await app(scope, receive, send)
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(one.get("body", b"") for one in sent[1:])
@@ -95,3 +99,17 @@ async def test_without_a_token_known_and_unknown_servers_get_the_same_answers(
             answers.add((frozenset(plain.items()), body.replace(name.encode(), b"NAME")))
         assert len(answers) == 1
         await app.close()
+
+
+async def test_an_unreachable_issuer_causes_one_warning_for_all_unknown_servers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    issuer = Issuer("http://127.0.0.1:1")
+    token = issuer.token(**current_claims())
+    async with Host() as host:
+        app: Any = host.asgi(auth=JWTVerifier(issuer=issuer.url), public_url="https://gate.example")
+        for name in ("one", "two", "two"):
+            status, _, _ = await ask(app, "POST", f"/servers/{name}/mcp", public=True, token=token)
+            assert status == 503
+        await app.close()
+    assert [record.levelno for record in caplog.records if record.levelno >= logging.WARNING] == [logging.WARNING]

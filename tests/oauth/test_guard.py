@@ -16,8 +16,8 @@ from dovetail.oauth.guard.dpop import DPoPChecker
 from dovetail.oauth.guard.guard import (
     Guard,
     RequestHead,
-    ServerLocation,
     get_credential_checker,
+    is_metadata_path,
     location_from_public_url,
     location_from_request,
     parse_host_name,
@@ -422,13 +422,13 @@ def test_the_place_as_seen() -> None:
 
 
 def test_where_the_document_is_given_out() -> None:
-    place = ServerLocation("https://x.example/a", "/mcp")
     well_known = "/.well-known/oauth-protected-resource"
-    assert place.serves_metadata_at(well_known)
-    assert place.serves_metadata_at(well_known + "/mcp")
-    assert place.serves_metadata_at(well_known + "/a/mcp")
+    for path in (well_known, well_known + "/mcp", well_known + "/a/mcp"):
+        assert is_metadata_path(path, "/a", "/mcp")
     for other in ("/mcp", well_known + "/b/mcp", well_known + "x", "/.well-known/openid-configuration"):
-        assert not place.serves_metadata_at(other)
+        assert not is_metadata_path(other, "/a", "/mcp")
+    assert is_metadata_path(well_known + "/a", "/a", "/")
+    assert not is_metadata_path(well_known + "/a/mcp", "/a", "/")
 
 
 def test_without_an_issuer_no_login_starts() -> None:

@@ -1,9 +1,7 @@
 """Check the tokens of requests to one endpoint, and serve the metadata of the protected resource."""
 
-import copy
-import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from urllib.parse import urlsplit
 
 from dovetail.auth.flow_runner import FlowRunner
 from dovetail.auth.safe_fetch import ServerFetcher
@@ -11,11 +9,13 @@ from dovetail.errors import AuthError
 from dovetail.log import log
 from dovetail.oauth.guard.claims import AuthenticationFailed
 from dovetail.oauth.guard.guard import (
+    RESOURCE_METADATA_PATH,
     CredentialChecker,
     Guard,
     RequestHead,
     ServerLocation,
     get_credential_checker,
+    is_metadata_path,
     location_from_public_url,
     location_from_request,
     parse_host_name,
@@ -25,10 +25,8 @@ from dovetail.protocol.http_checks import Refusal
 from dovetail.protocol.http_types import HTTPRequest
 from dovetail.protocol.principal import Principal
 from dovetail.transports.http_server.http_request import EndpointRequest, Scope
+from dovetail.transports.operator_warnings import ThrottledWarning
 from dovetail.wire.codec import encode
-
-_WELL_KNOWN_PATH: Final = "/.well-known/"
-_WARNING_INTERVAL_S: Final = 60.0  # Two warnings are at least this many seconds apart.
 
 
 class ASGIGuard:
@@ -40,6 +38,8 @@ class ASGIGuard:
         path: str,
         public_url: str | None,
         get_used_scopes: Callable[[], Sequence[str]],
+        fetcher: ServerFetcher,
+        unavailable_warning: ThrottledWarning,
     ) -> None:
         self._checker = checker
         # A function that returns the scopes that the server's tools, resources and prompts require.
@@ -47,33 +47,32 @@ class ASGIGuard:
         self._path = "/" + path.strip("/")
         self._public_url = public_url
         self._location = None if public_url is None else location_from_public_url(public_url, self._path)
-        self._fetcher = ServerFetcher()
-        self._flow_runner = FlowRunner({HTTPRequest: self._fetcher.fetch})
-        self._warned_at = -_WARNING_INTERVAL_S
+        self._fetcher = fetcher
+        self._flow_runner = FlowRunner({HTTPRequest: fetcher.fetch})
+        self._unavailable_warning = unavailable_warning
 
     def has_document(self, path: str, scope: Scope) -> bool:
         """Return whether clients expect the protected resource metadata at this path."""
-        root_path = scope.get("root_path") or ""
-        if _WELL_KNOWN_PATH not in scope["path"] and _WELL_KNOWN_PATH not in root_path:
+        full_path: str = scope["path"]
+        if RESOURCE_METADATA_PATH not in full_path:
             return False
-        # The host does not matter here, because only the path is compared.
-        location = self._location or location_from_request("http", "here", None, root_path, self._path)
-        return location.serves_metadata_at(path) or location.serves_metadata_at("/" + scope["path"].strip("/"))
+        location = self._location
+        prefix = (scope.get("root_path") or "").rstrip("/") if location is None else urlsplit(location.base_url).path
+        return any(is_metadata_path(candidate, prefix, self._path) for candidate in (path, "/" + full_path.strip("/")))
 
     def get_document(self, path: str, request: EndpointRequest) -> bytes | None:
         """Return the protected resource metadata if clients expect it at this path. Otherwise return None."""
         if not self.has_document(path, request.scope):
             return None
         if request.method not in ("GET", "HEAD"):
-            raise Refusal(405, f"method {request.method} is not allowed", [(b"allow", b"GET")])
+            raise Refusal(405, f"Method {request.method} is not allowed", [(b"allow", b"GET, HEAD")])
         return encode(self._checker.build_metadata(self._get_location(request).resource, self._get_used_scopes()))
 
     def at_path(self, path: str) -> "ASGIGuard":
         """Return the guard for another MCP path of the same server."""
-        guard = copy.copy(self)
-        guard._path = path
-        guard._location = None if self._public_url is None else location_from_public_url(self._public_url, path)
-        return guard
+        return ASGIGuard(
+            self._checker, path, self._public_url, self._get_used_scopes, self._fetcher, self._unavailable_warning
+        )
 
     async def authenticate(self, path: str, request: EndpointRequest) -> Principal:
         """Return the caller of a request. Raise AuthError if the credentials are missing or invalid."""
@@ -90,25 +89,24 @@ class ASGIGuard:
         )
         try:
             return await self._flow_runner.run(self._checker.authenticate(head))
-        except AuthError as denied:
-            self._log_denial(denied)
+        except AuthError as error:
+            self._log_denial(error)
             raise
 
-    def _log_denial(self, denied: AuthError) -> None:
+    def _log_denial(self, error: AuthError) -> None:
         """Log why a request was denied, so that the operator can fix the settings. The response does not contain the
         reason.
         """
-        cause, now = denied.__cause__, time.monotonic()
+        cause = error.__cause__
         reason = (
             f"{cause}: {cause.detail}"
             if isinstance(cause, AuthenticationFailed) and cause.detail
-            else str(cause or denied)
+            else str(cause or error)
         )
-        if denied.status_code != 503:
+        if error.status_code == 503:  # the token could not be checked, for example because the issuer is not reachable
+            self._unavailable_warning.log("authentication failed: %s", reason)
+        else:
             log.debug("authentication failed: %s", reason)
-        elif now >= self._warned_at + _WARNING_INTERVAL_S:
-            self._warned_at = now
-            log.warning("authentication failed: %s", reason)
 
     def _get_location(self, request: EndpointRequest) -> ServerLocation:
         if self._location is not None:
@@ -121,6 +119,7 @@ class ASGIGuard:
         )
 
     async def close(self) -> None:
+        """Close the connections to authorization servers."""
         await self._fetcher.close()
 
 
@@ -129,14 +128,15 @@ def create_asgi_guard(
     path: str,
     public_url: str | None,
     allowed_hosts: Collection[str],
-    get_used_scopes: Callable[[], Sequence[str]] = tuple,
+    get_used_scopes: Callable[[], Sequence[str]],
 ) -> ASGIGuard:
     if public_url is None and allowed_hosts:
         raise ValueError(
             "auth= needs the URL of this server to check the audience of tokens. Pass public_url=, which can "
             "replace allowed_hosts="
         )
-    return ASGIGuard(get_credential_checker(auth), path, public_url, get_used_scopes)
+    checker = get_credential_checker(auth)
+    return ASGIGuard(checker, path, public_url, get_used_scopes, ServerFetcher(), ThrottledWarning())
 
 
 def _decode_header(value: bytes | None) -> str | None:

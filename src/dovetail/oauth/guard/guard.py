@@ -317,15 +317,6 @@ class ServerLocation(Struct, frozen=True):
         """
         return self.url_for(RESOURCE_METADATA_PATH + ("" if self.path == "/" else self.path))
 
-    def serves_metadata_at(self, path: str) -> bool:
-        """Return whether the metadata is served at this path, which follows RFC 9728 or starts with the path prefix."""
-        resource_path = urlsplit(self.resource).path
-        return path in (
-            RESOURCE_METADATA_PATH,
-            RESOURCE_METADATA_PATH + resource_path,
-            RESOURCE_METADATA_PATH + self.path,
-        )
-
     def url_for(self, path: str) -> str:
         return self.base_url + ("" if path == "/" else path)
 
@@ -345,6 +336,18 @@ def location_from_request(scheme: str, host: str, port: int | None, root_path: s
     host_part = f"[{host}]" if ":" in host else host
     port_suffix = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
     return ServerLocation(f"{scheme}://{host_part}{port_suffix}{root_path.rstrip('/')}", path)
+
+
+def is_metadata_path(path: str, prefix: str, mcp_path: str) -> bool:
+    """Return whether a path has the metadata of the MCP endpoint at `mcp_path`: the path from RFC 9728, or one below
+    the path prefix of the application.
+    """
+    resource_path = prefix if mcp_path == "/" else prefix + mcp_path
+    return path in (
+        RESOURCE_METADATA_PATH,
+        RESOURCE_METADATA_PATH + resource_path,
+        RESOURCE_METADATA_PATH + mcp_path,
+    )
 
 
 def parse_host_name(header: Any) -> str:
