@@ -445,7 +445,16 @@ def test_texts_are_texts(wrong: Any) -> None:
 
 
 def test_a_scope_is_one_word() -> None:
-    with pytest.raises(ValueError, match="'read write'"):
-        Principal("ada", scopes=["read write"])
+    for scope in ("read write", "", 'no"scope', "back\\slash"):
+        with pytest.raises(ValueError, match="scope"):
+            Principal("ada", scopes=[scope])
     assert Principal("ada", scopes="read write").scopes == {"read", "write"}
-    assert parse_scopes({"scp": ["a", "b c", ""]}, ("scp",)) == {"a"}
+    assert parse_scopes({"scp": ["a", "b c", "", 'no"scope', 5]}, ("scp",)) == {"a"}
+    assert parse_scopes({"scope": 'a no"scope b'}, ("scope",)) == {"a", "b"}
+
+
+def test_an_issuer_has_no_fragment() -> None:
+    with pytest.raises(ValueError, match=r"https://a\.example#b"):
+        JWTVerifier(issuer="https://a.example#b", public_keys=[])
+    with pytest.raises(ValueError, match=r"https://a\.example#b"):
+        IntrospectionVerifier(introspection_endpoint="https://a.example#b", client_id="c", client_secret="s")

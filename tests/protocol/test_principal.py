@@ -1,5 +1,9 @@
 """Test principals: an identifier and the claims beside it."""
 
+import copy
+import pickle
+from typing import Any
+
 import pytest
 
 from dovetail import Context, Server
@@ -37,12 +41,50 @@ def test_remaining_seconds() -> None:
 def test_a_name_alone() -> None:
     found = as_principal("ada")
     assert found == "ada"
-    assert found is not None
     assert (found.subject, found.issuer, found.scopes) == ("ada", None, frozenset())
     assert as_principal(found) is found
-    assert as_principal(None) is None
     with pytest.raises(ValueError, match=r"subject.*client_id"):
         Principal("")
+
+
+@pytest.mark.parametrize("value", [True, 5, None, b"ada", ["ada"]])
+def test_another_value_is_not_a_principal(value: Any) -> None:
+    with pytest.raises(TypeError, match=type(value).__name__):
+        as_principal(value)
+
+
+def test_no_two_callers_have_the_same_text() -> None:
+    principals = [
+        Principal("ada"),
+        Principal("ada", issuer="https://a"),
+        Principal("https://a#ada"),
+        Principal("", client_id="ada", issuer="https://a"),
+        Principal("https://a##ada"),
+        Principal("", client_id="ada"),
+        Principal("#ada"),
+        Principal("##ada"),
+        Principal("%23ada"),
+        Principal("#%23ada"),
+        Principal("", client_id="#ada"),
+        Principal("#ada", issuer="https://a"),
+    ]
+    assert len(set(principals)) == len(principals)
+
+
+@pytest.mark.parametrize("issuer", ["", "https://a#b"])
+def test_an_issuer_that_would_be_ambiguous_is_refused(issuer: str) -> None:
+    with pytest.raises(ValueError, match="issuer"):
+        Principal("ada", issuer=issuer)
+
+
+@pytest.mark.parametrize(
+    "principal",
+    [Principal("a#b", scopes=["x"], claims={"k": 1}), Principal("", issuer="https://a", client_id="c", expires_at=5.0)],
+)
+def test_a_copy_is_the_same_principal(principal: Principal) -> None:
+    for other in (copy.copy(principal), copy.deepcopy(principal), pickle.loads(pickle.dumps(principal))):  # noqa: S301
+        assert (type(other), other) == (Principal, principal)
+        assert all(getattr(other, name) == getattr(principal, name) for name in Principal.__slots__)
 
 
 async def test_it_can_be_returned_as_the_text_it_is() -> None:

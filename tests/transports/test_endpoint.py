@@ -720,3 +720,15 @@ async def test_an_authenticator_that_fails_is_not_a_dead_connection(caplog: pyte
     assert answer.status == 500
     assert "table" not in answer.last["error"]["message"]
     assert "KeyError: 'table'" in caplog.text
+
+
+@pytest.mark.parametrize("value", [True, 5, ""])
+async def test_an_authenticator_must_return_a_name(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def careless(_: Mapping[bytes, bytes]) -> Any:
+        return value
+
+    stand = FakeService()
+    answer = await post(endpoint(stand, authenticate=careless), stateless_request())
+    assert answer.status == 500
+    assert stand.seen == []
+    assert "authenticate failed" in caplog.text

@@ -4,6 +4,7 @@ A principal is a string that is unique for each caller and never changes. Sessio
 compare principals as plain strings. A principal also has scopes, claims and an expiry time.
 """
 
+import copy
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Self, TypeAlias
@@ -45,15 +46,13 @@ class Principal(str):
         """Create a principal. A program without a user has a client_id and no subject."""
         if not subject and not client_id:
             raise ValueError("a principal requires a subject or a client_id")
-        scope_set = frozenset(scopes.split() if isinstance(scopes, str) else scopes)
-        for scope in scope_set:
-            if scope.split() != [scope]:
-                raise ValueError(f"invalid scope {scope!r}: a scope must be one word without spaces")
+        if issuer is not None:
+            check_issuer(issuer)
         principal = super().__new__(cls, _build_key(subject, issuer, client_id or ""))
         principal.subject = subject or client_id or ""
         principal.issuer = issuer
         principal.client_id = client_id
-        principal.scopes = scope_set
+        principal.scopes = _read_scopes(scopes)
         principal.claims = dict(claims or {})
         principal.expires_at = expires_at
         return principal
@@ -61,6 +60,11 @@ class Principal(str):
     def is_expired(self, now: float) -> bool:
         """Return whether the credentials have expired at `now`, in seconds since 1970."""
         return self.expires_at is not None and self.expires_at <= now
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy keeps the text, because it cannot be built again from the text alone.
+        state = {name: getattr(self, name) for name in Principal.__slots__}
+        return str.__new__, (type(self), str(self)), (None, state)
 
     def __repr__(self) -> str:
         return f"Principal({str(self)!r})"
@@ -73,10 +77,9 @@ Authenticator: TypeAlias = Callable[[Mapping[bytes, bytes]], Awaitable[Principal
 
 def replace_scopes(principal: Principal, scopes: Iterable[str]) -> Principal:
     """Return a copy of a principal with other scopes."""
-    copy = str.__new__(type(principal), str(principal))
-    copy.subject, copy.issuer, copy.client_id = principal.subject, principal.issuer, principal.client_id
-    copy.scopes, copy.claims, copy.expires_at = frozenset(scopes), principal.claims, principal.expires_at
-    return copy
+    changed = copy.copy(principal)
+    changed.scopes = _read_scopes(scopes)
+    return changed
 
 
 def get_remaining_seconds(principal: Principal | None, now: float) -> float | None:
@@ -89,19 +92,41 @@ def get_remaining_seconds(principal: Principal | None, now: float) -> float | No
     return max(0.0, principal.expires_at - now)
 
 
-def as_principal(principal: str | None) -> Principal | None:
-    """Return the given principal. Convert a plain name to a principal."""
-    return principal if principal is None or isinstance(principal, Principal) else Principal(principal)
+def as_principal(principal: Any) -> Principal:
+    """Return a principal unchanged, or create one from a name. Raise TypeError for another value."""
+    if not isinstance(principal, str):
+        raise TypeError(f"the caller must be a name or a Principal(...), not {type(principal).__name__}")
+    return principal if isinstance(principal, Principal) else Principal(principal)
+
+
+def check_issuer(issuer: str) -> None:
+    """Raise ValueError if an issuer is empty or has a fragment. RFC 8414, section 2"""
+    if not issuer or "#" in issuer:
+        raise ValueError(f"invalid issuer {issuer!r}: an issuer must not be empty or contain #")
+
+
+def check_scope(scope: str) -> None:
+    """Raise ValueError if a scope contains invalid characters."""
+    if not SCOPE_PATTERN.fullmatch(scope):
+        raise ValueError(f"invalid scope {scope!r}: a scope must be one word without quotes or backslashes")
+
+
+def _read_scopes(scopes: Iterable[str]) -> frozenset[str]:
+    scope_set = frozenset(scopes.split() if isinstance(scopes, str) else scopes)
+    for scope in scope_set:
+        check_scope(scope)
+    return scope_set
 
 
 def _build_key(subject: str, issuer: str | None, client_id: str) -> str:
     """Build a key that is unique for each issuer and client.
 
-    Subjects are unique only within their issuer, and a client ID may equal a user's name. An issuer has no fragment
-    (RFC 8414, section 2), so the first `#` ends the issuer.
+    Subjects are unique only within their issuer, and a client ID may equal a user's name. An issuer has no `#`, so the
+    first `#` ends the issuer. A subject without an issuer is the key itself, unless it contains `#`.
     """
-    if issuer is None:
-        return subject or f"#{client_id}"
+    if issuer is None and subject and "#" not in subject:
+        return subject
     from urllib.parse import quote  # Few servers need the urllib.parse module.
 
-    return f"{issuer}#{quote(subject, safe='')}" if subject else f"{issuer}##{quote(client_id, safe='')}"
+    name = quote(subject, safe="") if subject else f"#{quote(client_id, safe='')}"
+    return f"{issuer or ''}#{name}"

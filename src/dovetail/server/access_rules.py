@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from dovetail.errors import InsufficientScope
 from dovetail.log import log
-from dovetail.protocol.principal import SCOPE_PATTERN, Principal
+from dovetail.protocol.principal import Principal, check_scope
 from dovetail.protocol.uri_key import rule_keys, uri_readings
 from dovetail.server.uri_template import URITemplate, may_match_start, may_match_template
 from dovetail.wire.base import Struct
@@ -277,8 +277,7 @@ def build_access_rule(scopes: str | Iterable[str], visible_to: Any) -> AccessRul
     """Create an access rule from the `scopes=` and `visible_to=` options of an item."""
     unique_scopes = (scopes,) if isinstance(scopes, str) else tuple(dict.fromkeys(scopes))
     for scope in unique_scopes:
-        if not SCOPE_PATTERN.fullmatch(scope):
-            raise ValueError(f"invalid scope {scope!r}: a scope must be one word without quotes or backslashes")
+        check_scope(scope)
     if not (visible_to is None or callable(visible_to)):
         raise TypeError(
             f"visible_to must be a function that takes the principal and returns a bool, not {visible_to!r}"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from dovetail.error_context import clip
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.principal import SCOPE_PATTERN, Principal
 
 _MAX_TIMESTAMP_S: Final = 1e13  # Larger numbers would overflow in calculations.
 
@@ -98,12 +98,10 @@ def build_principal(
 
 
 def parse_scopes(claims: Mapping[str, Any], claim_names: Sequence[str]) -> frozenset[str]:
-    """Return the scopes in all of these claims. Each claim can be a string or a list."""
+    """Return the valid scopes in all of these claims. Each claim can be a string or a list."""
     scopes: set[str] = set()
     for name in claim_names:
         value = claims.get(name)
-        if isinstance(value, str):
-            scopes.update(value.split())
-        elif isinstance(value, list):
-            scopes.update(scope for scope in value if isinstance(scope, str) and scope.split() == [scope])
+        words: list[Any] = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
+        scopes.update(word for word in words if isinstance(word, str) and SCOPE_PATTERN.fullmatch(word))
     return frozenset(scopes)

@@ -22,7 +22,7 @@ from dovetail.oauth.guard.verifiers import (
     run_verifier,
     select_verifiers,
 )
-from dovetail.protocol.principal import SCOPE_PATTERN, Principal, replace_scopes
+from dovetail.protocol.principal import Principal, check_scope, replace_scopes
 from dovetail.wire.base import Struct
 
 
@@ -289,8 +289,7 @@ def validate_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:
     """Return the scopes as a tuple. Raise ValueError if a scope contains invalid characters."""
     scope_list = as_tuple(scopes)
     for scope in scope_list:
-        if not SCOPE_PATTERN.fullmatch(scope):
-            raise ValueError(f"invalid scope {scope!r}: a scope must be one word without quotes or backslashes")
+        check_scope(scope)
     return tuple(dict.fromkeys(scope_list))
 
 

@@ -15,7 +15,7 @@ from dovetail.oauth.guard import keys as signing
 from dovetail.oauth.guard.claims import TokenRejected, VerificationUnavailable, build_principal, check_claims
 from dovetail.oauth.guard.keys import ASYMMETRIC_ALGORITHMS, PublicKeys
 from dovetail.oauth.metadata import fetch_server_metadata, is_secure_url
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.principal import Principal, as_principal, check_issuer
 
 T = TypeVar("T")
 
@@ -109,6 +109,7 @@ class JWTVerifier(BuiltInVerifier):
     ) -> None:
         if not isinstance(issuer, str) or not issuer:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError("JWTVerifier requires the issuer of the tokens")
+        check_issuer(issuer)
         if jwks_uri is None and public_keys is None and not is_secure_url(issuer):
             raise ValueError(
                 f"issuer must be an https URL, exactly as in the tokens, not {issuer!r}. If the issuer does not "
@@ -240,6 +241,7 @@ class IntrospectionVerifier(BuiltInVerifier):
     ) -> None:
         if not is_secure_url(introspection_endpoint):
             raise ValueError("introspection_endpoint must be https, because tokens are sent to it")
+        check_issuer(introspection_endpoint if issuer is None else issuer)
         self.issuer = issuer
         self._endpoint = introspection_endpoint
         self._credentials = build_basic_auth(client_id, client_secret)
@@ -300,7 +302,7 @@ class StaticTokenVerifier(BuiltInVerifier):
     def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
         # The lookup uses a hash, so that its duration reveals nothing about the token.
         self._principals = {
-            _hash_token(_check_token(token)): _as_principal(principal)
+            _hash_token(_check_token(token)): as_principal(principal)
             for token, principal in _check_mapping(tokens).items()
         }
 
@@ -366,12 +368,6 @@ def _check_token(token: Any) -> str:
     if not isinstance(token, str) or not TOKEN_PATTERN.fullmatch(token):
         raise ValueError("invalid static token: use letters, digits and -._~+/, with = only at the end")
     return token
-
-
-def _as_principal(principal: Any) -> Principal:
-    if not isinstance(principal, str):
-        raise TypeError(f"a static token must map to a name or a Principal(...), not {type(principal).__name__}")
-    return principal if isinstance(principal, Principal) else Principal(principal)
 
 
 def _require_keys(keys: PublicKeys) -> PublicKeys:

@@ -6,7 +6,7 @@ sends the response. `handshake_session_manager` handles sessions, and `sse_2024_
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 from dovetail.eager_tasks import SuspendNotifier
@@ -24,7 +24,7 @@ from dovetail.protocol.http_checks import (
     parse_accept,
     parse_media_type,
 )
-from dovetail.protocol.principal import Authenticator, as_principal
+from dovetail.protocol.principal import Authenticator, Principal, as_principal
 from dovetail.protocol.stats import EndpointStats
 from dovetail.transports.http_server.handshake_session_manager import HandshakeSessionManager
 from dovetail.transports.http_server.http_request import (
@@ -59,7 +59,6 @@ _ALLOWED_HEADERS = (
 )
 _DOCUMENT_HEADERS = ((b"content-type", b"application/json"), (b"cache-control", b"public, max-age=300"))
 
-P = TypeVar("P")
 
 _DISCONNECT_WATCH_DELAY_S: Final = 0.02  # The endpoint watches for a disconnect if a call takes longer than this.
 
@@ -176,7 +175,7 @@ class Endpoint:
                     return
                 request.principal = await self._resolve_caller(guard.authenticate(path, request))
             elif self._authenticate is not None:
-                request.principal = as_principal(await self._resolve_caller(self._authenticate(headers)))
+                request.principal = await self._resolve_caller(self._authenticate(headers))
             if path == self._path and request.method == "POST":
                 if await self._read_message(request):
                     await self._handle_message(request)
@@ -205,9 +204,10 @@ class Endpoint:
         await server.wait_for_room(path, request)
         await server.handle(path, request, await self._read_sse_2024_body(request))
 
-    async def _resolve_caller(self, pending: Awaitable[P]) -> P:
+    async def _resolve_caller(self, pending: Awaitable[Principal | str | None]) -> Principal | None:
         try:
-            return await pending
+            caller = await pending
+            return caller if caller is None or type(caller) is Principal else as_principal(caller)
         except AuthError as exc:
             headers: Headers = []
             if isinstance(exc, Unauthorized | Forbidden) and exc.challenge:
