@@ -733,7 +733,8 @@ async def test_what_should_have_been_pasted_is_explained(place: GuardedServer) -
 
 
 @pytest.mark.parametrize(
-    "pasted", ["", "nonsense", "http://127.0.0.1:8765/callback?code=x&state=guessed", "http://[::1"]
+    "pasted",
+    ["", "nonsense", "http://127.0.0.1:8765/callback?code=x&state=guessed", "http://x?code=a&code=b", "http://[::1"],
 )
 async def test_something_else_pasted(place: GuardedServer, pasted: str) -> None:
     with pytest.raises(LoginFailed):

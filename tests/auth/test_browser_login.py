@@ -131,7 +131,7 @@ async def test_a_refused_login_is_reported_and_its_error_text_is_not_executed(
     with pytest.raises(LoginFailed, match="access_denied") as refused:
         async with Client(place.url, auth=oauth_settings(person)):
             pass
-    await chromium.wait_for_text("close this window")
+    await chromium.wait_for_text("Return to the program")
     await person.close()
     assert refused.value.oauth_error == "access_denied"
     assert not chromium.dialogs
@@ -148,7 +148,7 @@ async def test_a_page_that_calls_back_by_itself_ends_nothing(place: GuardedServe
     await person.called.wait()
     back = person.opened[0].split("redirect_uri=")[1].split("&")[0].replace("%3A", ":").replace("%2F", "/")
     await chromium.open(f"{back}?code=stolen&state=guessed")
-    await chromium.wait_for_text("does not belong to a login")
+    await chromium.wait_for_text("Unknown or expired login")
     person.ready.set()
     await entering
     await client.ping()

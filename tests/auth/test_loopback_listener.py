@@ -1,6 +1,7 @@
 """Test the loopback redirect listener: the expected response and all other requests."""
 
 import asyncio
+import re
 import socket
 from contextlib import closing
 
@@ -23,7 +24,7 @@ async def expect_good(listener: LoopbackListener, uri: str) -> None:
     """Fail if the listener took another request for its answer before, since the first one counts."""
     assert (await http_get(f"{uri}?code=good&state=s"))[0] == 200
     assert (await listener.wait_for_redirect())["code"] == "good"
-    await listener.close()
+    listener.close()
 
 
 async def test_what_a_browser_brings_back() -> None:
@@ -37,14 +38,15 @@ async def test_what_a_browser_brings_back() -> None:
     assert headers["content-security-policy"] == "default-src 'none'"
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["cache-control"] == "no-store"
-    await listener.close()
+    listener.close()
 
 
 async def test_an_error_is_an_answer_too() -> None:
     listener, uri = await opened()
-    await http_get(f"{uri}?error=access_denied&state=s")
+    _, _, body = await http_get(f"{uri}?error=access_denied&state=s")
     assert await listener.wait_for_redirect() == {"error": "access_denied", "state": "s"}
-    await listener.close()
+    assert body != (await http_get(f"{uri}?code=x&state=s"))[2]
+    listener.close()
 
 
 async def test_nothing_that_came_is_shown() -> None:
@@ -53,7 +55,7 @@ async def test_nothing_that_came_is_shown() -> None:
     for query in ("?error=%3Cscript%3E&error_description=%3Cscript%3E&state=s", "?%3Cscript%3E", "/%3Cscript%3E"):
         _, _, body = await http_get(uri + query)
         assert b"script" not in body
-    await listener.close()
+    listener.close()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ async def test_the_first_answer_counts() -> None:
     await http_get(f"{uri}?code=first&state=s")
     await http_get(f"{uri}?code=second&state=s")
     assert (await listener.wait_for_redirect())["code"] == "first"
-    await listener.close()
+    listener.close()
 
 
 async def test_before_a_state_is_known_nothing_counts() -> None:
@@ -140,7 +142,7 @@ async def test_a_browser_that_connects_ahead_is_let_go_at_the_end() -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with closing(writer):
         await http_get(f"{uri}?code=x&state=s")
-        await listener.close()
+        listener.close()
         async with asyncio.timeout(5):
             assert await reader.read() == b""
     with pytest.raises(OSError, match=r"."):
@@ -155,17 +157,48 @@ async def test_only_this_machine_reaches_it() -> None:
     await expect_good(listener, uri)
 
 
-@pytest.mark.parametrize("uri", ["https://127.0.0.1/x", "http://example.com/x", "http://0.0.0.0/x", "myapp://x", "x"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://localhost/x", "https://127.0.0.1/x", "http://127.0.0.1.example/x", "http://example.com/x",
+        "http://0.0.0.0/x", "myapp://x", "x", "http://127.0.0.1:port/x", "http://127.0.0.1:99999/x", "http://[::1/x",
+    ],
+)  # fmt: skip
 async def test_a_redirect_that_leads_elsewhere_is_not_listened_for(uri: str) -> None:
-    with pytest.raises(LoginFailed, match="paste_redirect="):
+    with pytest.raises(LoginFailed, match=rf"(?s){re.escape(uri)}.*paste_redirect="):
         LoopbackListener(uri)
 
 
 async def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(LoginFailed, match=str(port)):
+        with pytest.raises(LoginFailed, match=rf"(?s)127\.0\.0\.1:{port}.*redirect_uri="):
             await opened(f"http://127.0.0.1:{port}/callback")
+
+
+async def test_the_query_of_the_redirect_uri_is_kept() -> None:
+    listener, uri = await opened("http://127.0.0.1:0/back?tenant=a")
+    assert uri.endswith("/back?tenant=a")
+    assert (await http_get(f"{uri}&code=x&state=s"))[0] == 200
+    assert await listener.wait_for_redirect() == {"tenant": "a", "code": "x", "state": "s"}
+    listener.close()
+
+
+async def test_localhost_has_the_same_port_on_both_addresses() -> None:
+    listener, uri = await opened("http://localhost:0/back")
+    port = int(uri.split(":")[2].split("/")[0])
+    assert uri == f"http://localhost:{port}/back"
+    for host in ("127.0.0.1", "[::1]") if _has_ipv6_loopback() else ("127.0.0.1",):
+        assert (await http_get(f"http://{host}:{port}/back?code=x&state=s"))[0] == 200
+    listener.close()
+
+
+def _has_ipv6_loopback() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 async def test_a_port_of_another_address_family() -> None:
@@ -174,23 +207,32 @@ async def test_a_port_of_another_address_family() -> None:
     listener, uri = await opened("http://[::1]:0/back")
     assert uri.startswith("http://[::1]:")
     assert (await http_get(f"{uri}?code=x&state=s"))[0] == 200
-    await listener.close()
+    listener.close()
 
 
 async def test_a_known_port_is_taken_again_if_it_is_free() -> None:
     first, uri = await open_listener((), None)
     second, other = await open_listener([uri], None)
     assert other != uri
-    await first.close()
-    await second.close()
+    first.close()
+    second.close()
     third, again = await open_listener([uri], None)
     assert again == uri
-    await third.close()
+    third.close()
+
+
+async def test_a_registered_uri_on_another_machine_is_skipped() -> None:
+    listener, uri = await open_listener(["https://my.app/back", "http://127.0.0.1:0/registered"], None)
+    assert uri.endswith("/registered")
+    listener.close()
+    listener, uri = await open_listener(["https://my.app/back"], None)
+    assert uri.startswith("http://127.0.0.1:")
+    listener.close()
 
 
 async def test_a_fixed_address_is_used_whatever_is_known() -> None:
     first, uri = await open_listener((), None)
-    await first.close()
+    first.close()
     second, other = await open_listener([uri], "http://127.0.0.1:0/fixed")
     assert other.endswith("/fixed")
-    await second.close()
+    second.close()

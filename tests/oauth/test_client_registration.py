@@ -95,6 +95,8 @@ def test_a_client_without_registered_scopes_asks_for_more_without_registering() 
 def test_a_client_on_the_web_says_so() -> None:
     assert found(OAuth(), redirect="https://my.app/back")[1][0]["application_type"] == "web"
     assert found(OAuth(), redirect="http://[::1]:9/back")[1][0]["application_type"] == "native"
+    assert found(OAuth(), redirect="http://127.0.0.1.example/back")[1][0]["application_type"] == "web"
+    assert found(OAuth(), redirect="my.app:/back")[1][0]["application_type"] == "native"
 
 
 def test_a_client_given_for_another_issuer_is_not_shown() -> None:

@@ -3,10 +3,10 @@
 import asyncio
 import webbrowser
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from dovetail.auth.flow_runner import ActionHandlers
-from dovetail.auth.loopback_listener import LoopbackListener, open_listener
+from dovetail.auth.loopback_listener import LoopbackListener, open_listener, parse_redirect_query
 from dovetail.callbacks import run_callback
 from dovetail.error_context import add_context, clip
 from dovetail.errors import LoginFailed
@@ -39,7 +39,7 @@ class UserInteraction:
     async def close(self) -> None:
         """Stop listening for the redirect from the browser."""
         if self._listener is not None:
-            await self._listener.close()
+            self._listener.close()
 
     async def _reserve_redirect_uri(self, action: ReserveRedirectURI) -> str:
         settings = self._settings
@@ -89,9 +89,9 @@ def _parse_pasted_url(url: str) -> dict[str, str]:
     if not url.strip():
         raise LoginFailed("login cancelled: no URL was pasted")
     try:
-        params = dict(parse_qsl(urlsplit(url.strip()).query, max_num_fields=32))
+        params = parse_redirect_query(urlsplit(url.strip()).query)
     except ValueError:
-        params = {}
+        params = None
     if not params:
         raise add_context(
             LoginFailed(

@@ -226,3 +226,13 @@ def is_safe_url(url: str) -> bool:
     if not host or parts.username is not None:
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)
+
+
+def is_loopback_uri(uri: str) -> bool:
+    """Return whether a URI is an http URI on this machine."""
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port  # raises ValueError if the port is not a number or too large
+    except ValueError:
+        return False
+    return parts.scheme == "http" and parts.hostname in LOOPBACK

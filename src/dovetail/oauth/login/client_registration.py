@@ -12,6 +12,7 @@ from dovetail.oauth.flow import Flow, login_error, post_json
 from dovetail.oauth.login.login_settings import DeviceLogin, OAuth, get_signer
 from dovetail.oauth.login.saved_login import ClientRegistration
 from dovetail.oauth.metadata import AuthorizationServerMetadata, is_secure_url
+from dovetail.protocol.http_checks import is_loopback_uri
 
 # Authentication methods for the token endpoint, best first.
 _AUTH_METHODS: Final = ("client_secret_basic", "client_secret_post", "none")
@@ -162,4 +163,4 @@ def _register(
 
 
 def _is_local(uri: str) -> bool:
-    return uri.startswith(("http://127.0.0.1", "http://localhost", "http://[::1]")) or not uri.startswith("http")
+    return is_loopback_uri(uri) or uri.partition(":")[0].lower() not in ("http", "https")

@@ -7,10 +7,9 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
-from urllib.parse import urlsplit
 
 from dovetail.oauth.metadata import is_secure_url, parse_web_url
-from dovetail.protocol.http_checks import LOOPBACK
+from dovetail.protocol.http_checks import is_loopback_uri
 from dovetail.wire.base import Struct
 
 _TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
@@ -109,7 +108,7 @@ class OAuth(RedactedStruct, frozen=True, kw_only=True):
             raise ValueError("private_key= requires client_id= or client_metadata_url=")
         if self.private_key is not None and self.client_secret is not None:
             raise ValueError("pass client_secret= or private_key=, not both")
-        if self.redirect_uri is not None and self.paste_redirect is None and not _is_loopback_uri(self.redirect_uri):
+        if self.redirect_uri is not None and self.paste_redirect is None and not is_loopback_uri(self.redirect_uri):
             raise ValueError(
                 "redirect_uri must be http://127.0.0.1:…, http://localhost:… or http://[::1]:…, not "
                 f"{self.redirect_uri!r}. To use another redirect URI, pass paste_redirect="
@@ -277,8 +276,3 @@ def _check_auth_method(method: str | None) -> None:
 def _check_token(name: str, value: Any) -> None:
     if not callable(value) and not (isinstance(value, str) and value):
         raise TypeError(f"{name} must be a token, or a function that returns a token")
-
-
-def _is_loopback_uri(uri: str) -> bool:
-    parts = urlsplit(uri)
-    return parts.scheme == "http" and parts.hostname in LOOPBACK
