@@ -27,7 +27,10 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from dovetail import Server
+from dovetail.server.parameters.annotations import to_json
+from dovetail.server.parameters.argument_errors import MismatchError
 from dovetail.server.parameters.library_choice import resolve_types
+from dovetail.server.parameters.pydantic_types import PydanticType
 from dovetail.server.parameters.signature import InvalidArguments, compile_signature
 from mentions import mentions, values
 from server.direct_client import Client, error_text
@@ -216,6 +219,35 @@ def test_a_field_written_as_a_default() -> None:
     assert signature.bind({"n": 2}, None)[0] == (2, "x")
     with pytest.raises(InvalidArguments, match=r"`n`: .*1.*`tag`: .*3"):
         signature.bind({"n": 0, "tag": "long"}, None)
+
+
+def test_a_default_factory_runs_in_each_call_and_not_before() -> None:
+    numbers = iter(range(10))
+
+    def run(n: int = Field(default_factory=lambda: next(numbers)), tag: str = Field(default_factory=str)) -> Any:
+        return n, tag
+
+    signature = compile_signature(run, context_type=Nobody)
+    assert "required" not in signature.schema
+    assert all("default" not in member for member in signature.schema["properties"].values())
+    assert [signature.bind({}, None)[0] for _ in range(2)] == [(0, ""), (1, "")]
+    assert signature.bind({"n": 7, "tag": "a"}, None)[0] == (7, "a")
+
+
+def test_a_default_factory_may_use_the_other_arguments() -> None:
+    def run(first: str, full: str = Field(default_factory=lambda data: data["first"] + "!")) -> Any:
+        return first, full
+
+    assert compile_signature(run, context_type=Nobody).bind({"first": "ada"}, None)[0] == ("ada", "ada!")
+
+
+def test_additional_arguments_are_read_as_they_are_described() -> None:
+    def run(item: Item, data: bytes, **files: bytes) -> None: ...
+
+    signature = compile_signature(run, context_type=Nobody)
+    assert signature.schema["additionalProperties"] == signature.schema["properties"]["data"]
+    args, kwargs = signature.bind({"item": {"sku": "ABC"}, "data": "+/8=", "logo": "+/8="}, None)
+    assert kwargs == {"logo": b"\xfb\xff"} == {"logo": args[1]}
 
 
 def test_a_constraint_that_no_library_checks_is_refused() -> None:
@@ -534,3 +566,17 @@ def test_a_constraint_that_msgspec_does_not_have_needs_pydantic() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert mentions(run.stdout, "n", "pydantic", "Predicate")
+
+
+def test_a_value_that_pydantic_cannot_write_is_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        to_json([Field()])
+
+
+@pytest.mark.parametrize(("value", "reason"), [("\ud800", "surrogate"), ("deep", "deeply")])
+def test_a_value_that_is_not_json_has_one_reason(value: Any, reason: str) -> None:
+    if value == "deep":
+        for _ in range(100_000):
+            value = [value]
+    with pytest.raises(MismatchError, match=reason):
+        PydanticType(Any).read(value)

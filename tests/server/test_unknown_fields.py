@@ -128,6 +128,17 @@ def test_at_every_level(kind: Any, value: Any, place: str) -> None:
     assert f"`{place}`: unknown `zip`" in refusal(kind, value)
 
 
+@pytest.mark.parametrize("kind", [Plain, Model])
+def test_inside_additional_arguments(kind: Any) -> None:
+    def run(number: int = 0, **places: kind) -> None: ...
+
+    signature = compile_signature(run, context_type=Nobody)
+    _, places = signature.bind({"number": 1, "home": {"street": "A"}}, None)
+    assert places["home"].street == "A"
+    with pytest.raises(InvalidArguments, match=r"`home`: unknown `zip`"):
+        signature.bind({"number": 1, "home": {"street": "A", "zip": 1}}, None)
+
+
 def test_of_several_kinds_the_one_that_is_meant_counts() -> None:
     assert "`x`: unknown `tricks`" in refusal(Cat | Dog, {"type": "cat", "tricks": 1})
     assert bound(Cat | Dog, {"type": "dog", "tricks": 1}) == Dog(1)

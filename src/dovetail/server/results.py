@@ -311,7 +311,7 @@ def _make_pydantic_converter(pydantic_type: "PydanticType", wrapping: Wrapping) 
 
 def _read_pydantic_value(pydantic_type: "PydanticType", value: Any) -> Any:
     with contextlib.suppress(MismatchError):
-        return pydantic_type.check(value)
+        return pydantic_type.convert(value)
     try:
         return pydantic_type.read(to_json(value)[0])
     except MismatchError as exc:

@@ -1,13 +1,14 @@
 """Pydantic support: pydantic converts arguments, results and forms, and builds their schemas.
 
-Only this module imports pydantic, and only if a type needs pydantic. The rules of pydantic apply, with two
-exceptions: a boolean is never a number, and unknown fields are rejected.
+Only this module imports pydantic, and only if a type needs pydantic. The rules of pydantic apply, but a boolean in
+JSON data is never a number. `PydanticArguments` rejects unknown arguments, and `unknown_fields` rejects unknown fields
+inside arguments. Forms and results ignore unknown fields unless the class forbids them.
 """
 
 import functools
 import typing
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Any, NotRequired, cast
+from typing import Annotated, Any, Final, NotRequired, cast
 
 import msgspec
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -24,6 +25,9 @@ from dovetail.server.parameters.json_schema import get_own_docstring
 from dovetail.server.parameters.type_hints import rewrite_annotation
 from dovetail.wire.codec import encode
 
+UNKNOWN_DEFAULT: Final = object()  # the default of a parameter whose factory runs in each call
+_ARGUMENT_CONFIG: Final = ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
+
 
 class PydanticType:
     """Converts JSON data to a type and back with pydantic.
@@ -32,13 +36,13 @@ class PydanticType:
         TypeError: pydantic does not support the type.
     """
 
-    def __init__(self, type_: Any, *, output: bool = False) -> None:
+    def __init__(self, type_: Any, *, output: bool = False, config: ConfigDict | None = None) -> None:
         mode = "serialization" if output else "validation"
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(type_)
+            self._adapter: TypeAdapter[Any] = TypeAdapter(type_, config=config)
             schema = self._adapter.json_schema(mode=mode, schema_generator=_SchemaGenerator)
         except (PydanticUserError, PydanticUndefinedAnnotation) as exc:
-            raise TypeError(str(exc).splitlines()[0]) from None
+            raise _to_type_error(exc) from None
         except SchemaError as exc:
             # For example, pydantic raises SchemaError for an invalid pattern.
             raise TypeError(str(exc).splitlines()[-1].strip()) from None
@@ -48,8 +52,10 @@ class PydanticType:
         """Convert JSON data to the type. Raise MismatchError with all problems."""
         try:
             text = encode(value)
-        except (UnicodeEncodeError, RecursionError):
-            raise MismatchError([Mismatch((), "the value is not JSON, or is nested too deeply")]) from None
+        except UnicodeEncodeError:
+            raise MismatchError([Mismatch((), "a string contains half a surrogate pair")]) from None
+        except RecursionError:
+            raise MismatchError([Mismatch((), "nested too deeply")]) from None
         # pydantic accepts booleans as numbers. Its strict mode is not used, because it also rejects dates as strings.
         has_boolean = b"true" in text or b"false" in text
         messages = find_boolean_mismatches(self.schema, value) if has_boolean else []
@@ -61,7 +67,7 @@ class PydanticType:
             raise MismatchError([], messages)
         return result
 
-    def check(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         """Convert a value to the type, and return instances of the type unchanged.
 
         Raise MismatchError if the value does not match.
@@ -89,14 +95,14 @@ class PydanticArguments:
         fields = {name: type_ if name in required else NotRequired[type_] for name, type_ in types.items()}
         all_fields = fields if extra_type is None else fields | {"**": NotRequired[extra_type]}
         typed_dict: Any = cast("Any", TypedDict)("Arguments", all_fields)
-        typed_dict.__pydantic_config__ = ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
+        typed_dict.__pydantic_config__ = _ARGUMENT_CONFIG
         try:
             self._named = PydanticType(typed_dict)
         except TypeError:
             for name, type_ in types.items():
                 _check_parameter(name, type_)
             raise
-        self._extra = None if extra_type is None else PydanticType(dict[str, extra_type])
+        self._extra = None if extra_type is None else PydanticType(dict[str, extra_type], config=_ARGUMENT_CONFIG)
         self.properties: dict[str, Any] = self._named.schema.get("properties", {})
         self.extra_schema: dict[str, Any] = self.properties.pop("**", {})
         self.definitions: dict[str, Any] = self._named.schema.get("$defs", {})
@@ -161,7 +167,7 @@ class _SchemaGenerator(GenerateJsonSchema):
         return self._finish_class(super().typed_dict_schema(schema), schema.get("cls"))
 
     def _finish_class(self, json_schema: dict[str, Any], class_type: Any) -> dict[str, Any]:
-        if self.mode == "validation" and "properties" in json_schema and _names_all_members(class_type):
+        if self.mode == "validation" and "properties" in json_schema and _lists_all_fields(class_type):
             json_schema.setdefault("additionalProperties", False)
         text = get_own_docstring(class_type) if class_type is not None else ""
         doc = docstrings.parse(text)
@@ -173,7 +179,7 @@ class _SchemaGenerator(GenerateJsonSchema):
         return json_schema
 
 
-def _names_all_members(type_: Any) -> bool:
+def _lists_all_fields(type_: Any) -> bool:
     """Return whether the schema lists all accepted fields. Aliases, `extra` or validators may accept others."""
     config: Any = getattr(type_, "model_config", None) or getattr(type_, "__pydantic_config__", None) or {}
     fields: Any = getattr(type_, "__pydantic_fields__", None) or {}
@@ -222,10 +228,23 @@ def _get_adapter(type_: Any) -> TypeAdapter[Any]:
 
 
 def dump(value: Any) -> Any:
-    """Return a value of a pydantic type as JSON data."""
-    return _get_adapter(type(value)).dump_python(value, mode="json", by_alias=True)
+    """Return a value of a pydantic type as JSON data. Raise TypeError if pydantic does not support the type."""
+    try:
+        adapter = _get_adapter(type(value))
+    except (PydanticUserError, PydanticUndefinedAnnotation) as exc:
+        raise _to_type_error(exc) from None
+    return adapter.dump_python(value, mode="json", by_alias=True)
+
+
+def _to_type_error(exc: PydanticUserError | PydanticUndefinedAnnotation) -> TypeError:
+    return TypeError(str(exc).splitlines()[0])
 
 
 def get_default(field: FieldInfo) -> tuple[bool, Any]:
-    """Return whether a `Field(...)` used as a parameter's default has a default value, and that value."""
-    return (False, None) if field.is_required() else (True, field.get_default(call_default_factory=True))
+    """Return whether a `Field(...)` used as a parameter's default has a default value, and that value.
+
+    The value of a factory is `UNKNOWN_DEFAULT`, because pydantic calls the factory in each call.
+    """
+    if field.is_required():
+        return False, None
+    return True, field.get_default() if field.default_factory is None else UNKNOWN_DEFAULT

@@ -580,7 +580,7 @@ def _add_default(schema: dict[str, Any], default: Any) -> None:
     try:
         schema["default"] = to_json(default)[0]
     except (TypeError, ValueError):
-        # If the default cannot be represented in JSON, the schema does not contain it.
+        # The schema contains no default if it cannot be represented in JSON, or if a factory creates it in each call.
         return
 
 

@@ -17,9 +17,10 @@ _REF_PREFIX: Final = "#/$defs/"
 
 def compile_unknown_field_check(schema: Schema) -> FieldCheck | None:
     """Create a check for unknown fields of objects in the arguments. Return None if no argument needs it."""
-    compiler = _CheckCompiler(schema.get("$defs", {}))
-    member_checks = compiler.compile_members(schema)
-    return None if not member_checks else _make_members_check(member_checks)
+    # Unknown arguments are rejected elsewhere, so only the schema of additional arguments counts.
+    extra_schema = schema.get("additionalProperties")
+    open_schema = {**schema, "additionalProperties": extra_schema if isinstance(extra_schema, dict) else True}
+    return _CheckCompiler(schema.get("$defs", {})).compile_object(open_schema)
 
 
 class _CheckCompiler:
@@ -27,7 +28,7 @@ class _CheckCompiler:
         self._definitions = definitions
         self._check_by_name: dict[str, FieldCheck] = {}
 
-    def compile_members(self, schema: Schema) -> dict[str, FieldCheck]:
+    def _compile_members(self, schema: Schema) -> dict[str, FieldCheck]:
         checks = {name: self.compile_node(member) for name, member in schema.get("properties", {}).items()}
         return {name: check for name, check in checks.items() if check is not None}
 
@@ -41,7 +42,7 @@ class _CheckCompiler:
             return self._compile_alternatives(alternatives)
         match schema.get("type"):
             case "object":
-                return self._compile_object(schema)
+                return self.compile_object(schema)
             case "array":
                 return self._compile_array(schema)
             case _:
@@ -74,8 +75,11 @@ class _CheckCompiler:
             [check_by_id[id(schema)] for schema in select_matching(resolved, value)], value
         )
 
-    def _compile_object(self, schema: Schema) -> FieldCheck | None:
-        member_checks, extra_check = self.compile_members(schema), self.compile_node(schema.get("additionalProperties"))
+    def compile_object(self, schema: Schema) -> FieldCheck | None:
+        member_checks, extra_check = (
+            self._compile_members(schema),
+            self.compile_node(schema.get("additionalProperties")),
+        )
         names = frozenset[str](schema.get("properties", ()))
         if schema.get("additionalProperties") is False:
             if not member_checks:
