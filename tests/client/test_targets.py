@@ -32,7 +32,7 @@ def test_names_are_what_a_reader_recognises() -> None:
     assert Client(["ls", "/"]).name == "ls /"
     assert len(Client(["x" * 100]).name) == 60
     assert Client(MORTAL).name == "crashing_server.py"
-    assert Client([sys.executable, "-u", MORTAL, "--fast"]).name == "crashing_server.py --fast"
+    assert Client([sys.executable, "-u", MORTAL, "--fast"]).name == "crashing_server.py"
     assert Client(["/usr/bin/env", "prog", "/srv/notes", "@scope/name"]).name == "env prog notes @scope/name"
     assert Client(["python3", "-c", "import this\nthis.run()"]).name == "python3 -c 'import this this.run()'"
     assert Client({"mcpServers": {"weather": {"command": "uvx"}}}).name == "weather"
@@ -45,6 +45,23 @@ def test_names_are_what_a_reader_recognises() -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["npx", "-y", "@a/server", "--api-key", "s3cret", "stdio"], "npx @a/server stdio"),
+        (["npx", "-y", "@a/server", "--api-key=s3cret", "stdio"], "npx @a/server stdio"),
+        (["npx", "@a/postgres", "postgresql://me:s3cret@db/x"], "npx @a/postgres"),
+        (["docker", "run", "-i", "--rm", "-e", "TOKEN=s3cret", "image"], "docker run image"),
+        (["sh", "-c", "TOKEN=s3cret server"], "sh -c"),
+        (["server", "-k", "s3cret"], "server"),
+        (["python", "-B", "-X", "dev", "server.py", "--token", "s3cret"], "server.py"),
+        (["python", "-m", "server", "notes"], "python -m server notes"),
+    ],
+)
+def test_a_name_contains_no_option(command: list[str], name: str) -> None:
+    assert Client(command).name == name
+
+
+@pytest.mark.parametrize(
     ("given", "kind"),
     [
         (5, TypeError),
@@ -54,6 +71,9 @@ def test_names_are_what_a_reader_recognises() -> None:
         ("uvx mcp-server-time", ValueError),
         ("http://", ValueError),
         ("tcp://host", ValueError),
+        ("tcp://host:abc", ValueError),
+        ("unix:", ValueError),
+        ("unix://", ValueError),
         ("nowhere.py", FileNotFoundError),
         (Path("nowhere.py"), ProcessStartError),
         (Server, TypeError),
@@ -89,6 +109,8 @@ def test_an_invalid_target_is_refused_at_once(given: Any, kind: type[Exception])
         ("server.py:app", "['dovetail', 'run', 'server.py:app']"),
         (str(TESTS), str(TESTS)),
         ("http://localhost:99999/mcp", "Port"),
+        ("tcp://host:abc", "tcp://host:port"),
+        ("unix:", "unix:/path"),
     ],
 )
 def test_an_invalid_target_is_explained(given: str, advice: str) -> None:
@@ -173,9 +195,14 @@ def test_options_are_looked_at_at_once(
     [
         ({"verify": "ca.pem"}, FileNotFoundError, ("verify=", "'ca.pem'")),
         ({"verify": 5}, TypeError, ("verify=", "SSLContext")),
+        ({"verify": None}, TypeError, ("verify=", "SSLContext")),
         ({"verify": ssl.create_default_context(), "cert": __file__}, ValueError, ("cert=", "load_cert_chain")),
         ({"cert": ("nowhere.pem", "b")}, FileNotFoundError, ("cert=",)),
         ({"cert": 5}, TypeError, ("cert=",)),
+        ({"cert": ()}, TypeError, ("cert=",)),
+        ({"cert": (__file__,)}, TypeError, ("cert=",)),
+        ({"cert": (__file__, None)}, TypeError, ("cert=",)),
+        ({"cert": (__file__, __file__, __file__)}, TypeError, ("cert=",)),
         ({"proxy": 5}, TypeError, ("proxy=", "URL")),
         ({"headers": {"a b": "c"}}, ValueError, ("headers=", "'a b'")),
     ],
@@ -194,6 +221,9 @@ def test_an_http_target_checks_its_options(option: Any, kind: type[Exception], n
         (["x"], {"env": {"A": 5}}, TypeError, ("env=", "'A'", "int")),
         ([], {}, ValueError, ("command",)),
         ("", {}, ValueError, ("command",)),
+        (Path("x.py"), {}, TypeError, ("command", "list of strings")),
+        (["x", 5], {}, TypeError, ("command", "list of strings")),
+        (5, {}, TypeError, ("command", "list of strings", "int")),
         ("nowhere.py", {}, ProcessStartError, ("nowhere.py",)),
     ],
 )
@@ -218,8 +248,8 @@ def test_options_of_the_client_are_added_to_those_of_the_target(monkeypatch: pyt
     monkeypatch.setattr(streamable_http, "StreamableHTTPClient", lambda *_, **options: made.append(options))
     monkeypatch.setattr(stdio_client, "StdioClient", lambda *_, **options: made.append(options))
     options: Any = {"limits": ClientLimits(), "timeouts": Timeouts()}
-    web = HTTPTarget("https://x", headers={"a": "1", "b": "1"}, proxy="http://p")
-    resolve_target(web, headers={"b": "2"}, **options).create_transport()
+    web = HTTPTarget("https://x", headers={"a": "1", "B": "1"}, proxy="http://p")
+    resolve_target(web, headers={"b": "2"}, **options).create_transport()  # names of headers are case-insensitive
     command = CommandTarget(["x"], env={"A": "1", "B": "1"}, inherit_env="all", cwd="/")
     resolve_target(command, env={"B": "2"}, **options).create_transport()
     assert made[0] | {"verify": True} == made[0]
@@ -271,6 +301,23 @@ async def test_entries_of_a_configuration(tmp_path: Path) -> None:
         for entry in ({"url": at}, {"serverUrl": at, "headers": {"x-a": "1"}}, {"servers": {"a": {"httpUrl": at}}}):
             async with Client(entry) as client:
                 assert await client.call("add", a=1) == 2
+
+
+def test_of_a_command_and_a_url_in_one_entry_the_command_counts() -> None:
+    assert Client({"url": "https://x.example/mcp", "command": "uvx", "args": ["server"]}).name == "uvx server"
+    assert Client({"url": "https://x.example/mcp", "command": ""}).name == "x.example/mcp"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": ["uvx", "server"], "args": ["notes"]},
+        {"cmd": "uvx", "args": ["server", "notes"]},
+        {"command": {"path": "uvx", "args": ["server", "notes"], "env": {"A": "1"}}, "env": {"B": "2"}},
+    ],
+)
+def test_an_entry_in_the_form_of_another_host(entry: dict[str, Any]) -> None:
+    assert Client(entry).name == "uvx server notes"
 
 
 async def test_headers_of_an_entry_and_of_the_call_come_together() -> None:
@@ -340,11 +387,13 @@ def test_certificate_settings_apply_only_to_the_server(told: dict[str, Any], mon
         ("http://localhost:1/mcp", False), ("http://[::1]:1/mcp", False),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("auth", [BearerAuth("s3cret"), "oauth"])
+@pytest.mark.parametrize(
+    "options", [{"auth": BearerAuth("s3cret")}, {"auth": "oauth"}, {"headers": {"authorization": "Bearer s3cret"}}]
+)
 def test_unencrypted_credentials_are_reported(
-    url: str, clear: bool, auth: Any, caplog: pytest.LogCaptureFixture
+    url: str, clear: bool, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    Client(url, auth=auth)
+    Client(url, **options)
     assert bool(caplog.records) is clear
     assert "s3cret" not in caplog.text
 

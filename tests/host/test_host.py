@@ -513,10 +513,20 @@ async def test_arguments_by_name() -> None:
         assert text(await host.call("a.greet", {"times": 1}, name="you")) == "you 1"
 
 
-async def test_the_stderr_of_a_server_is_reported_live_and_in_errors() -> None:
+_FAILING_ARGS = ["-c", "import sys; print('setting up', file=sys.stderr); sys.exit('no key')"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        [sys.executable, *_FAILING_ARGS],
+        {"mcpServers": {"one": {"command": sys.executable, "args": _FAILING_ARGS}}},
+    ],
+    ids=["command", "mcp.json"],
+)
+async def test_the_stderr_of_a_server_is_reported_live_and_in_errors(target: Any) -> None:
     async with Host(policy=ALLOW) as host:
-        words = "import sys; print('setting up', file=sys.stderr); sys.exit('no key')"
-        host.add("gone", [sys.executable, "-c", words], settings=ServerSettings(restart_delay=100.0))
+        host.add("gone", target, settings=ServerSettings(restart_delay=100.0))
         heard: list[str | None] = []
         host.on("server.stderr", lambda event: heard.append(event.message))
         for _ in range(2):

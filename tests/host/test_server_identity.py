@@ -30,6 +30,16 @@ def test_what_is_started_makes_the_identity() -> None:
     )
 
 
+def test_every_spelling_of_an_entry_has_the_identity_of_its_server() -> None:
+    for key in ("url", "httpUrl", "serverUrl", "uri"):
+        one, other = ({key: f"https://{name}.example/mcp"} for name in "ab")
+        assert compute_server_id(one) == compute_server_id("https://a.example/mcp") != compute_server_id(other)
+        assert compute_server_id({"mcpServers": {"s": one}}) == compute_server_id(one)
+    assert compute_server_id({"servers": {"s": ENTRY}}) == compute_server_id(ENTRY)
+    assert compute_server_id({"command": ["npx", "-y", "server"]}) == compute_server_id(["npx", "-y", "server"])
+    assert compute_server_id(ENTRY | {"url": "https://a.example/mcp"}) == compute_server_id(ENTRY)
+
+
 def test_what_is_only_said_otherwise_is_the_same() -> None:
     bare = {"command": "npx", "args": ["-y", "server"]}
     assert (

@@ -21,7 +21,7 @@ from dovetail.cli.target_argument import (
     parse_pairs,
 )
 from dovetail.client.client import Client, get_session
-from dovetail.client.targets import as_command_target
+from dovetail.client.targets import set_stderr_handler
 from dovetail.error_context import add_context
 from dovetail.errors import InputRequestError, MCPError, ProcessStartError
 from dovetail.protocol.recording_format import Recorder
@@ -52,7 +52,7 @@ class CommandClient:
         self._has_user_timeout = "timeout" in options
         self._stderr_monitor = _StderrMonitor(options.pop("stderr", None))
         if self.is_program:
-            target = as_command_target(target, stderr=self._stderr_monitor)
+            target = set_stderr_handler(target, self._stderr_monitor)
         self.client = Client(target, **options)
 
     async def __aenter__(self) -> Client:

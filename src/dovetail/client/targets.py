@@ -7,12 +7,13 @@ import re
 import shlex
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
 
+from dovetail.client.config_entry import read_entry, select_entry
 from dovetail.client.option_checks import (
     check_callable,
     check_string_mapping,
@@ -25,17 +26,19 @@ from dovetail.errors import ScriptNotFound
 from dovetail.log import log
 from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
 from dovetail.protocol.client_transport import ClientTransport, InProcessServer, OpenCustomConnection
+from dovetail.protocol.headers import FIELD_NAME
 from dovetail.protocol.http_checks import LOOPBACK
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.wire.base import JSONValue
 
 _GENERIC_SCRIPT_NAMES = ("index", "main", "__main__", "cli")
 _BUILD_FOLDERS = ("dist", "build", "src", "lib", "bin", "out")
-_HEADER_NAME_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ADDRESS_PATTERN = re.compile(
     r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)"
 )
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
+_SHOWN_OPTIONS = ("-c", "-m")  # options of an interpreter that a name contains
+_FLAGS = ("-y", "--yes", "-u", "-i", "-it", "--rm", "-q", "--quiet", "--")  # these options of launchers have no value
 
 
 class HTTPTarget:
@@ -101,6 +104,7 @@ class CommandTarget:
         cwd: str | Path | None = None,
         stderr: Callable[[str], None] | None = None,
     ) -> None:
+        _check_command(command)
         argv = _split_command(command) if isinstance(command, str) else [*command]
         if not argv:
             raise ValueError("the command is empty")
@@ -148,7 +152,7 @@ Target: TypeAlias = (
 )
 
 
-def explain_unknown_option(name: str, client_options: Iterable[str]) -> str:
+def explain_unknown_option(name: str, client_options: Collection[str]) -> str:
     """Return the error message for an unknown option of a client. If a target has the option, the message says so."""
     from inspect import signature
 
@@ -181,14 +185,19 @@ def resolve_target(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> ResolvedTarget:
+    """Return the name, the key and the transport of a target. The options are added to those of the target.
+
+    Raise TypeError or ValueError if the target is invalid, or if an option does not apply to it. Raise ScriptNotFound
+    if the target is a script that does not exist.
+    """
     http_options, process_options = {"headers": headers, "auth": auth}, {"env": env, "cwd": cwd}
     name = None
     if isinstance(target, Mapping):
         name, target = _parse_entry(target)
-    elif isinstance(target, str) and target.startswith(("http://", "https://")):
+    elif isinstance(target, str) and _classify(target) == "url":
         target = HTTPTarget(target)
     elif _is_command(target):
-        target = as_command_target(target)
+        target = _create_command_target(target)
     if isinstance(target, HTTPTarget):
         _reject_options("a command", process_options)
         resolved = _resolve_http(_add_http_options(target, headers, auth), limits, timeouts)
@@ -207,7 +216,7 @@ def _resolve_object(target: Target | ResolvedTarget, limits: ClientLimits, timeo
         return target
     if isinstance(target, CustomTarget):
         return _resolve_custom(target)
-    if isinstance(target, str) and target.startswith(("unix:", "tcp:")):
+    if isinstance(target, str) and _classify(target) == "socket":
         return _resolve_socket(target, limits, timeouts)
     if isinstance(target, InProcessServer) and not isinstance(target, type):
         return _resolve_server(target)
@@ -219,29 +228,36 @@ def _resolve_object(target: Target | ResolvedTarget, limits: ClientLimits, timeo
     )
 
 
+def _classify(target: str) -> Literal["url", "socket", "command"]:
+    if target.startswith(("http://", "https://")):
+        return "url"
+    return "socket" if target.startswith(("unix:", "tcp:")) else "command"
+
+
 def _is_command(target: object) -> TypeGuard[str | Path | Sequence[str]]:
     if isinstance(target, str):
-        return not target.startswith(("http://", "https://", "unix:", "tcp:"))
+        return _classify(target) == "command"
     if isinstance(target, Path):
         return True
     return isinstance(target, Sequence) and bool(target) and all(isinstance(argument, str) for argument in target)
 
 
-def as_command_target(target: Target, *, stderr: Callable[[str], None] | None = None) -> Target:
-    """Convert a script, a command or an mcp.json entry to a `CommandTarget` if it starts a process.
+def _create_command_target(target: str | Path | Sequence[str]) -> CommandTarget:
+    return CommandTarget(_build_script_command(target) if isinstance(target, str | Path) else target)
 
-    Return other targets unchanged.
 
-    `stderr` is set unless the target already has a `stderr` function.
+def set_stderr_handler(target: Target, handler: Callable[[str], None]) -> Target:
+    """Return the target with a function that gets each line of its process on stderr, unless it already has one.
+    Return a target that starts no process unchanged.
     """
-    if isinstance(target, Mapping) and isinstance(target.get("command"), str):
-        _, target = _parse_entry(target)
-    if isinstance(target, CommandTarget):
-        return _copy_command(target, stderr=target.stderr or stderr)
-    if not _is_command(target):
+    command: object = target
+    if isinstance(target, Mapping):
+        _, command = _parse_entry(target)
+    elif _is_command(target):
+        command = _create_command_target(target)
+    if not isinstance(command, CommandTarget):
         return target
-    argv = _build_script_command(target) if isinstance(target, str | Path) else target
-    return CommandTarget(argv, stderr=stderr)
+    return _copy_command(command, stderr=command.stderr or handler)
 
 
 def _copy_command(target: CommandTarget, **changes: Any) -> CommandTarget:
@@ -253,9 +269,12 @@ def _add_http_options(target: HTTPTarget, headers: Mapping[str, str] | None, aut
     if headers is None and auth is None:
         return target
     check_string_mapping("headers", headers)
+    added_headers = headers or {}
+    added_names = {name.lower() for name in added_headers}
+    kept_headers = {name: value for name, value in target.headers.items() if name.lower() not in added_names}
     return HTTPTarget(
         target.url,
-        headers={**target.headers, **(headers or {})},
+        headers={**kept_headers, **added_headers},
         auth=target.auth if auth is None else auth,
         verify=target.verify,
         cert=target.cert,
@@ -302,7 +321,7 @@ def _check_headers(headers: Mapping[str, str] | None) -> None:
 
     check_string_mapping("headers", headers)
     for name, value in (headers or {}).items():
-        if not _HEADER_NAME_PATTERN.fullmatch(name) or not value.isprintable():
+        if not re.fullmatch(FIELD_NAME, name) or not value.isprintable():
             raise ValueError(
                 f"headers= contains {clip(name)!r}, which cannot be sent. A header must be a single line of text"
             )
@@ -313,11 +332,15 @@ def _check_headers(headers: Mapping[str, str] | None) -> None:
 def _check_certificates(verify: object, cert: object) -> None:
     from dovetail.transports.http_client.remote_server import check_certificate_files
 
-    check_type(
-        "verify", verify, (bool, str, Path, ssl.SSLContext), "True, False, the path of a CA file or an ssl.SSLContext"
-    )
-    for path in cert if isinstance(cert, tuple) else (cert,):
-        check_type("cert", path, (str, Path), "the path of a file")
+    if not isinstance(verify, bool | str | Path | ssl.SSLContext):
+        description = "True, False, the path of a CA file or an ssl.SSLContext"
+        raise TypeError(f"verify= must be {description}, not {describe_value(verify)}")
+    paths: tuple[object, ...] = cert if isinstance(cert, tuple) else () if cert is None else (cert,)
+    if not all(isinstance(path, str | Path) for path in paths) or (isinstance(cert, tuple) and len(paths) != 2):
+        raise TypeError(
+            "cert= must be the path of a file, or a tuple of the paths of the certificate and the key, not "
+            f"{describe_value(cert)}"
+        )
     if isinstance(verify, ssl.SSLContext) and cert is not None:
         raise ValueError("cert= cannot be combined with an ssl.SSLContext. Call its load_cert_chain() instead")
     check_certificate_files(verify, cert)
@@ -327,13 +350,14 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
     """Return the options for the HTTP transport. All transports of a client share one login."""
     options: dict[str, Any] = {"verify": target.verify, "cert": target.cert, "proxy": target.proxy}
     headers, auth = target.headers, target.auth
-    if auth is None:
-        return options | {"headers": headers or None}
-    if any(name.lower() == "authorization" for name in headers):
+    has_authorization = any(name.lower() == "authorization" for name in headers)
+    if auth is not None and has_authorization:
         raise ValueError("headers= contains Authorization, but auth= is also set. Pass only one of them")
     parts = urlsplit(target.url)
-    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+    if (auth is not None or has_authorization) and parts.scheme == "http" and parts.hostname not in LOOPBACK:
         log.warning("the credentials for %s are sent unencrypted. Use https", parts.netloc)
+    if auth is None:
+        return options | {"headers": headers or None}
     if isinstance(auth, str) and auth != "oauth":
         auth = BearerAuth(auth)
     if isinstance(auth, BearerAuth):
@@ -343,8 +367,8 @@ def _build_http_options(target: HTTPTarget, timeouts: Timeouts) -> dict[str, Any
 
     create_client = functools.partial(create_http_client, **options, connect_timeout=timeouts.connect)
     # The certificate and `verify` apply only to this server, not to other hosts such as an authorization server.
-    verifies_others = target.verify if isinstance(target.verify, str | Path) else True
-    other_options = options | {"verify": verifies_others, "cert": None}
+    other_verify = target.verify if isinstance(target.verify, str | Path) else True
+    other_options = options | {"verify": other_verify, "cert": None}
     if other_options == options:
         authorizer = create_authorizer(target.url, auth, create_client)
     else:
@@ -362,11 +386,16 @@ def _resolve_socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Re
     scheme, _, rest = target.partition(":")
     if scheme == "unix":
         path = rest.removeprefix("//")
+        if not path:
+            raise ValueError(f"invalid target {target!r}. It must be unix:/path")
         return ResolvedTarget(path, target, lambda: create_client(path=path))
-    parts = urlsplit(target)
-    if parts.port is None:
+    try:
+        parts = urlsplit(target)
+        host, port = parts.hostname or "127.0.0.1", parts.port
+    except ValueError:
+        host, port = "", None
+    if port is None:
         raise ValueError(f"invalid target {target!r}. It must be tcp://host:port")
-    host, port = parts.hostname or "127.0.0.1", parts.port
     return ResolvedTarget(target, target, lambda: create_client(host=host, port=port))
 
 
@@ -384,6 +413,13 @@ def _resolve_command(target: CommandTarget, limits: ClientLimits) -> ResolvedTar
     return ResolvedTarget(_shorten_command(argv), key, lambda: StdioClient(limits.max_response_bytes, argv, **options))
 
 
+def _check_command(command: object) -> None:
+    if not isinstance(command, str) and not (
+        isinstance(command, Sequence) and all(isinstance(argument, str) for argument in command)
+    ):
+        raise TypeError(f"command must be a string or a list of strings, not {describe_value(command)}")
+
+
 def _check_inherit_env(inherit: object) -> None:
     if inherit not in ("minimal", "all") and (
         isinstance(inherit, str | bytes)
@@ -394,18 +430,31 @@ def _check_inherit_env(inherit: object) -> None:
 
 
 def _shorten_command(argv: Sequence[str]) -> str:
-    """Shorten a command for messages: leave out folders and the interpreter."""
-    parts = [Path(part).name or part if index == 0 or _is_path(part) else part for index, part in enumerate(argv)]
-    for index, part in enumerate(parts[1:], 1):
-        if Path(part).suffix in _INTERPRETERS:
-            return _truncate(shlex.join([_get_script_name(argv[index]), *parts[index + 1 :]]))
-        if not part.startswith("-") or part == "-c":
-            break
-    return _truncate(shlex.join(parts))
+    """Return a short form of a command for messages: the program or script, and the words after it.
+
+    Leave out folders, the interpreter of a script, and everything that may be a secret.
+    """
+    program, *rest = argv
+    words = [word for previous, word in zip(argv, rest, strict=False) if not _may_be_secret(word, previous)]
+    if words and Path(words[0]).suffix in _INTERPRETERS:
+        name, *words = _get_script_name(words[0]), *words[1:]
+    else:
+        name = Path(program).name or program
+    short_words = [Path(word).name or word if _is_path(word) else word for word in words]
+    return _truncate(shlex.join([name, *short_words]))
+
+
+def _may_be_secret(argument: str, previous: str) -> bool:
+    """Return whether an argument is an option, or may be the value of an option, a variable or a URL."""
+    if argument in _SHOWN_OPTIONS or Path(argument).suffix in _INTERPRETERS:
+        return False
+    if argument.startswith("-") or "=" in argument or "://" in argument:
+        return True
+    return previous.startswith("-") and "=" not in previous and previous not in (*_SHOWN_OPTIONS, *_FLAGS)
 
 
 def _get_script_name(argument: str) -> str:
-    """Return the file name of a script. If the name is common, such as server.py, add the name of its folder."""
+    """Return the file name of a script. If the name is common, such as main.py, add the name of its folder."""
     path = Path(argument)
     if path.stem not in _GENERIC_SCRIPT_NAMES:
         return path.name
@@ -431,7 +480,6 @@ def _build_script_command(target: str | Path) -> list[str]:
             f"the file {clip(text)!r} may contain several servers. Load it and pass one of its entries: "
             f"json.load(open({clip(text)!r}))['mcpServers'][name]"
         )
-    interpreter = _INTERPRETERS.get(path.suffix)
     if _ADDRESS_PATTERN.match(text):
         raise ValueError(f"invalid URL {clip(text)!r}. Did you mean {_guess_url(text)!r}?")
     file_name, _, object_name = text.rpartition(":")
@@ -440,6 +488,7 @@ def _build_script_command(target: str | Path) -> list[str]:
             f"{clip(text)!r} names an object of a script. Pass the script {clip(file_name)!r}, import the object and "
             f"pass it, or pass the command {['dovetail', 'run', clip(text)]!r}"
         )
+    interpreter = _INTERPRETERS.get(path.suffix)
     if interpreter is None:
         raise ValueError(f"{clip(text)!r} is not a URL or a script. Pass a command as a list: {_split_command(text)!r}")
     if not path.is_file():
@@ -464,24 +513,14 @@ def _split_command(text: str) -> list[str]:
         return text.split()
 
 
-def _parse_entry(entry: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | CommandTarget]:
+def _parse_entry(config: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | CommandTarget]:
     """Return the name and the target from an mcp.json entry, or from an mcp.json with only one entry."""
-    servers = entry.get("mcpServers") or entry.get("servers")
-    if isinstance(servers, Mapping):
-        if len(servers) != 1:
-            raise ValueError(f"the configuration contains {len(servers)} servers. Pass only one of its entries")
-        ((name, server_entry),) = servers.items()
-        if not isinstance(server_entry, Mapping):
-            raise ValueError(
-                f"the entry {clip(str(name))!r} of the mcp.json must be an object, not {describe_value(server_entry)}"
-            )
-        return str(name), _parse_entry(server_entry)[1]
-    url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
+    name, entry = select_entry(config)
+    command, args, env, url = read_entry(entry)
+    if isinstance(command, str):
+        check_type("args", args, list, "a list of strings")
+        return name, CommandTarget([command, *map(str, args)], env=env, cwd=entry.get("cwd"))
     if isinstance(url, str):
-        return None, HTTPTarget(url, headers=entry.get("headers"))
-    if isinstance(entry.get("command"), str):
-        check_type("args", entry.get("args"), list, "a list of strings")
-        command = [entry["command"], *map(str, entry.get("args") or ())]
-        return None, CommandTarget(command, env=entry.get("env"), cwd=entry.get("cwd"))
+        return name, HTTPTarget(url, headers=entry.get("headers"))
     keys = ", ".join(clip(str(key)) for key in entry) or "nothing"
     raise ValueError(f"an mcp.json entry must have a command or a url, but this one has {keys}")

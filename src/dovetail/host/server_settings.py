@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from dovetail.client.config_entry import read_entry, select_entry
 from dovetail.client.targets import CommandTarget, HTTPTarget, Target
 from dovetail.host.policy.quotas import ToolLimits
 from dovetail.protocol.limits import Timeouts
@@ -45,9 +46,6 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
             raise ValueError(f'start must be "lazy" or "eager", not {self.start!r}')
 
 
-_PROCESS_KEYS: Final = ("command", "args", "env", "envFile", "cwd")
-
-
 def compute_server_id(target: Target) -> str:
     """Return a digest of a target. The digest contains references as written, so it does not depend on secrets.
 
@@ -76,12 +74,21 @@ def _describe_target(target: Any) -> Any:
             program, *args = target.command
             entry = {"command": program, "args": args, "env": target.env, "cwd": target.cwd and str(target.cwd)}
             return _describe_target(entry)
-        case Mapping() if target.get("url"):
-            return {"target": str(target["url"])}
         case Mapping():
-            return {name: target[name] for name in _PROCESS_KEYS if target.get(name)}
+            return _describe_entry(select_entry(target)[1])
         case _:  # The target is a Python object.
             return {"object": f"{type(target).__module__}.{type(target).__qualname__}", "name": _get_name(target)}
+
+
+def _describe_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    parts = read_entry(entry)
+    if parts.url is not None:
+        return {"target": str(parts.url)}
+    process = {
+        "command": parts.command, "args": parts.args, "env": parts.env,
+        "envFile": entry.get("envFile"), "cwd": entry.get("cwd"),
+    }  # fmt: skip
+    return {name: value for name, value in process.items() if value}
 
 
 def _get_name(target: Any) -> str:

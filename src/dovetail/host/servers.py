@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.client.client import Client
-from dovetail.client.targets import Target, as_command_target
+from dovetail.client.targets import Target, set_stderr_handler
 from dovetail.errors import InvalidParams, MCPError, NotFound
 from dovetail.host.authorization import RequestAuthorizer
 from dovetail.host.caller_clients import CallerClients, CredentialsProvider
@@ -102,7 +102,7 @@ class ManagedServers:
             }
             for value in (resolved_target, client_options):
                 self._register_secrets(value)
-            monitored_target = as_command_target(resolved_target, stderr=emit_stderr)
+            monitored_target = set_stderr_handler(resolved_target, emit_stderr)
             return Client(monitored_target, name=name, log_handler=emit_log, **client_options)
 
         def emit_log(message: LoggingMessageNotificationParams) -> None:

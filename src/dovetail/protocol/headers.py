@@ -28,7 +28,7 @@ _SENTINEL_PREFIX: Final = "=?base64?"
 _SENTINEL_SUFFIX: Final = "?="
 _LEGAL_VALUE: Final = re.compile(r"[\t -~]*")
 # These patterns are compiled on first use, because few tools send arguments in headers.
-_FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # the name of a header. RFC 9110, section 5.6.2
 _INTEGER: Final = r"(-?[0-9]{1,16})(?:\.0+)?"
 
 _PRIMITIVES: Final = ("string", "integer", "boolean")
@@ -144,7 +144,7 @@ def _parse_annotation(path: tuple[str, ...] | None, node: Mapping[str, Any]) -> 
         raise ValueError(
             f"{ANNOTATION} {_quote_name(name)} must be in a property of the schema, or in nested `properties`"
         )
-    if not isinstance(name, str) or not re.fullmatch(_FIELD_NAME, name):
+    if not isinstance(name, str) or not re.fullmatch(FIELD_NAME, name):
         raise ValueError(
             f"{_describe_property(path)}: {ANNOTATION} {_quote_name(name)} is not a valid HTTP header name"
         )

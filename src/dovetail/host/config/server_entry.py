@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_type_hints
 from urllib.parse import urlsplit
 
+from dovetail.client.config_entry import read_entry
 from dovetail.error_context import clip
 from dovetail.errors import InvalidParams
 from dovetail.host.config.secret_lookup import (
@@ -257,8 +258,10 @@ def parse_entry(
     if not isinstance(raw_entry, dict):
         raise ValueError("the entry must be an object")
     entry: dict[str, Any] = raw_entry
-    command, args, env = _parse_command(entry)
-    url = entry.get("url") or entry.get("httpUrl") or entry.get("serverUrl") or entry.get("uri")
+    command, args, raw_env, url = read_entry(entry)
+    if not isinstance(args, list):
+        raise ValueError("args must be a list")
+    env = _to_string_mapping("env", raw_env)
     is_extension = entry.get("source") == "extension" or (source == "zed" and "settings" in entry)
     if entry.get("type") in _BUILT_IN_TYPES or (is_extension and not command and not url):
         return ServerConfig(name=make_server_name(original_name), source=source, path=path), [
@@ -281,12 +284,12 @@ def parse_entry(
         source=source,
         path=path,
         command=command if isinstance(command, str) else None,
-        args=args,
+        args=[str(arg) for arg in args],
         env=env | {key: f"${{{key}}}" for key in _filter_strings(entry.get("env_keys")) if key not in env},
         env_passthrough=env_passthrough,
         env_file=_check_string("envFile", entry.get("envFile")),
         cwd=_check_string("cwd", entry.get("cwd")),
-        url=url if isinstance(url, str) and not isinstance(command, str) else None,
+        url=url if isinstance(url, str) else None,
         headers=_parse_headers(entry),
         transport=_parse_transport(entry, source),
         enabled=not entry.get("disabled", False) and entry.get("enabled", True) is not False,
@@ -298,20 +301,6 @@ def parse_entry(
         settings_keys=settings_keys,
     )
     return config, notices
-
-
-def _parse_command(entry: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
-    command, args = entry.get("command") or entry.get("cmd"), entry.get("args") or []
-    env = _to_string_mapping("env", entry.get("env") or entry.get("environment") or entry.get("envs"))
-    if isinstance(command, dict):  # Older versions of Zed store the command as an object.
-        inner: dict[str, Any] = command
-        command, args = inner.get("path"), inner.get("args") or []
-        env = _to_string_mapping("env", inner.get("env")) | env
-    if not isinstance(args, list):
-        raise ValueError("args must be a list")
-    if isinstance(command, list) and command:  # opencode stores the command and its arguments in one list.
-        command, args = command[0], [*command[1:], *args]
-    return command, [str(arg) for arg in args], env
 
 
 def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:

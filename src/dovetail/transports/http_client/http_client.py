@@ -17,6 +17,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from dovetail.errors import TransportError
+from dovetail.protocol.headers import FIELD_NAME
 from dovetail.protocol.http_types import HTTPRequest, HTTPResponse
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.http_client import proxy_settings
@@ -40,7 +41,7 @@ __all__ = [
     "ResponseTooLarge",
 ]
 
-_TOKEN_PATTERN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_TOKEN_PATTERN = re.compile(FIELD_NAME.encode())
 _HOST_PATTERN = re.compile(r"[a-z0-9_.-]+")
 _FORBIDDEN_PATTERN = re.compile(r"[\x00-\x20\x7f]")
 # Callers cannot set these headers.
