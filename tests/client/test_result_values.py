@@ -67,6 +67,7 @@ def test_contents() -> None:
     assert read(text) == "x"
     assert read(blob) == b"\x00\x01"
     assert read(text, blob) == ["x", b"\x00\x01"]
+    assert read(ResourceContents(uri="a", text="x", blob="AAE=")) == b"\x00\x01"
     assert read() == []
     with pytest.raises(InvalidResult, match="base64"):
         read(ResourceContents(uri="a\x1b", blob="%%"))

@@ -91,7 +91,8 @@ class ResultStore:
                 contents = ResourceContents(uri="", mime_type=block.mime_type, blob=block.data)
                 return [self._store(contents, len(block.data), owner)]
             case EmbeddedResource(resource=resource):
-                size, is_text = len(resource.text or resource.blob or ""), resource.text is not None
+                is_text = resource.blob is None
+                size = len(resource.text or "") + len(resource.blob or "")
                 is_large = size > (self._settings.max_text_chars if is_text else self._settings.max_base64_chars)
                 return [self._store(resource, size, owner)] if is_large else [block]
             case _:

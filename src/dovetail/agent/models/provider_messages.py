@@ -89,4 +89,6 @@ def _format_block(block: ContentBlock) -> str | None:
             return f"[{block.name}: {block.uri}]"
         case EmbeddedResource():
             resource = block.resource
-            return resource.text if resource.text is not None else f"[{resource.uri}, {resource.mime_type or 'bytes'}]"
+            return (
+                resource.text or "" if resource.blob is None else f"[{resource.uri}, {resource.mime_type or 'bytes'}]"
+            )

@@ -142,7 +142,7 @@ def format_block(block: Any) -> str:
         case EmbeddedResource():
             contents = block.resource
             return (
-                contents.text if contents.text is not None else f"[{contents.mime_type or 'bytes'} at {contents.uri}]"
+                contents.text or "" if contents.blob is None else f"[{contents.mime_type or 'bytes'} at {contents.uri}]"
             )
         case _:
             return f"[{block.type}, {block.mime_type}, {len(block.data.rstrip('=')) * 3 // 4} bytes]"
