@@ -225,6 +225,16 @@ def test_what_a_policy_says(run: RunCommand, policy: Path, words: list[str], cod
     [
         (["docs.find", "--kind", "tools/call"], "'tool.call'"),
         (["secret_dump"], "SERVER.TOOL"),
+        (["docs."], "SERVER.TOOL"),
+        (["docs", "--kind", "resource.read"], "SERVER.URI"),
+        (["docs", "--kind", "prompt.get"], "SERVER.PROMPT"),
+        (["docs", "--kind", "completion"], "SERVER.PROMPT"),
+        (["--kind", "tools/call"], "'tool.call'"),
+        (["--kind", "resource.read"], "--kind resource.read"),
+        (["--trusted"], "--trusted"),
+        (["--from-project"], "--from-project"),
+        (["--read-only"], "--read-only"),
+        (["--non-destructive"], "--non-destructive"),
     ],
 )
 def test_a_question_that_can_never_be_asked(run: RunCommand, policy: Path, words: list[str], about: str) -> None:

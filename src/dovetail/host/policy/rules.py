@@ -123,6 +123,14 @@ CONSENT_KINDS: Final[tuple[str, ...]] = get_args(ConsentKind)
 CONFIGURED_KINDS: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "completion"})
 # Servers send requests of these kinds. Only a rule that names the kind can allow such a request.
 SERVER_REQUESTED_KINDS: Final = frozenset({"sampling.request", "elicitation.form", "elicitation.url", "login"})
+# Requests of these kinds are about one item of a server. The value is the placeholder for its name.
+ITEM_NAME_BY_KIND: Final[Mapping[str, str]] = {
+    "tool.call": "TOOL",
+    "tool.result": "TOOL",
+    "resource.read": "URI",
+    "prompt.get": "PROMPT",
+    "completion": "PROMPT",
+}
 # The user must always answer requests of these kinds, even if a rule allows them.
 ALWAYS_ASK_KINDS: Final = frozenset({"elicitation.form", "elicitation.url", "definition.changed"})
 
