@@ -81,6 +81,9 @@ def test_nothing_said_is_a_wish_for_help(run: RunCommand) -> None:
         (["new", "class"], "'class'"),
         (["new", "json"], "'json'"),
         (["new", "asyncio"], "'asyncio'"),
+        (["new", "click"], "'click'"),
+        (["new", "msgspec.py"], "'msgspec'"),
+        (["new", "weather.v2"], "underscores"),
     ],
 )
 def test_a_wrong_command_line_is_explained_with_2(run: RunCommand, words: list[str], why: str) -> None:

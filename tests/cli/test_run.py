@@ -1,6 +1,7 @@
 """Test `dovetail run` and `dovetail new`."""
 
 import re
+import shlex
 import subprocess
 import sys
 import urllib.error
@@ -169,6 +170,14 @@ def test_new_writes_a_server_whose_test_passes(run: RunCommand, tmp_path: Path) 
     assert run("new", "weather", cwd=tmp_path).code == 2
     assert run("new", "weather", "--force", cwd=tmp_path).code == 0
     assert run("new", "no name", cwd=tmp_path).code == 2
+
+
+def test_new_prints_a_command_that_works_in_a_folder_with_spaces(run: RunCommand, tmp_path: Path) -> None:
+    out = run("new", "my servers/tide-table.py", cwd=tmp_path).check_success().out
+    command = shlex.split(out.rpartition("try: dovetail ")[2])
+    assert command == ["call", str(Path("my servers/tide_table.py")), "greet", "name=Ada"]
+    assert run(*command, cwd=tmp_path).check_success().out == "Hello, Ada!\n"
+    assert 'Server("tide-table"' in (tmp_path / "my servers" / "tide_table.py").read_text(encoding="utf-8")
 
 
 FAILING = """

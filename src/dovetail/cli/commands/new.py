@@ -1,12 +1,14 @@
 """`dovetail new`: create a server and a test for it."""
 
 import keyword
+import shlex
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import click
 
-_SERVER_TEMPLATE = '''"""{name}: an MCP server. Run it with `dovetail run {file}`, or let a host start it."""
+_SERVER_TEMPLATE = '''"""{name}: an MCP server. Run it with `dovetail run {module}.py`, or let a host start it."""
 
 from dovetail import Server
 
@@ -56,16 +58,17 @@ def command(name: str, force: bool) -> int:
     \b
     dovetail new weather
     """
-    module = Path(name).stem.replace("-", "_")
+    folder, server_name = Path(name).parent, Path(name).name.removesuffix(".py")
+    module = server_name.replace("-", "_")
     if not module.isidentifier():
-        raise click.UsageError(f"{name!r} is not a valid name for a Python module")
+        raise click.UsageError(f"{name!r} is not a valid name for a Python module. Use letters, digits and underscores")
     if keyword.iskeyword(module):
         raise click.UsageError(f"{module!r} is a Python keyword. Choose another name")
-    if module in sys.stdlib_module_names or module == "dovetail":
+    if _is_existing_module(module, folder):
         raise click.UsageError(f"{module!r} would shadow an existing module. Choose another name")
-    folder = Path(name).parent
+    server_path = folder / f"{module}.py"
     files = {
-        folder / f"{module}.py": _SERVER_TEMPLATE.format(name=module, file=f"{module}.py"),
+        server_path: _SERVER_TEMPLATE.format(name=server_name, module=module),
         folder / f"test_{module}.py": _TEST_TEMPLATE.format(module=module),
     }
     for path in files:
@@ -75,5 +78,15 @@ def command(name: str, force: bool) -> int:
     for path, content in files.items():
         path.write_text(content, encoding="utf-8")
         click.echo(f"wrote {path}")
-    click.echo(f"try: dovetail call {folder / module}.py greet name=Ada")
+    click.echo(f"try: dovetail call {shlex.quote(str(server_path))} greet name=Ada")
     return 0
+
+
+def _is_existing_module(module: str, folder: Path) -> bool:
+    """Return whether programs in the folder would import the new module instead of an existing one."""
+    if module in sys.stdlib_module_names or module == "dovetail":
+        return True
+    own_folders = (folder.resolve(), Path.cwd())
+    paths = [path for path in sys.path if path and Path(path).resolve() not in own_folders]
+    spec = PathFinder.find_spec(module, paths)
+    return spec is not None and spec.origin is not None  # a folder without an __init__.py has no origin
