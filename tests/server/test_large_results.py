@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from dovetail import Client as RealClient
 from dovetail import Image, LargeResultSettings, Server
 from dovetail.errors import ResourceNotFound
 from mentions import mentions
@@ -94,3 +95,14 @@ async def test_failures_and_older_revisions() -> None:
     assert (await Client(app).call("fail"))["isError"]
     old = await Client(app, LATEST_HANDSHAKE).call("long", {"n": 200})
     assert [one["type"] for one in old["content"]] == ["text", "resource_link"]
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+async def test_a_value_whose_text_is_kept_back_arrives_as_it_was_returned(is_listed: bool) -> None:
+    app = server()
+    app.add_tool(lambda: {"result": [*range(100)]}, name="object", output_schema={"type": "object"})
+    async with RealClient(app) as client:
+        if is_listed:
+            await client.list_tools()
+        assert await client.call("rows", n=100) == [*range(100)]
+        assert await client.call("object") == {"result": [*range(100)]}

@@ -13,6 +13,7 @@ from dovetail.errors import ResourceNotFound
 from dovetail.protocol.principal import Principal
 from dovetail.server.context import Context
 from dovetail.wire.base import UNSET, Result, Struct, replace
+from dovetail.wire.codec import encode
 from dovetail.wire.content import (
     AudioContent,
     ContentBlock,
@@ -24,6 +25,9 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.tools import CallToolResult
 
+# This mark is for clients that have not listed the tool. The shortened text no longer shows that a value is wrapped.
+# fastmcp uses the same mark.
+_WRAPPED_RESULT_META: Final = {"fastmcp": {"wrap_result": True}}
 RESULT_URI_TEMPLATE: Final = "results://{key}"
 
 
@@ -65,9 +69,10 @@ class ResultStore:
         content = [part for block in result.content for part in self._shrink_block(block, owner)]
         if content == result.content:
             return result
-        return replace(
-            result, content=content, structured_content=result.structured_content if has_output_schema else UNSET
-        )
+        if not has_output_schema:
+            return replace(result, content=content, structured_content=UNSET)
+        meta = (result.meta or {}) | _WRAPPED_RESULT_META if _is_wrapped(result) else result.meta
+        return replace(result, content=content, meta=meta)
 
     def fetch(self, key: str, ctx: Context) -> ResourceContents:
         """Return a stored block. Raise ResourceNotFound if it has expired or belongs to another caller."""
@@ -116,3 +121,12 @@ class ResultStore:
                 return
             del self._entries[key]
             self._total_chars -= oldest.chars
+
+
+def _is_wrapped(result: CallToolResult) -> bool:
+    """Return whether the text of a result is the value that its structured content wraps as `{"result": value}`."""
+    structured = result.structured_content
+    if type(structured) is not dict or structured.keys() != {"result"} or len(result.content) != 1:
+        return False
+    block = result.content[0]
+    return isinstance(block, TextContent) and block.text == encode(structured["result"]).decode()
