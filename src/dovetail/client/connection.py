@@ -86,8 +86,10 @@ class Connection:
         self.lost_event = asyncio.Event()
         self.invalid_message_count = 0
         self.first_invalid_message: str | None = None
-        self._subscriber_counts: Counter[str] = Counter()  # Number of listeners for each URI key.
-        self._subscribed_uris: dict[str, str] = {}  # By URI key, the spelling that the server knows.
+        self._subscriber_counts: Counter[str] = Counter()  # The number of listeners for each normalized URI.
+        self._subscribed_uris: dict[
+            str, str
+        ] = {}  # The keys are normalized URIs. The values are the URIs as the server knows them.
         self._handlers = handlers
         self._callbacks = callbacks
         self._max_input_requests = max_input_requests

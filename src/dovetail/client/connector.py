@@ -365,7 +365,7 @@ class Connector:
         self.identity = identity
         self.resource_subscriptions: dict[
             str, str
-        ] = {}  # By URI key, the URIs that were passed to `subscribe_resource`.
+        ] = {}  # The keys are normalized URIs. The values are the URIs that were passed to `subscribe_resource`.
         self._create_transport = create_transport
         self._create_connection = create_connection
         self._timeouts = timeouts

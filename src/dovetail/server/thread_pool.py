@@ -188,7 +188,7 @@ class ThreadPool:
 
     def _take_job(self) -> _Job | None:
         with self.lock:
-            # If lent slots were taken back, there may be more threads than allowed.
+            # There may be too many threads after functions that waited for a user have continued.
             if self._thread_count > self._limits.max_threads:
                 self._thread_count -= 1
                 return None

@@ -19,7 +19,8 @@ from typing import IO
 from dovetail.transports.operator_warnings import ThrottledWarning
 
 SLICE_BYTES = 64 * 1024
-MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024  # Bytes of large messages in one iteration of the event loop.
+# One iteration of the event loop encodes at most this many bytes of large messages.
+MAX_BYTES_PER_ITERATION = 4 * 1024 * 1024
 # The results that wait before they are encoded may use this multiple of the memory limit.
 _MAX_WAITING_RESULTS = 64
 _DISK_RETRY_S = 1.0  # After a failed write, the disk is not used for this time.
@@ -100,7 +101,7 @@ class MemoryBudget:
             if not waiter.done():
                 waiter.set_result(None)
                 break
-        if self._waiters:  # the next one continues after this one has written its response
+        if self._waiters:  # The next waiting result continues when this result is written.
             self._schedule_iteration(loop)
 
     def handle_disk_error(self, error: OSError, now: float) -> None:

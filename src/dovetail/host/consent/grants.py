@@ -241,7 +241,8 @@ class GrantStore:
             grants = self._session_grants.pop(grant.caller, None) or _GrantIndex()
             self._session_grants[grant.caller] = grants
             replaced = grants.list_equal(grant)
-            if len(grants) % _MAX_SESSION_GRANTS_PER_CALLER == 0:  # not for each grant, because this reads all of them
+            # Expired grants are removed only from time to time, because this reads all grants of the caller.
+            if len(grants) % _MAX_SESSION_GRANTS_PER_CALLER == 0:
                 replaced += [other for other in grants if other.is_expired(now) and other not in replaced]
             for other in replaced:
                 grants.remove(other)

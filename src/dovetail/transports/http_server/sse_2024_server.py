@@ -17,7 +17,7 @@ from dovetail.transports.http_server.http_request import EndpointRequest, Receiv
 from dovetail.transports.http_server.http_response import STREAM_HEADERS, send_body
 from dovetail.transports.spool import SLICE_BYTES, MemoryBudget
 
-# If more bytes than this wait for a client, the server reads no further messages from it.
+# While this many bytes wait for a client to read them, the server reads no messages from it.
 _MAX_QUEUED_BYTES = 1024 * 1024
 
 
