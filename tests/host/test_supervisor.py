@@ -14,6 +14,7 @@ from dovetail.host.events import HostEvent
 from dovetail.host.server_settings import ServerSettings
 from dovetail.host.supervisor import ServerSupervisor
 from host.polling import TIMEOUT_S, wait_until
+from scripted_server import LATEST_HANDSHAKE, ScriptedServer, serve_on_socket
 
 PROGRAM = """
 import os, sys
@@ -110,6 +111,25 @@ async def test_a_change_is_reported_and_the_list_fetched_again() -> None:
     assert "definitions.changed" in {event.kind for event in environment.events}
     stop()
     await environment.member.stop()
+
+
+async def test_only_lists_with_change_notifications_are_kept_longer_than_the_ttl() -> None:
+    capabilities = {"tools": {"listChanged": True}, "resources": {}, "prompts": {}}
+    initialized = {
+        "protocolVersion": LATEST_HANDSHAKE,
+        "capabilities": capabilities,
+        "serverInfo": {"name": "far", "version": "1"},
+    }
+    script = ScriptedServer("handshake", {"initialize": initialized})
+    async with serve_on_socket(script) as target, asyncio.timeout(TIMEOUT_S):
+        environment = Environment(lambda: Client(target, protocol_version="handshake"), list_ttl=0)
+        for _ in range(3):
+            for kind in ("tool", "prompt", "resource", "resource template"):
+                await environment.member.listed(kind)
+        await environment.member.stop()
+    assert script.count("tools/list") == 1
+    for method in ("prompts/list", "resources/list", "resources/templates/list"):
+        assert script.count(method) == 3
 
 
 async def test_what_does_not_start_says_why_and_is_not_tried_again_at_once() -> None:

@@ -101,12 +101,19 @@ class ListCache:
         return stop
 
 
-def has_change_notices(client: Client) -> bool:
-    """Return whether the server declares that it sends change notifications."""
+def get_announced_kinds(client: Client) -> frozenset[ItemKind]:
+    """Return the kinds of items for which the server promises change notifications."""
     capabilities = client.server_capabilities
-    return any(
-        capability is not None and capability.list_changed
-        for capability in (capabilities.tools, capabilities.prompts, capabilities.resources)
+    capability_by_list = {
+        "tools": capabilities.tools,
+        "prompts": capabilities.prompts,
+        "resources": capabilities.resources,
+    }
+    return frozenset(
+        kind
+        for list_name, capability in capability_by_list.items()
+        if capability is not None and capability.list_changed
+        for kind in _KINDS_BY_LIST[list_name]
     )
 
 

@@ -30,7 +30,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     limits: ToolLimits = ToolLimits()  # the limits for each tool, in addition to those of the policy
     idle_timeout: float | None = None  # seconds without use after which the server is stopped, or None for never
     list_timeout: float = 10.0  # the maximum seconds for listing tools, resources and prompts
-    list_ttl: float = 60.0  # seconds to reuse a list if the server sends no change notifications
+    list_ttl: float = 60.0  # seconds to reuse a list if the server sends no change notifications for it
     restart_delay: float = 1.0  # seconds before the second start, doubled after each failure
     max_restart_delay: float = 60.0  # the maximum seconds between two starts
     max_restarts: int = 5  # the number of failures in a row after which the delay is `max_restart_delay`

@@ -17,7 +17,7 @@ from dovetail.error_context import add_context, clip
 from dovetail.errors import AuthError, MCPError, ProcessStartError, RequestTimeout, TransportError
 from dovetail.host.config.secret_lookup import SecretNotFound, mask_error
 from dovetail.host.events import HostEvent
-from dovetail.host.list_cache import ListCache, fetch_definitions, has_change_notices
+from dovetail.host.list_cache import ListCache, fetch_definitions, get_announced_kinds
 from dovetail.host.server_settings import ServerSettings, ServerState
 from dovetail.log import log
 from dovetail.protocol.mountable import ChangeCallback, ItemKind
@@ -84,7 +84,7 @@ class ServerSupervisor:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._failure_count = 0
         self._retry_at = 0.0
-        self._has_change_notices = False  # True if the server sends change notifications
+        self._announced_kinds: frozenset[ItemKind] = frozenset()  # the server sends change notifications for these
 
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings
@@ -209,8 +209,8 @@ class ServerSupervisor:
         self._list_cache.invalidate()
         self._is_slow = False
         self._set_state("ready")
-        self._has_change_notices = has_change_notices(client)
-        if self._has_change_notices:
+        self._announced_kinds = get_announced_kinds(client)
+        if self._announced_kinds:
             self.spawn(self._watch_lists(client))
         for subscription in self._subscriptions:
             self.spawn(self._reopen_subscription(subscription))
@@ -304,7 +304,7 @@ class ServerSupervisor:
             async with client.listen() as changes:
                 async for change in changes:
                     self._handle_change(change)
-        self._has_change_notices = False  # Without change notifications, cached lists expire.
+        self._announced_kinds = frozenset()  # Without change notifications, cached lists expire.
 
     def _handle_change(self, change: ChangeEvent) -> None:
         self._list_cache.handle_change(change.kind, change.uri, change)
@@ -391,7 +391,7 @@ class ServerSupervisor:
         fetched_at = self._list_cache.fetched_at.get(kind)
         if fetched_at is None or self.client is None:
             return None
-        if self._has_change_notices or asyncio.get_running_loop().time() - fetched_at < self.settings.list_ttl:
+        if kind in self._announced_kinds or asyncio.get_running_loop().time() - fetched_at < self.settings.list_ttl:
             return self._list_cache.items_by_kind[kind]
         return None
 
