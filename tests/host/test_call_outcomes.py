@@ -37,7 +37,13 @@ def outcome(result: Any, error: BaseException | None = None) -> CallOutcome:
     [
         (CallToolResult(content=[TextContent(text="x")]), "ok"),
         (CallToolResult(content=[], is_error=True), "error"),
-        (b"bytes", "ok"),
+        (b'{"content":[]}', "ok"),
+        (b'{"content":[],"isError":true}', "error"),
+        (b'{"isError" : true, "content":[]}', "error"),
+        (b'{"content":[],"isError":false}', "ok"),
+        (b'{"content":[],"structuredContent":{"isError":true}}', "ok"),
+        (b'{"content":[{"type":"text","text":"\\"isError\\":true"}]}', "ok"),
+        (b'{"content":[],"isError":"yes"}', "error"),
     ],
 )
 def test_how_a_call_ended(result: Any, said: str) -> None:

@@ -633,6 +633,21 @@ async def test_a_result_that_is_forwarded_as_bytes_is_in_the_audit_log(eras: tup
     assert [kind for kind in decisions if kind.startswith("tool.")] == ["tool.call", "tool.result"]
 
 
+async def test_a_tool_that_fails_behind_a_gateway_is_an_error_in_the_audit_log(
+    eras: tuple[str, str], tmp_path: Path
+) -> None:
+    async with Host(policy=Policy("allow"), audit_log=tmp_path / "audit.jsonl") as host, asyncio.timeout(TIMEOUT_S):
+        host.add("far", UpstreamServer(), protocol_version=eras[1])
+        app = host.as_server()
+        async with Client(app, protocol_version=eras[0]) as client:
+            assert (await client.call_tool("far__fail")).is_error
+            assert not (await client.call_tool("far__add", {"a": 1})).is_error
+        await app.stop()
+    calls = [entry for entry in read_audit_log(tmp_path / "audit.jsonl") if getattr(entry, "event", "") == "call"]
+    outcomes = [(entry.data["tool"], entry.data["outcome"]) for entry in calls if isinstance(entry, Event)]
+    assert outcomes == [("fail", "error"), ("add", "ok")]
+
+
 async def test_between_two_rounds_the_policy_is_asked_again() -> None:
     """Consent that was given does not keep a rule from holding, nor a state from being used up."""
     async with gateway((NEW, NEW), Policy("ask"), elicitation_handler=lambda _: None) as (client, far, host):
