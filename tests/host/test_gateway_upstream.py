@@ -648,6 +648,31 @@ async def test_a_tool_that_fails_behind_a_gateway_is_an_error_in_the_audit_log(
     assert outcomes == [("fail", "error"), ("add", "ok")]
 
 
+async def test_the_audit_log_names_the_caller_of_a_gateway(tmp_path: Path) -> None:
+    policy = allowing(rule("deny", tool="far.who"), rule("ask", tool="far.add", kind="tool.call"))
+    async with Host(policy=policy, audit_log=tmp_path / "audit.jsonl") as host, asyncio.timeout(TIMEOUT_S):
+        host.add("far", UpstreamServer())
+        async with testing.connect(
+            host.as_server(),
+            principal=Principal("ada"),
+            protocol_version=OLD,
+            elicitation_handler=lambda _: {"allow": "once"},
+        ) as client:
+            await client.call_tool("far__add", {"a": 1})
+            assert (await client.call_tool("far__who")).is_error
+        await host.call("far.work")
+    entries = [entry for entry in read_audit_log(tmp_path / "audit.jsonl") if isinstance(entry, Event)]
+    callers = {(entry.event, entry.data["tool"], entry.data.get("caller")) for entry in entries if "tool" in entry.data}
+    assert callers == {
+        ("decision", "add", "ada"),
+        ("consent", "add", "ada"),
+        ("call", "add", "ada"),
+        ("decision", "who", "ada"),
+        ("decision", "work", None),
+        ("call", "work", None),
+    }
+
+
 async def test_between_two_rounds_the_policy_is_asked_again() -> None:
     """Consent that was given does not keep a rule from holding, nor a state from being used up."""
     async with gateway((NEW, NEW), Policy("ask"), elicitation_handler=lambda _: None) as (client, far, host):

@@ -241,7 +241,12 @@ def _now() -> float:
 
 
 def _request_fields(request: PolicyRequest) -> dict[str, Any]:
-    return {"kind": request.kind, "tool": request.tool or None, "arguments": request.arguments}
+    return {
+        "kind": request.kind,
+        "tool": request.tool or None,
+        "caller": request.caller or None,
+        "arguments": request.arguments,
+    }
 
 
 def _cut_long_text(value: object) -> object:
@@ -377,8 +382,7 @@ def _create_event_writer(audit_log: AuditLog) -> Callable[[HostEvent], None]:
                 write(
                     event.kind,
                     event.server,
-                    kind=request.kind,
-                    tool=request.tool or None,
+                    **_request_fields(request),
                     answer=event.message,
                     reason=event.reason,
                 )
