@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import stat
 import subprocess
 import sys
@@ -170,3 +171,57 @@ def test_a_secret_where_a_text_is_cut_leaves_nothing(tmp_path: Path) -> None:
     with AuditLog(tmp_path / "j", secrets=secrets) as journal:
         journal.write("x", "s", reason="a" * 985 + "SECRETVALUE-0123456789abcdef")
     assert "SECRET" not in (tmp_path / "j").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("is_reopened", [True, False])
+def test_an_entry_after_half_a_line_is_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_reopened: bool
+) -> None:
+    path = tmp_path / "j"
+    with AuditLog(path) as audit_log:
+        audit_log.write("first")
+        if is_reopened:  # a crash in the middle of a write
+            audit_log.write("torn")
+            os.truncate(path, path.stat().st_size - 5)
+        else:  # a full disk
+            write = os.write
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[: len(data) // 2]))
+                audit_log.write("torn")
+            assert audit_log.dropped_count == 1
+            audit_log.write("second")
+    if is_reopened:
+        with AuditLog(path) as audit_log:
+            audit_log.write("second")
+    caplog.clear()
+    assert [entry.event for entry in events(path)] == ["first", "second"]
+    assert len(caplog.records) == 1
+
+
+def test_a_damaged_line_does_not_hide_later_entries_and_files(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with AuditLog(path) as audit_log:
+        audit_log.write("first")
+        with path.open("ab") as file:
+            file.write(b'{"event":"torn","at":1.{"event":"glued","at":2}\n')
+        audit_log.write("second")
+    path.rename(tmp_path / "j.1")
+    with AuditLog(path) as audit_log:
+        audit_log.write("third")
+    assert [entry.event for entry in events(path)] == ["first", "second", "third"]
+
+
+def test_no_descriptor_is_lost_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    def open_file(path: str | Path) -> int:
+        opened.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+        return opened[-1]
+
+    monkeypatch.setattr("dovetail.host.audit_log.open_for_append", open_file)
+    with AuditLog(tmp_path / "j") as audit_log, monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda *_: 0)
+        audit_log.write("a")
+        assert audit_log.dropped_count == 1
+        with pytest.raises(OSError, match="descriptor"):
+            os.fstat(opened[-1])

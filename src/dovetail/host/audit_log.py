@@ -200,7 +200,7 @@ class AuditLog:
 
 
 def read_audit_log(path: str | Path) -> Iterator[RecordingHeader | Frame | Event]:
-    """Yield the entries of an audit log, oldest first. Older log files are included.
+    """Yield the entries of an audit log, oldest first. Older log files are included. Damaged lines are skipped.
 
     Args:
         path: The newest file of the audit log.
@@ -208,8 +208,25 @@ def read_audit_log(path: str | Path) -> Iterator[RecordingHeader | Frame | Event
     log_path = Path(path)
     backups = sorted(log_path.parent.glob(f"{log_path.name}.[0-9]*"), key=lambda backup: -int(backup.suffix[1:]))
     for log_file in [*backups, log_path]:
-        with contextlib.suppress(FileNotFoundError):
-            yield from read_parts(log_file.read_bytes().splitlines(), log_file)
+        try:
+            lines = log_file.read_bytes().splitlines()
+        except FileNotFoundError:
+            continue
+        for number, line in enumerate(lines, 1):
+            if (parts := _parse_line(line, log_file)) is None:
+                log.warning("%s: skipped line %d of the audit log, because it is damaged", log_file, number)
+            else:
+                yield from parts
+
+
+def _parse_line(line: bytes, path: Path) -> list[RecordingHeader | Frame | Event] | None:
+    """Return the entry in a line, or None if the line is damaged. A crash or a full disk can leave half a line."""
+    try:
+        return [*read_parts([line], path)]
+    except UnsupportedFileVersion:
+        raise
+    except ValueError:
+        return None
 
 
 def describe_shape(value: Any, depth: int = 0) -> Any:
@@ -278,10 +295,25 @@ def _open_log(path: Path) -> int:
             if read_version(read_first_line(path), path) < FORMAT_VERSION:
                 _migrate_log(path)
     file_descriptor = open_for_append(path)
-    # A second header is harmless, so two processes may both write one.
-    if os.fstat(file_descriptor).st_size == 0:
-        append(file_descriptor, _encode_ascii_line(_HEADER))
+    try:
+        # A second header or an empty line is harmless, so two processes may both write one.
+        if os.fstat(file_descriptor).st_size == 0:
+            append(file_descriptor, _encode_ascii_line(_HEADER))
+        elif not _ends_with_newline(path):
+            append(file_descriptor, b"\n")  # The next entry must not continue half a line.
+    except BaseException:
+        os.close(file_descriptor)
+        raise
     return file_descriptor
+
+
+def _ends_with_newline(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+    except OSError:  # another process may have rotated the file
+        return True
 
 
 def _migrate_log(path: Path) -> None:
