@@ -225,3 +225,18 @@ def test_no_descriptor_is_lost_while_the_disk_is_full(tmp_path: Path, monkeypatc
         assert audit_log.dropped_count == 1
         with pytest.raises(OSError, match="descriptor"):
             os.fstat(opened[-1])
+
+
+def test_a_damaged_line_of_an_older_format_is_kept(tmp_path: Path) -> None:
+    path, damaged = tmp_path / "j", b'{"event":"torn","at":1.'
+    path.write_bytes(
+        b'{"recording":1,"began":"1970-01-01T00:00:00Z"}\n'
+        b'{"event":"first","at":1,"facts":{"number":1}}\n' + damaged + b"\n"
+        b'{"event":"second","at":2,"facts":{"number":2}}\n'
+    )
+    path.chmod(0o600)
+    with AuditLog(path) as audit_log:
+        audit_log.write("third", number=3)
+    assert audit_log.dropped_count == 0
+    assert [entry.data["number"] for entry in events(path)] == [1, 2, 3]
+    assert damaged in path.read_bytes().splitlines()

@@ -153,7 +153,7 @@ class AuditLog:
             try:
                 self._ensure_open(len(encoded_line))
                 append(self._file_descriptor, encoded_line)
-            except (OSError, UnsupportedFileVersion) as exc:
+            except (OSError, ValueError) as exc:
                 if not self.dropped_count:
                     log.error("cannot write the audit log: %s", exc)
                 self.dropped_count += 1
@@ -317,9 +317,14 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def _migrate_log(path: Path) -> None:
-    parts = read_parts(path.read_bytes().splitlines(), path)
-    upgraded_parts = (_HEADER if isinstance(part, RecordingHeader) else part for part in parts)
-    replace_file(path, b"".join(map(_encode_ascii_line, upgraded_parts)))
+    replace_file(path, b"".join(_upgrade_line(line, path) for line in path.read_bytes().splitlines()))
+
+
+def _upgrade_line(line: bytes, path: Path) -> bytes:
+    """Return a line in the current format. A damaged line stays as it is."""
+    if (parts := _parse_line(line, path)) is None:
+        return line + b"\n"
+    return b"".join(_encode_ascii_line(_HEADER if isinstance(part, RecordingHeader) else part) for part in parts)
 
 
 def _rotate_files(path: Path, backup_count: int) -> None:
