@@ -1,6 +1,7 @@
 """Test that mistakes of server authors are found early and explained."""
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -146,6 +147,18 @@ def plain_middleware(exchange: Any, call_next: Any) -> Any:
     return call_next(exchange)
 
 
+class PlainMiddleware:
+    def __call__(self, exchange: Any, call_next: Any) -> Any:
+        return call_next(exchange)
+
+    def wrap(self, exchange: Any, call_next: Any) -> Any:
+        return call_next(exchange)
+
+
+class MiddlewareClass:
+    def __init__(self, first: Any, second: Any) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
@@ -171,6 +184,10 @@ def plain_middleware(exchange: Any, call_next: Any) -> Any:
         (lambda app: app.mount("http://far.example/mcp"), values("Server", "Client", "http://far.example/mcp")),
         (lambda app: app.mount(app, "x"), values("x", "x")),
         (lambda app: app.middleware(plain_middleware), "plain_middleware.*async def"),
+        (lambda app: app.middleware(functools.partial(plain_middleware)), "async def"),
+        (lambda app: app.middleware(PlainMiddleware()), "PlainMiddleware.*async def"),
+        (lambda app: app.middleware(PlainMiddleware().wrap), "PlainMiddleware.wrap.*async def"),
+        (lambda app: app.middleware(MiddlewareClass), "MiddlewareClass.*async def"),
         (lambda app: app.middleware(lambda exchange: None), "exchange"),
         (lambda _: AnyClient("http://far.example", middleware=[plain_middleware]), "plain_middleware.*async def"),
         (lambda _: Server("x", cache_hints={"tools": CacheHint(3)}), "tools.*tools/list"),
@@ -291,6 +308,60 @@ async def test_middleware_that_returns_no_result_is_named(caplog: pytest.LogCapt
         with pytest.raises(RemoteError, match="tools/call"):
             await client.call("y")
     assert mentions(caplog.text, "chatty", "str")
+
+
+def inject_limit(function: Callable[[Any, Any, int], Any]) -> Callable[[Any, Any], Any]:
+    @functools.wraps(function)
+    async def wrapper(exchange: Any, call_next: Any) -> Any:
+        result = function(exchange, call_next, 3)
+        return await result if asyncio.iscoroutine(result) else await call_next(exchange)
+
+    return wrapper
+
+
+def pass_on(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    @functools.wraps(function)
+    def wrapper(exchange: Any, call_next: Any) -> Any:
+        return function(exchange, call_next)
+
+    return wrapper
+
+
+class AsyncMiddleware:
+    async def __call__(self, exchange: Any, call_next: Any) -> Any:
+        return await call_next(exchange)
+
+    async def wrap(self, exchange: Any, call_next: Any) -> Any:
+        return await call_next(exchange)
+
+
+@inject_limit
+def sync_with_three_arguments(exchange: Any, call_next: Any, limit: int) -> None: ...
+
+
+@inject_limit
+async def async_with_three_arguments(exchange: Any, call_next: Any, limit: int) -> Any:
+    return await call_next(exchange)
+
+
+@pytest.mark.parametrize(
+    "middleware",
+    [
+        sync_with_three_arguments,
+        async_with_three_arguments,
+        pass_on(AsyncMiddleware().wrap),
+        AsyncMiddleware(),
+        AsyncMiddleware().wrap,
+        functools.partial(AsyncMiddleware().wrap),
+        lambda exchange, call_next: call_next(exchange),
+    ],
+    ids=["sync", "async", "decorated", "object", "method", "partial", "lambda"],
+)
+async def test_middleware_is_checked_as_it_is_called(middleware: Any) -> None:
+    app = Server("x", middleware=[middleware])
+    app.add_tool(lambda: "y", name="y")
+    async with AnyClient(app) as client:
+        assert await client.call("y") == "y"
 
 
 async def test_middleware_hands_things_to_the_function() -> None:

@@ -3,6 +3,7 @@
 Middleware is composed when it is registered, so there is no overhead without middleware.
 """
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
@@ -53,18 +54,33 @@ def validate_middleware(function: Middleware) -> Middleware:
 
     Without this check, every request would fail.
     """
-    unwrapped = inspect.unwrap(function) if callable(function) else function
     try:
-        inspect.signature(unwrapped).bind(None, None)
+        inspect.signature(function, follow_wrapped=False).bind(None, None)
     except (TypeError, ValueError):
         raise TypeError(f"invalid middleware {function!r}: it must take two arguments, (exchange, call_next)") from None
-    # A lambda does not have to be async, because it may return an awaitable of another function.
-    is_named = inspect.isfunction(unwrapped) and unwrapped.__name__ != "<lambda>"
-    if is_named and not inspect.iscoroutinefunction(unwrapped):
+    if not _may_return_awaitable(function):
         raise TypeError(
-            f"invalid middleware {unwrapped.__qualname__}: it must be `async def` and await call_next(exchange)"
+            f"invalid middleware {_function_name(function)}: it must be `async def` and await call_next(exchange)"
         )
     return function
+
+
+def _may_return_awaitable(function: Middleware) -> bool:
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    if inspect.isclass(called):
+        return False  # A call would return an object.
+    unwrapped = inspect.unwrap(called)
+    if not inspect.isroutine(called):
+        called = type(called).__call__
+    # A lambda does not have to be async, because it may return an awaitable of another function. The same is true for a
+    # decorator of an async function, and for functions that are not written in Python.
+    return (
+        any(map(inspect.iscoroutinefunction, (function, called, unwrapped)))
+        or not hasattr(called, "__code__")
+        or called.__name__ == "<lambda>"
+    )
 
 
 def _wrap_handler(function: Middleware, call_next: CallNext) -> CallNext:
