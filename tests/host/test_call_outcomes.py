@@ -8,16 +8,10 @@ from typing import Any
 import pytest
 
 from dovetail.errors import PolicyError
-from dovetail.host.audit_log import (
-    AuditLog,
-    CallOutcome,
-    build_call_event,
-    build_outcome_event,
-    read_audit_log,
-    write_host_events,
-)
+from dovetail.host.audit_log import AuditLog, read_audit_log, write_host_events
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.events import EventEmitter, HostEvent
+from dovetail.host.execution import CallOutcome, build_call_event, build_outcome_event
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult

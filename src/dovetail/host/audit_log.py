@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.error_context import clip
-from dovetail.errors import InvalidResult, UnsupportedFileVersion
+from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.authorization import DecisionDetails
 from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup
 from dovetail.host.events import EventEmitter, EventKind, HostEvent
+from dovetail.host.execution import CallOutcome
 from dovetail.host.policy.policy import PolicyRequest
 from dovetail.log import log
 from dovetail.protocol.limits import MiB
@@ -32,9 +33,8 @@ from dovetail.protocol.recording_format import (
 )
 from dovetail.protocol.redaction import may_hold_secrets
 from dovetail.storage import append, lock_path, make_private_dir, open_for_append, read_first_line, replace_file
-from dovetail.wire.base import Struct, WireStruct, replace
+from dovetail.wire.base import replace
 from dovetail.wire.codec import encode, to_plain
-from dovetail.wire.raw_message import decode_body
 
 # Entry times count from this date, so that the entries of all processes share one order.
 _EPOCH: Final = "1970-01-01T00:00:00Z"
@@ -59,7 +59,6 @@ _LOGGED_EVENTS: Final[tuple[EventKind, ...]] = (
 )
 
 _TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
-_ERROR_FLAG_MARKER: Final = b'"isError"'  # part of every encoded result that has the flag
 
 
 class AuditLog:
@@ -334,52 +333,6 @@ def _rotate_files(path: Path, backup_count: int) -> None:
             os.replace(source, path.with_name(f"{path.name}.{number}"))
     if backup_count == 0:
         path.unlink(missing_ok=True)
-
-
-class CallOutcome(Struct, frozen=True, kw_only=True):
-    """The outcome of a call."""
-
-    request: PolicyRequest
-    outcome: str  # "ok", "error", or the name of the exception class
-    duration_ms: float
-    error: str = ""
-    result_bytes: int | None = None
-
-
-def build_call_event(request: PolicyRequest) -> HostEvent:
-    """Return the event for a call that has started."""
-    return HostEvent(kind="tool.call", server=request.server, message=request.tool, details=request)
-
-
-def build_outcome_event(
-    request: PolicyRequest, started_at: float, result: Any, error: BaseException | None
-) -> HostEvent:
-    """Return the event for a call that has ended. `started_at` is a `perf_counter` time."""
-    outcome = type(error).__name__ if error is not None else "error" if _has_failed(result) else "ok"
-    details = CallOutcome(
-        request=request,
-        outcome=outcome,
-        duration_ms=(time.perf_counter() - started_at) * 1000,
-        error="" if error is None else str(error),
-        result_bytes=None if result is None else len(result) if isinstance(result, bytes) else len(encode(result)),
-    )
-    return HostEvent(kind="tool.result", server=request.server, message=request.tool, reason=outcome, details=details)
-
-
-class _ErrorFlag(WireStruct):
-    is_error: bool = False
-
-
-def _has_failed(result: Any) -> bool:
-    """Return whether a result reports that the tool failed. Decode an encoded result only if it may have the flag."""
-    if not isinstance(result, bytes):
-        return getattr(result, "is_error", False)
-    if _ERROR_FLAG_MARKER not in result:
-        return False
-    try:
-        return decode_body(result, _ErrorFlag, "the result of a call").is_error
-    except InvalidResult:
-        return True
 
 
 def write_host_events(audit_log: AuditLog, events: EventEmitter, secrets: SecretResolver) -> None:

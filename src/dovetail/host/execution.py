@@ -1,4 +1,4 @@
-"""Run authorized requests within their limits, and check the results.
+"""Run authorized requests within their limits, report their outcomes, and check the results.
 
 The host and its gateways both use this module, so the same rules and limits apply to calls of the user and of gateway
 callers.
@@ -9,21 +9,22 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from dovetail.error_context import add_context
-from dovetail.errors import PolicyError
-from dovetail.host.audit_log import build_call_event, build_outcome_event
+from dovetail.errors import InvalidResult, PolicyError
 from dovetail.host.authorization import AskUser, Authorization, RequestAuthorizer
-from dovetail.host.events import EventEmitter
+from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.policy.policy import PolicyRequest, Rule
 from dovetail.host.policy.quotas import truncate_result
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.server.uri_template import expand
-from dovetail.wire.base import replace
-from dovetail.wire.codec import convert, to_plain
+from dovetail.wire.base import Struct, WireStruct, replace
+from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.tools import CallToolResult
+
+_ERROR_FLAG_MARKER: Final = b'"isError"'  # Every encoded result with the flag contains this.
 
 
 class CallExecutor:
@@ -108,6 +109,52 @@ class ServerUse:
         self._supervisor.end_use(self.client, error)
         if self._limit is not None:
             await self._limit.__aexit__(error_type, error, traceback)
+
+
+class CallOutcome(Struct, frozen=True, kw_only=True):
+    """The outcome of a call."""
+
+    request: PolicyRequest
+    outcome: str  # "ok", "error", or the name of the exception class
+    duration_ms: float
+    error: str = ""
+    result_bytes: int | None = None
+
+
+def build_call_event(request: PolicyRequest) -> HostEvent:
+    """Return the event for a call that has started."""
+    return HostEvent(kind="tool.call", server=request.server, message=request.tool, details=request)
+
+
+def build_outcome_event(
+    request: PolicyRequest, started_at: float, result: Any, error: BaseException | None
+) -> HostEvent:
+    """Return the event for a call that has ended. `started_at` is a `perf_counter` time."""
+    outcome = type(error).__name__ if error is not None else "error" if _has_failed(result) else "ok"
+    details = CallOutcome(
+        request=request,
+        outcome=outcome,
+        duration_ms=(time.perf_counter() - started_at) * 1000,
+        error="" if error is None else str(error),
+        result_bytes=None if result is None else len(result) if isinstance(result, bytes) else len(encode(result)),
+    )
+    return HostEvent(kind="tool.result", server=request.server, message=request.tool, reason=outcome, details=details)
+
+
+class _ErrorFlag(WireStruct):
+    is_error: bool = False
+
+
+def _has_failed(result: Any) -> bool:
+    """Return whether a result reports that the tool failed. Decode an encoded result only if it may have the flag."""
+    if not isinstance(result, bytes):
+        return getattr(result, "is_error", False)
+    if _ERROR_FLAG_MARKER not in result:
+        return False
+    try:
+        return decode_body(result, _ErrorFlag, "the result of a call").is_error
+    except InvalidResult:
+        return True
 
 
 def find_denial(
