@@ -1,5 +1,6 @@
 """Test the audit log: its entries for calls and decisions, redaction, permissions and rotation."""
 
+import gc
 import json
 import logging
 import os
@@ -7,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +242,17 @@ def test_a_damaged_line_of_an_older_format_is_kept(tmp_path: Path) -> None:
     assert audit_log.dropped_count == 0
     assert [entry.data["number"] for entry in events(path)] == [1, 2, 3]
     assert damaged in path.read_bytes().splitlines()
+
+
+def test_an_audit_log_does_not_keep_the_secrets_of_a_host_that_is_gone(tmp_path: Path) -> None:
+    secrets = SecretResolver({"API_KEY": "looked-up-secret"})
+    secrets.resolve("${API_KEY}")
+    with AuditLog(tmp_path / "j") as audit_log:
+        hosts = [Host(audit_log=audit_log, secrets=secrets) for _ in range(2)]
+        audit_log.write("note", reason="looked-up-secret")
+        assert "looked-up-secret" not in (tmp_path / "j").read_text(encoding="utf-8")
+        released = weakref.ref(secrets)
+        hosts.clear()
+        del secrets
+        gc.collect()
+        assert released() is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import PolicyError
-from dovetail.host.audit_log import AuditLog, read_audit_log, write_host_events
+from dovetail.host.audit_log import AuditLog, attach_audit_log, read_audit_log
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.execution import CallOutcome, build_call_event, build_outcome_event
@@ -56,7 +56,7 @@ def test_the_failure_of_a_call_is_its_outcome(failure: BaseException) -> None:
 def test_the_audit_log_contains_the_reported_events(tmp_path: Path) -> None:
     with AuditLog(tmp_path / "journal.jsonl") as journal:
         events = EventEmitter()
-        write_host_events(journal, events, SecretResolver({}))
+        attach_audit_log(journal, events, SecretResolver({}))
         events.emit(build_call_event(QUESTION))
         events.emit(build_outcome_event(QUESTION, time.perf_counter(), CallToolResult(content=[]), None))
         events.emit(HostEvent(kind="server.state", server="s", previous_state="idle", state="ready"))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 from dovetail.error_context import clip
 from dovetail.errors import UnsupportedFileVersion
@@ -90,7 +91,9 @@ class AuditLog:
         self.path = Path(path)
         self.dropped_count = 0
         self._include_values = include_values
-        self._resolvers = [secrets or SecretResolver({})]
+        self._secrets = secrets or SecretResolver({})
+        # The secrets of the hosts that write to this log. The log does not keep them longer than the host.
+        self._host_secrets: WeakSet[SecretResolver] = WeakSet()
         self._max_bytes = max_bytes
         self._backup_count = backup_count
         self._lock = threading.Lock()
@@ -122,11 +125,12 @@ class AuditLog:
     def _may_hold_secrets(self, encoded_line: bytes) -> bool:
         """Return whether a log line may contain a secret, because masking every line would be slow."""
         return may_hold_secrets(encoded_line) or any(
-            get_secret_lookup(resolver).has_known_secret(encoded_line) for resolver in self._resolvers
+            get_secret_lookup(resolver).has_known_secret(encoded_line)
+            for resolver in (self._secrets, *self._host_secrets)
         )
 
     def _mask_and_truncate(self, fields: dict[str, Any]) -> dict[str, Any]:
-        for resolver in self._resolvers:
+        for resolver in (self._secrets, *self._host_secrets):
             fields = resolver.mask(fields)
         # Values are shortened after masking, because half a secret would not be recognized.
         return {name: _truncate(value) if isinstance(value, str) else value for name, value in fields.items()}
@@ -335,9 +339,10 @@ def _rotate_files(path: Path, backup_count: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_host_events(audit_log: AuditLog, events: EventEmitter, secrets: SecretResolver) -> None:
-    """Write the events of a host to an audit log. The audit log masks the secrets of the host."""
-    audit_log._resolvers.append(secrets)  # pyright: ignore[reportPrivateUsage]
+def attach_audit_log(audit_log: AuditLog, events: EventEmitter, secrets: SecretResolver) -> None:
+    """Write the later events of a host to an audit log. The audit log masks the secrets of the host."""
+    # A new set, because another thread may be reading the old one.
+    audit_log._host_secrets = audit_log._host_secrets | {secrets}  # pyright: ignore[reportPrivateUsage]
     write_event = _create_event_writer(audit_log)
     for kind in _LOGGED_EVENTS:
         events.on(kind, write_event)

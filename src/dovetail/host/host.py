@@ -15,7 +15,7 @@ from dovetail.client.deadlines import ProgressHandler
 from dovetail.client.input_rounds import RequestAwaitingInput
 from dovetail.client.targets import Target
 from dovetail.errors import MCPError
-from dovetail.host.audit_log import AuditLog, write_host_events
+from dovetail.host.audit_log import AuditLog, attach_audit_log
 from dovetail.host.authorization import Authorization, ConsentDeferred, RequestAuthorizer
 from dovetail.host.caller_clients import CredentialsProvider
 from dovetail.host.catalog import Catalog
@@ -157,7 +157,7 @@ class Host:
         self._serve_tasks: set[asyncio.Task[None]] = set()
         self._audit_log = AuditLog(audit_log) if isinstance(audit_log, str | Path) else audit_log
         if self._audit_log is not None:
-            write_host_events(self._audit_log, self._events, self._secrets)
+            attach_audit_log(self._audit_log, self._events, self._secrets)
 
     @classmethod
     def from_config(
