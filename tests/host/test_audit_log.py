@@ -256,3 +256,13 @@ def test_an_audit_log_does_not_keep_the_secrets_of_a_host_that_is_gone(tmp_path:
         del secrets
         gc.collect()
         assert released() is None
+
+
+def test_only_rotated_files_are_read_as_older_files(tmp_path: Path) -> None:
+    path = tmp_path / "audit[1].jsonl"
+    for name, event in (("audit[1].jsonl.10", "a"), ("audit[1].jsonl.2", "b"), ("audit[1].jsonl", "c")):
+        with AuditLog(tmp_path / name) as audit_log:
+            audit_log.write(event)
+    for name in ("audit[1].jsonl.1.gz", "audit[1].jsonl.1~", "audit[1].jsonl.lock", "audit1.jsonl.3"):
+        (tmp_path / name).write_bytes(b"\x1f\x8b")
+    assert [entry.event for entry in events(path)] == ["a", "b", "c"]

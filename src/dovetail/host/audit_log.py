@@ -7,6 +7,7 @@ file is rotated, and the oldest file is deleted.
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -208,9 +209,7 @@ def read_audit_log(path: str | Path) -> Iterator[RecordingHeader | Frame | Event
     Args:
         path: The newest file of the audit log.
     """
-    log_path = Path(path)
-    backups = sorted(log_path.parent.glob(f"{log_path.name}.[0-9]*"), key=lambda backup: -int(backup.suffix[1:]))
-    for log_file in [*backups, log_path]:
+    for log_file in _list_files(Path(path)):
         try:
             lines = log_file.read_bytes().splitlines()
         except FileNotFoundError:
@@ -220,6 +219,17 @@ def read_audit_log(path: str | Path) -> Iterator[RecordingHeader | Frame | Event
                 log.warning("%s: skipped line %d of the audit log, because it is damaged", log_file, number)
             else:
                 yield from parts
+
+
+def _list_files(path: Path) -> list[Path]:
+    """Return the files of an audit log, oldest first. Other files, such as `audit.jsonl.1.gz`, are left out."""
+    pattern = re.compile(re.escape(path.name) + r"\.([0-9]+)")
+    try:
+        matches = [match for name in os.listdir(path.parent) if (match := pattern.fullmatch(name))]
+    except FileNotFoundError:
+        return []
+    matches.sort(key=lambda match: int(match[1]), reverse=True)
+    return [*(path.with_name(match[0]) for match in matches), path]
 
 
 def _parse_line(line: bytes, path: Path) -> list[RecordingHeader | Frame | Event] | None:
