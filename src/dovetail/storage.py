@@ -158,14 +158,14 @@ def _remove_readers(file_stat: os.stat_result, path: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def lock_path(path: Path) -> Generator[None]:
+def lock_path(path: Path, timeout: float = _LOCK_TIMEOUT_S) -> Generator[None]:
     """Hold the lock for a file, which only one process can hold at a time. The lock is released when the process ends.
 
     Raises:
         TimeoutError: another process did not release the lock in time.
     """
     with _open_lock_file(path) as descriptor:
-        for _ in _attempt_lock(descriptor, path, _LOCK_TIMEOUT_S):
+        for _ in _attempt_lock(descriptor, path, timeout):
             time.sleep(_LOCK_POLL_INTERVAL_S)
         yield
 

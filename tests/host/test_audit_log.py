@@ -18,6 +18,7 @@ from dovetail import Host, Server
 from dovetail.host.audit_log import AuditLog, describe_shape, read_audit_log
 from dovetail.host.config.secret_lookup import SecretResolver
 from dovetail.protocol.recording_format import Event, RecordingHeader
+from dovetail.storage import lock_path
 
 CANARY = "canary-7f3a91"
 ARGUMENTS = {"repo": "octo/app", "token": CANARY, "labels": ["a", "b"]}
@@ -266,3 +267,15 @@ def test_only_rotated_files_are_read_as_older_files(tmp_path: Path) -> None:
     for name in ("audit[1].jsonl.1.gz", "audit[1].jsonl.1~", "audit[1].jsonl.lock", "audit1.jsonl.3"):
         (tmp_path / name).write_bytes(b"\x1f\x8b")
     assert [entry.event for entry in events(path)] == ["a", "b", "c"]
+
+
+def test_a_process_that_keeps_the_lock_neither_stops_the_log_nor_loses_entries(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with AuditLog(path, max_bytes=200) as audit_log:
+        started_at = time.monotonic()
+        with lock_path(path):
+            for number in range(20):
+                audit_log.write("n", number=number)
+        assert time.monotonic() - started_at < 20  # a lock of other files can take 30 s
+        assert audit_log.dropped_count == 0
+    assert [entry.data["number"] for entry in events(path)] == [*range(20)]

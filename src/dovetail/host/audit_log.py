@@ -48,6 +48,9 @@ _MAX_MASKED_CHARS: Final = 64 * 1024
 # Another process may rotate the files. Until the next check, this process writes to the previous file.
 # A check before each line would take longer than writing the line.
 _FILE_CHECK_INTERVAL_S: Final = 0.01
+_LOCK_TIMEOUT_S: Final = 0.25  # The event loop of the host may be blocked for this time.
+_ROTATE_RETRY_S: Final = 60.0
+_MIGRATION_TIMEOUT_S: Final = 5.0  # Another process may need this time to convert a large file.
 
 _LOGGED_EVENTS: Final[tuple[EventKind, ...]] = (
     "server.added",
@@ -101,6 +104,7 @@ class AuditLog:
         self._file_descriptor = -1
         self._file_bytes = 0
         self._check_at = 0.0  # At this time, the log checks whether another process has rotated the file.
+        self._rotate_at = 0.0  # Before this time, the log does not try to rotate the file.
         # An unusable file raises an error here instead of at the first entry.
         read_version(read_first_line(self.path), self.path)
 
@@ -172,14 +176,23 @@ class AuditLog:
                 self._close_file()
                 make_private_dir(self.path.parent)
                 self._open_file()
-        if self._file_bytes + next_bytes > self._max_bytes:
-            with lock_path(self.path):
+        if self._file_bytes + next_bytes > self._max_bytes and now >= self._rotate_at:
+            self._rotate(now)
+        self._file_bytes += next_bytes
+
+    def _rotate(self, now: float) -> None:
+        """Start a new file. If another process keeps the lock, continue with the full file and try again later."""
+        try:
+            with lock_path(self.path, _LOCK_TIMEOUT_S):
                 if self._is_current_file():  # Another process may have rotated the file already.
                     _rotate_files(self.path, self._backup_count)
-            self._close_file()
-            # Open the file after the lock is released, because opening may need the same lock.
-            self._open_file()
-        self._file_bytes += next_bytes
+        except TimeoutError as exc:
+            log.warning("cannot rotate the audit log: %s", exc)
+            self._rotate_at = now + _ROTATE_RETRY_S
+            return
+        self._close_file()
+        # Open the file after the lock is released, because opening may need the same lock.
+        self._open_file()
 
     def _is_current_file(self) -> bool:
         """Return whether the open file is the one at the log path, and update its known size."""
@@ -303,7 +316,7 @@ _HEADER: Final = RecordingHeader(recording=FORMAT_VERSION, started_at=_EPOCH)
 
 def _open_log(path: Path) -> int:
     if read_version(read_first_line(path), path) < FORMAT_VERSION:
-        with lock_path(path):
+        with lock_path(path, _MIGRATION_TIMEOUT_S):
             # Another process may have converted the file already.
             if read_version(read_first_line(path), path) < FORMAT_VERSION:
                 _migrate_log(path)
