@@ -279,3 +279,10 @@ def test_a_process_that_keeps_the_lock_neither_stops_the_log_nor_loses_entries(t
         assert time.monotonic() - started_at < 20  # a lock of other files can take 30 s
         assert audit_log.dropped_count == 0
     assert [entry.data["number"] for entry in events(path)] == [*range(20)]
+
+
+def test_an_entry_with_half_a_character_is_readable(tmp_path: Path) -> None:
+    with AuditLog(tmp_path / "j", include_values=True) as audit_log:
+        audit_log.write("call", "s", arguments={"text": "half \ud83d"}, error="\udc00")
+    (entry,) = events(tmp_path / "j")
+    assert entry.data["arguments"] == {"text": "half ?"}

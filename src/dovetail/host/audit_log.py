@@ -122,9 +122,9 @@ class AuditLog:
             server=server,
             data={name: _cut_long_text(value) for name, value in fields.items() if value is not None},
         )
-        encoded_line = _encode_ascii_line(entry)
+        encoded_line = _encode_ascii(entry) + b"\n"
         if len(encoded_line) > _MAX_TEXT_CHARS or self._may_hold_secrets(encoded_line):
-            encoded_line = _encode_ascii_line(replace(entry, data=self._mask_and_truncate(entry.data)))
+            encoded_line = _encode_ascii(replace(entry, data=self._mask_and_truncate(entry.data))) + b"\n"
         self._write_line(encoded_line)
 
     def _may_hold_secrets(self, encoded_line: bytes) -> bool:
@@ -154,7 +154,8 @@ class AuditLog:
     def _format_arguments(self, arguments: Mapping[str, Any]) -> Any:
         if not self._include_values:
             return describe_shape(arguments)
-        return dict(arguments) if len(encode(arguments)) <= _MAX_ARGUMENTS_BYTES else {"…": describe_shape(arguments)}
+        is_small = len(_encode_ascii(arguments)) <= _MAX_ARGUMENTS_BYTES
+        return dict(arguments) if is_small else {"…": describe_shape(arguments)}
 
     def _write_line(self, encoded_line: bytes) -> None:
         with self._lock:
@@ -301,14 +302,14 @@ def _truncate(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
 
 
-def _encode_ascii_line(part: Event | Frame | RecordingHeader) -> bytes:
+def _encode_ascii(value: Any) -> bytes:
     try:
-        encoded_part = encode(part)
-    except (TypeError, ValueError):  # The fast encoder rejects half a surrogate pair, but the `json` module accepts it.
-        encoded_part = b"\x7f"
-    if encoded_part.isascii() and b"\x7f" not in encoded_part:
-        return encoded_part + b"\n"
-    return json.dumps(to_plain(part), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii") + b"\n"
+        encoded_value = encode(value)
+    except (TypeError, ValueError):  # The fast encoder rejects half a surrogate pair, which becomes "?".
+        encoded_value = json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    if encoded_value.isascii() and b"\x7f" not in encoded_value:
+        return encoded_value
+    return json.dumps(json.loads(encoded_value), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii")
 
 
 _HEADER: Final = RecordingHeader(recording=FORMAT_VERSION, started_at=_EPOCH)
@@ -324,7 +325,7 @@ def _open_log(path: Path) -> int:
     try:
         # A second header or an empty line is harmless, so two processes may both write one.
         if os.fstat(file_descriptor).st_size == 0:
-            append(file_descriptor, _encode_ascii_line(_HEADER))
+            append(file_descriptor, _encode_ascii(_HEADER) + b"\n")
         elif not _ends_with_newline(path):
             append(file_descriptor, b"\n")  # The next entry must not continue half a line.
     except BaseException:
@@ -350,7 +351,9 @@ def _upgrade_line(line: bytes, path: Path) -> bytes:
     """Return a line in the current format. A damaged line stays as it is."""
     if (parts := _parse_line(line, path)) is None:
         return line + b"\n"
-    return b"".join(_encode_ascii_line(_HEADER if isinstance(part, RecordingHeader) else part) for part in parts)
+    return b"".join(
+        _encode_ascii(_HEADER if isinstance(part, RecordingHeader) else part) + b"\n" for part in parts
+    )
 
 
 def _rotate_files(path: Path, backup_count: int) -> None:
