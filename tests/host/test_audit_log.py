@@ -161,6 +161,8 @@ def test_shapes() -> None:
     assert describe_shape({"a": 1, "b": 1.5, "c": True, "d": None, "e": [], "f": {}}) == {
         "a": "integer", "b": "number", "c": "boolean", "d": "null", "e": ["array(0)"], "f": {},
     }  # fmt: skip
+    assert describe_shape([b"bytes"]) == ["array(1)", "bytes"]
+    assert describe_shape({"set": {1}}) == {"set": "set"}
     assert len(describe_shape({str(number): 1 for number in range(1000)})) == 51
     deep: Any = "x"
     for _ in range(100):
@@ -286,3 +288,21 @@ def test_an_entry_with_half_a_character_is_readable(tmp_path: Path) -> None:
         audit_log.write("call", "s", arguments={"text": "half \ud83d"}, error="\udc00")
     (entry,) = events(tmp_path / "j")
     assert entry.data["arguments"] == {"text": "half ?"}
+
+
+@pytest.mark.parametrize("options", [{"max_bytes": 0}, {"max_bytes": -1}, {"backup_count": -1}])
+def test_limits_out_of_range_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    [(name, value)] = options.items()
+    with pytest.raises(ValueError, match=f"{name}=.*{value}"):
+        AuditLog(tmp_path / "j", **options)
+
+
+def test_a_problem_of_a_configuration_names_its_file(tmp_path: Path) -> None:
+    config = tmp_path / "mcp.json"
+    config.write_text("{", encoding="utf-8")
+    with AuditLog(tmp_path / "j") as audit_log:
+        Host.from_config(config, audit_log=audit_log)
+    (problem,) = events(tmp_path / "j")
+    assert problem.event == "config.problem"
+    assert problem.data["file"] == str(config)
+    assert problem.data["message"]

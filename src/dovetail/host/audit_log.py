@@ -20,6 +20,7 @@ from dovetail.error_context import clip
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.authorization import DecisionDetails
 from dovetail.host.config.secret_lookup import SecretResolver, get_secret_lookup
+from dovetail.host.config.server_entry import ConfigProblem
 from dovetail.host.events import EventEmitter, EventKind, HostEvent
 from dovetail.host.execution import CallOutcome
 from dovetail.host.policy.policy import PolicyRequest
@@ -63,7 +64,7 @@ _LOGGED_EVENTS: Final[tuple[EventKind, ...]] = (
     "tool.result",
 )
 
-_TYPE_NAMES: Final = {bool: "boolean", int: "integer", float: "number"}
+_TYPE_NAMES: Final[Mapping[type, str]] = {bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
 class AuditLog:
@@ -81,6 +82,7 @@ class AuditLog:
 
     Raises:
         UnsupportedFileVersion: a newer dovetail wrote the file.
+        ValueError: `max_bytes` or `backup_count` is out of range.
     """
 
     def __init__(
@@ -92,6 +94,10 @@ class AuditLog:
         max_bytes: int = 8 * MiB,
         backup_count: int = 5,
     ) -> None:
+        if max_bytes <= 0:
+            raise ValueError(f"max_bytes= must be more than 0, not {max_bytes}")
+        if backup_count < 0:
+            raise ValueError(f"backup_count= must not be negative, not {backup_count}")
         self.path = Path(path)
         self.dropped_count = 0
         self._include_values = include_values
@@ -256,8 +262,12 @@ def _parse_line(line: bytes, path: Path) -> list[RecordingHeader | Frame | Event
         return None
 
 
-def describe_shape(value: Any, depth: int = 0) -> Any:
+def describe_shape(value: Any) -> Any:
     """Describe a value by its names, types and lengths, without its content."""
+    return _describe_shape(value, 0)
+
+
+def _describe_shape(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return f"string({len(value)})"
     if (type_name := _TYPE_NAMES.get(type(value))) is not None:
@@ -266,7 +276,7 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
         if depth == _MAX_SHAPE_DEPTH:
             return f"object({len(value)})"
         shape: dict[str, Any] = {
-            clip(str(name), 64): describe_shape(member, depth + 1)
+            clip(str(name), 64): _describe_shape(member, depth + 1)
             for name, member in islice(value.items(), _MAX_SHAPE_MEMBERS)
         }
         if len(value) > _MAX_SHAPE_MEMBERS:
@@ -275,9 +285,9 @@ def describe_shape(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [
             f"array({len(value)})",
-            *(describe_shape(item, depth + 1) for item in value[:1] if depth < _MAX_SHAPE_DEPTH),
+            *(_describe_shape(item, depth + 1) for item in value[:1] if depth < _MAX_SHAPE_DEPTH),
         ]
-    return "null"
+    return type(value).__name__
 
 
 def _now() -> float:
@@ -418,6 +428,9 @@ def _create_event_writer(audit_log: AuditLog) -> Callable[[HostEvent], None]:
                     error=outcome.error or None,
                     result_bytes=outcome.result_bytes,
                 )
+            case "config.problem":
+                problem: ConfigProblem = event.details
+                write(event.kind, event.server, file=str(problem.path), message=event.message)
             case _:
                 write(event.kind, event.server, message=event.message)
 
