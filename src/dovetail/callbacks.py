@@ -1,4 +1,8 @@
-"""Call a user's function. A function that is not async runs in a thread, so it does not block the event loop."""
+"""Call functions of users and listeners.
+
+`run_callback` runs a function that is not async in a thread, so it does not block the event loop. `call_all` calls the
+listeners for a change directly.
+"""
 
 import asyncio
 import contextlib
@@ -6,17 +10,23 @@ import contextvars
 import inspect
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from dovetail.errors import (
-    InputRequestError,
-)
+from dovetail.errors import InputRequestError
+from dovetail.log import log
+
+T = TypeVar("T")
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a function, or an object that can be called, is async."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 async def run_callback(handler: Callable[..., Any], *args: Any) -> Any:
     """Call a handler. A function that is not async runs in a new thread, because it may wait for the user."""
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+    if is_async(handler):
         return await handler(*args)
     result = await _run_in_thread(handler, *args)
     return await result if inspect.isawaitable(result) else result
@@ -49,3 +59,28 @@ async def _run_in_thread(handler: Callable[..., Any], *args: Any) -> Any:
 
 def type_name(value: Any) -> str:
     return type(value).__name__
+
+
+def get_callback_name(callback: Callable[..., Any]) -> str:
+    """Return the name of a callback for a message."""
+    return getattr(callback, "__qualname__", None) or repr(callback)
+
+
+def add_callback(callbacks: dict[object, T], callback: T) -> Callable[[], None]:
+    """Add a callback. The returned function removes it, but no equal callback that was added separately."""
+    key = object()
+    callbacks[key] = callback
+
+    def stop() -> None:
+        callbacks.pop(key, None)
+
+    return stop
+
+
+def call_all(callbacks: Mapping[object, Callable[..., object]], *args: Any) -> None:
+    """Call all callbacks. If one raises an exception, log it and call the others."""
+    for callback in tuple(callbacks.values()):
+        try:
+            callback(*args)
+        except Exception as exc:
+            log.error("the callback %s failed for %s", get_callback_name(callback), args, exc_info=exc)

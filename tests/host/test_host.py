@@ -14,6 +14,7 @@ from dovetail.host.consent.consent import Allow, AllowWithChanges, ConsentReques
 from dovetail.host.events import HostEvent
 from dovetail.host.host import Host, get_parts
 from host.polling import TIMEOUT_S, wait_until
+from mentions import mentions
 
 ALLOW = Policy("allow")
 
@@ -236,6 +237,43 @@ async def test_events() -> None:
         await host.remove("a")
         assert len(heard) == 3
         assert host.servers == ()
+
+
+async def test_stopping_twice_leaves_an_equal_listener() -> None:
+    heard: list[HostEvent] = []
+    host = Host()
+    stop = host.on("server.added", heard.append)
+    host.on("server.added", heard.append)
+    stop()
+    stop()
+    host.add("a", calculator())
+    assert len(heard) == 1
+
+
+async def test_a_listener_that_fails_is_named_and_the_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: HostEvent) -> None:
+        raise RuntimeError("no")
+
+    heard: list[HostEvent] = []
+    host = Host()
+    host.on("server.added", fail)
+    host.on("server.added", heard.append)
+    host.add("a", calculator())
+    assert len(heard) == 1
+    (record,) = caplog.records
+    assert mentions(record.getMessage(), "fail", "server.added")
+
+
+def test_an_async_listener_is_refused() -> None:
+    async def listen(event: HostEvent) -> None: ...
+
+    class Listener:
+        async def __call__(self, event: HostEvent) -> None: ...
+
+    host = Host()
+    for listener in (listen, Listener()):
+        with pytest.raises(TypeError, match="async"):
+            host.on("server.added", listener)
 
 
 async def test_many_tools_give_way_to_three_that_search() -> None:

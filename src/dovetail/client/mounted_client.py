@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from dovetail.callbacks import add_callback, call_all
 from dovetail.client.input_rounds import INPUT_REQUIRED
 from dovetail.client.question_slots import QuestionSlots, get_question_owner
 from dovetail.client.request_sender import RequestOptions
@@ -250,7 +251,7 @@ class MountedClient:
         # The limit of the connection is higher by one, so an old input request is dropped before a new one is refused.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
         self._input_filter = input_filter
-        self._change_listeners: list[ChangeCallback] = []
+        self._change_callbacks: dict[object, ChangeCallback] = {}
         self._listen_task: asyncio.Task[None] | None = None
         self._has_no_changes = False
         self._listen_again_at = 0.0  # Earliest time for a new attempt to listen.
@@ -263,7 +264,7 @@ class MountedClient:
         if not self._client.is_connected:
             await self._client.connect()
             self._has_no_changes, self._listen_again_at = False, 0.0
-        if self._change_listeners and not self._has_no_changes:
+        if self._change_callbacks and not self._has_no_changes:
             self._start_listening()
 
     def _start_listening(self) -> None:
@@ -315,13 +316,7 @@ class MountedClient:
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
         """Call a function for each change while the client is connected. Return a function that stops this."""
-        self._change_listeners.append(callback)
-
-        def stop() -> None:
-            if callback in self._change_listeners:
-                self._change_listeners.remove(callback)
-
-        return stop
+        return add_callback(self._change_callbacks, callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:
         """Return True, because only the server can decide whether a caller may receive updates."""
@@ -355,18 +350,14 @@ class MountedClient:
         try:
             async with changes:
                 for notice in missed:
-                    self._notify_listeners(notice)
+                    call_all(self._change_callbacks, notice, None)
                 async for change in changes:
-                    self._notify_listeners(_NOTICE_METHODS[change.kind], change.uri)
+                    call_all(self._change_callbacks, _NOTICE_METHODS[change.kind], change.uri)
         except NotSupported:
             return False
         except Exception as exc:
             log.warning("the subscription to changes of %s ended: %s", self.name, exc)
         return True
-
-    def _notify_listeners(self, notice: str, uri: str | None = None) -> None:
-        for callback in tuple(self._change_listeners):
-            callback(notice, uri)
 
     async def handle(self, exchange: IncomingExchange, timeout: float | None = None) -> Result | bytes:
         """Forward a request. If both sides use the same protocol version, return the result as bytes.
@@ -382,7 +373,7 @@ class MountedClient:
             self._note_caller(exchange)
         try:
             encoder = self._reconnector.encoder
-            if encoder is None or self._change_listeners:
+            if encoder is None or self._change_callbacks:
                 await self.start()
                 encoder = self._reconnector.encoder
             is_stateless_server = encoder is not None and encoder.is_stateless

@@ -1,10 +1,11 @@
 """Events of a host. A listener selects events by a kind or by a glob pattern for kinds."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from dovetail.callbacks import add_callback, get_callback_name, is_async
+from dovetail.client.option_checks import suggest_match
 from dovetail.log import log
 from dovetail.wire.base import Struct
 
@@ -25,11 +26,25 @@ EventKind: TypeAlias = Literal[
     "consent",
     "config.problem",
 ]
-EVENT_KINDS: Final[tuple[str, ...]] = get_args(EventKind)
+_EVENT_KINDS: Final[tuple[str, ...]] = get_args(EventKind)
 
 
 class HostEvent(Struct, frozen=True, kw_only=True):
-    """One event of a host."""
+    """One event of a host.
+
+    The type of `details` depends on the kind:
+
+    - `server.state`: the `MCPError` that caused the state, or None
+    - `server.log`: the `LoggingMessageNotificationParams` of the server
+    - `tools.changed`, `prompts.changed`, `resources.changed`, `resource.updated`: a `ChangeEvent`, or None if the host
+      found the change itself
+    - `definitions.changed`: the previous and the new items, as two dicts by name or URI
+    - `tool.call`, `consent`: a `PolicyRequest`
+    - `tool.result`: an object with `request`, `outcome`, `duration_ms`, `error` and `result_bytes`
+    - `decision`: an object with `request`, a `PolicyRequest`, and `decision`, a `Decision`
+    - `config.problem`: a `ConfigProblem`
+    - other kinds: None
+    """
 
     kind: EventKind  # the kind of event, such as "server.state" or "tool.call"
     server: str  # the name of the server, or "" for events of the host
@@ -47,7 +62,7 @@ class EventEmitter:
     """Passes the events of one host to its listeners."""
 
     def __init__(self) -> None:
-        self._listeners: list[tuple[str, EventCallback]] = []
+        self._listeners: dict[object, tuple[str, EventCallback]] = {}
         # The callbacks are cached for each kind of event.
         self._callbacks_by_kind: dict[str, tuple[EventCallback, ...]] = {}
 
@@ -55,19 +70,23 @@ class EventEmitter:
         """Call a function for each event whose kind matches a name or glob. The returned function removes the
         callback.
         """
-        listener = (check_event_kind(kind), callback)
-        self._listeners.append(listener)
+        if is_async(callback):
+            raise TypeError(
+                f"the listener {get_callback_name(callback)} must not be async, because nothing would await it. "
+                "Start a task in a plain function instead"
+            )
+        remove = add_callback(self._listeners, (_check_event_kind(kind), callback))
         self._callbacks_by_kind.clear()
 
         def stop() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-                self._callbacks_by_kind.clear()
+            remove()
+            self._callbacks_by_kind.clear()
 
         return stop
 
     def has_listeners(self, kind: EventKind) -> bool:
         """Return whether a listener receives events of this kind."""
+        # Each request asks this, so the usual answer needs no function call.
         callbacks = self._callbacks_by_kind.get(kind)
         return bool(self._find_callbacks(kind) if callbacks is None else callbacks)
 
@@ -77,20 +96,21 @@ class EventEmitter:
             try:
                 callback(event)
             except Exception as exc:
-                log.error("an event listener of the host failed", exc_info=exc)
+                log.error(
+                    "the listener %s failed for the event %s", get_callback_name(callback), event.kind, exc_info=exc
+                )
 
     def _find_callbacks(self, kind: str) -> "tuple[EventCallback, ...]":
         callbacks = self._callbacks_by_kind.get(kind)
         if callbacks is None:
-            callbacks = tuple(callback for glob, callback in self._listeners if fnmatchcase(kind, glob))
+            callbacks = tuple(callback for glob, callback in self._listeners.values() if fnmatchcase(kind, glob))
             self._callbacks_by_kind[kind] = callbacks
         return callbacks
 
 
-def check_event_kind(kind: str) -> str:
+def _check_event_kind(kind: str) -> str:
     """Return the given event kind or glob pattern. Raise ValueError if it matches no known kind."""
-    if any(fnmatchcase(event_kind, kind) for event_kind in EVENT_KINDS):
+    if any(fnmatchcase(event_kind, kind) for event_kind in _EVENT_KINDS):
         return kind
-    matches = get_close_matches(kind, EVENT_KINDS, 1)
-    hint = f"Did you mean {matches[0]!r}?" if matches else f"Known events: {', '.join(EVENT_KINDS)}"
-    raise ValueError(f"unknown event {kind!r}. {hint}")
+    hint = suggest_match(kind, _EVENT_KINDS) or f". Known events: {', '.join(_EVENT_KINDS)}"
+    raise ValueError(f"unknown event {kind!r}{hint}")

@@ -9,6 +9,7 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from dovetail.callbacks import add_callback, call_all
 from dovetail.eager_tasks import EagerTaskStarter, EagerWorker
 from dovetail.log import log
 from dovetail.protocol import subscription_filter as topics
@@ -33,7 +34,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._listeners_by_loop: dict[asyncio.AbstractEventLoop, _LoopListeners] = {}
-        self._callbacks: list[ChangeCallback] = []
+        self._callbacks: dict[object, ChangeCallback] = {}
 
     def __len__(self) -> int:
         return sum(len(loop_listeners.listeners) for loop_listeners in tuple(self._listeners_by_loop.values()))
@@ -60,13 +61,7 @@ class Subscriptions:
 
         Returns a function that removes the callback.
         """
-        self._callbacks.append(callback)
-
-        def stop() -> None:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
-
-        return stop
+        return add_callback(self._callbacks, callback)
 
     def has_listener_on(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Return whether this event loop has a listener."""
@@ -79,11 +74,7 @@ class Subscriptions:
         Each event loop runs a callback, which delivers the change to the listeners of that loop. The callback runs in
         an empty context, not in the publisher's.
         """
-        for callback in tuple(self._callbacks):
-            try:
-                callback(method, uri)
-            except Exception as exc:  # An error must not keep the change from the other callbacks and listeners.
-                log.error("could not deliver %s to a callback", method, exc_info=exc)
+        call_all(self._callbacks, method, uri)
         key = None if uri is None else uri_key(uri)
         for loop, loop_listeners in tuple(self._listeners_by_loop.items()):
             try:
