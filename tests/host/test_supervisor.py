@@ -14,7 +14,8 @@ from dovetail.host.events import HostEvent
 from dovetail.host.server_settings import ServerSettings
 from dovetail.host.supervisor import ServerSupervisor
 from host.polling import TIMEOUT_S, wait_until
-from scripted_server import LATEST_HANDSHAKE, ScriptedServer, serve_on_socket
+from mentions import mentions
+from scripted_server import LATEST_HANDSHAKE, ScriptedServer, serve_on_socket, tool_definition
 
 PROGRAM = """
 import os, sys
@@ -111,6 +112,37 @@ async def test_a_change_is_reported_and_the_list_fetched_again() -> None:
     assert "definitions.changed" in {event.kind for event in environment.events}
     stop()
     await environment.member.stop()
+
+
+async def test_a_callback_that_fails_does_not_end_the_watch() -> None:
+    app = small()
+    environment = Environment(lambda: Client(app), list_ttl=0)
+    heard: list[Any] = []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no")
+
+    environment.member.follow(fail)
+    environment.member.follow(lambda *told: heard.append(told))
+    before = await environment.member.listed("tool")
+    for count in (1, 2):
+        app.add_tool(lambda: 2, name=f"tool{count}")
+        await wait_until(lambda count=count: len(heard) == count)
+    await environment.member.listed("tool")
+    after = await environment.member.listed("tool")
+    assert len(after) == len(before) + 2
+    assert await environment.member.listed("tool") is after  # the list is kept until the next change
+    await environment.member.stop()
+
+
+async def test_different_definitions_of_one_name_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    tools = [tool_definition("twice"), tool_definition("twice", description="other"), tool_definition("once")]
+    script = ScriptedServer("handshake", {"tools/list": {"tools": tools}})
+    async with serve_on_socket(script) as target, asyncio.timeout(TIMEOUT_S):
+        environment = Environment(lambda: Client(target, name="far", protocol_version="handshake"))
+        assert set(await environment.member.listed("tool")) == {"once"}
+        await environment.member.stop()
+    assert any(mentions(record.getMessage(), "far", "tool", "twice") for record in caplog.records)
 
 
 async def test_only_lists_with_change_notifications_are_kept_longer_than_the_ttl() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +21,11 @@ from dovetail.cli.target_argument import (
     parse_pairs,
 )
 from dovetail.client.client import Client, get_session
+from dovetail.client.item_lists import list_by_kind
 from dovetail.client.targets import set_stderr_handler
 from dovetail.error_context import add_context
 from dovetail.errors import InputRequestError, MCPError, ProcessStartError
+from dovetail.protocol.mountable import ItemKind
 from dovetail.protocol.recording_format import Recorder
 from dovetail.terminal import output
 from dovetail.terminal.output import ProgressBar
@@ -257,20 +259,17 @@ def print_log_message(params: LoggingMessageNotificationParams) -> None:
     output.print_quoted(f"[{params.level}] {params.data}")
 
 
+_ITEM_KINDS: Final[Mapping[str, ItemKind]] = {
+    "tools": "tool",
+    "resources": "resource",
+    "templates": "resource template",
+    "prompts": "prompt",
+}
+
+
 async def list_items(client: Client, kind: str) -> list[Any]:
     """Return all items of one kind. Return an empty list if the server does not support this kind."""
-    capabilities = client.server_capabilities
-    match kind:
-        case "tools" if capabilities.tools is not None:
-            return await client.list_tools()
-        case "resources" if capabilities.resources is not None:
-            return await client.list_resources()
-        case "templates" if capabilities.resources is not None:
-            return await client.list_resource_templates()
-        case "prompts" if capabilities.prompts is not None:
-            return await client.list_prompts()
-        case _:
-            return []
+    return await list_by_kind(client, _ITEM_KINDS[kind], client.server_capabilities)
 
 
 class LogPrinter(logging.Handler):

@@ -15,9 +15,11 @@ from typing import Any, Final, TypeAlias
 
 from dovetail.callbacks import add_callback, call_all
 from dovetail.client.input_rounds import INPUT_REQUIRED
+from dovetail.client.item_lists import KEY_ATTRIBUTES, list_by_kind
 from dovetail.client.question_slots import QuestionSlots, get_question_owner
 from dovetail.client.request_sender import RequestOptions
 from dovetail.client.session import Session
+from dovetail.client.subscription import CHANGE_METHODS
 from dovetail.errors import (
     InternalError,
     InvalidParams,
@@ -38,12 +40,7 @@ from dovetail.protocol.exchange import Caller, ForwardedResult, IncomingExchange
 from dovetail.protocol.mountable import ChangeCallback, ItemKind, ResourceWatch
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.request_state import compute_binding
-from dovetail.protocol.subscription_filter import (
-    PROMPTS_LIST_CHANGED,
-    RESOURCE_UPDATED,
-    RESOURCES_LIST_CHANGED,
-    TOOLS_LIST_CHANGED,
-)
+from dovetail.protocol.subscription_filter import PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED
 from dovetail.wire.base import Result
 from dovetail.wire.codec import to_plain
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
@@ -206,12 +203,6 @@ class ParkedCalls:
         self._tickets.clear()
 
 
-_NOTICE_METHODS: Final = {
-    "tools": TOOLS_LIST_CHANGED,
-    "prompts": PROMPTS_LIST_CHANGED,
-    "resources": RESOURCES_LIST_CHANGED,
-    "resource": RESOURCE_UPDATED,
-}
 _INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 
 # An input filter checks an input request from a server before the caller sees it.
@@ -288,25 +279,8 @@ class MountedClient:
         return self._client.server_capabilities if self._client.is_connected else ASSUMED_CAPABILITIES
 
     async def list_items(self, kind: ItemKind, exchange: IncomingExchange) -> Mapping[str, Any]:
-        client, capabilities = self._client, self.capabilities()
-        match kind:
-            case "tool":
-                return {tool.name: tool for tool in await client.list_tools()} if capabilities.tools is not None else {}
-            case "prompt":
-                return (
-                    {prompt.name: prompt for prompt in await client.list_prompts()}
-                    if capabilities.prompts is not None
-                    else {}
-                )
-            case "resource":
-                return (
-                    {resource.uri: resource for resource in await client.list_resources()}
-                    if capabilities.resources is not None
-                    else {}
-                )
-            case _:
-                templates = await client.list_resource_templates() if capabilities.resources is not None else ()
-                return {template.uri_template: template for template in templates}
+        items = await list_by_kind(self._client, kind, self.capabilities())
+        return {getattr(item, KEY_ATTRIBUTES[kind]): item for item in items}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
         """Return whether the server may have the item. If it has resource templates, any URI may exist."""
@@ -352,7 +326,7 @@ class MountedClient:
                 for notice in missed:
                     call_all(self._change_callbacks, notice, None)
                 async for change in changes:
-                    call_all(self._change_callbacks, _NOTICE_METHODS[change.kind], change.uri)
+                    call_all(self._change_callbacks, CHANGE_METHODS[change.kind], change.uri)
         except NotSupported:
             return False
         except Exception as exc:

@@ -56,6 +56,7 @@ CHANGE_KINDS: dict[str, ChangeKind] = {
     RESOURCES_LIST_CHANGED: "resources",
     RESOURCE_UPDATED: "resource",
 }
+CHANGE_METHODS: dict[ChangeKind, str] = {kind: method for method, kind in CHANGE_KINDS.items()}
 SUBSCRIPTION_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 # After one of these errors, the next attempt may succeed.

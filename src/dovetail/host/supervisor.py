@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
+from dovetail.callbacks import add_callback
 from dovetail.client.client import Client, get_session, mount_client
 from dovetail.client.mounted_client import InputFilter, MountedClient
 from dovetail.client.subscription import ChangeEvent
@@ -54,6 +55,7 @@ class ServerSupervisor:
         find_start_obstacle: Callable[[], str] = str,
         mask: Callable[[str], str] = str,
         input_filter: InputFilter | None = None,
+        change_callbacks: dict[object, ChangeCallback] | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -76,7 +78,8 @@ class ServerSupervisor:
         self._start_task: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._close_tasks: set[asyncio.Task[None]] = set()
-        self._list_cache = ListCache(name, emit)
+        self._change_callbacks = {} if change_callbacks is None else change_callbacks
+        self._list_cache = ListCache(name, emit, self._change_callbacks)
         self._list_tasks: dict[ItemKind, asyncio.Task[dict[str, Any]]] = {}
         self._is_slow = False  # True if the last list did not arrive in time.
         self._subscriptions: list[ResourceSubscription] = []
@@ -92,7 +95,7 @@ class ServerSupervisor:
         """Return a supervisor of the same server with another client. Both supervisors report changes to the same
         callbacks.
         """
-        sibling = ServerSupervisor(
+        return ServerSupervisor(
             self.name,
             create_client,
             settings,
@@ -103,9 +106,8 @@ class ServerSupervisor:
             find_start_obstacle=self._find_start_obstacle,
             mask=self._mask,
             input_filter=self.screen,
+            change_callbacks=self._change_callbacks,
         )
-        sibling._list_cache.change_callbacks = self._list_cache.change_callbacks
-        return sibling
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.state}{f', {clip(str(self.last_error))}' if self.last_error else ''}>"
@@ -311,7 +313,7 @@ class ServerSupervisor:
 
     def follow(self, callback: ChangeCallback) -> Callable[[], None]:
         """Call a function for each change on the server. The returned function removes the callback."""
-        return self._list_cache.add_callback(callback)
+        return add_callback(self._change_callbacks, callback)
 
     async def subscribe(self, uris: Sequence[str]) -> Callable[[], None]:
         """Subscribe to resources of the server. The returned function ends the subscription.
@@ -412,10 +414,10 @@ class ServerSupervisor:
 
     async def _run_list(self, kind: ItemKind) -> dict[str, Any]:
         client = await self.ready()
-        started_at, change_count = asyncio.get_running_loop().time(), self._list_cache.get_change_count(kind)
         try:
             async with asyncio.timeout(self.settings.list_timeout):
                 await client.connect()  # The capabilities are unknown until the connection is open.
+                started_at, version = asyncio.get_running_loop().time(), self._list_cache.get_version(kind)
                 items = await fetch_definitions(client, kind)
         except TimeoutError:
             timeout_error = RequestTimeout(
@@ -425,7 +427,7 @@ class ServerSupervisor:
         except MCPError as exc:
             raise self._mark_degraded(exc) from exc.__cause__
         self._is_slow = False
-        self._list_cache.update(kind, items, started_at, change_count)
+        self._list_cache.update(kind, items, started_at, version)
         self._schedule_idle_stop()
         return items
 

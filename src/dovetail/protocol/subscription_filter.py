@@ -5,7 +5,7 @@ A session has an implicit filter: all list changes, and updates of the resources
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol.exchange import make_uri_length_error
@@ -19,6 +19,13 @@ PROMPTS_LIST_CHANGED = "notifications/prompts/list_changed"
 RESOURCES_LIST_CHANGED = "notifications/resources/list_changed"
 RESOURCE_UPDATED = "notifications/resources/updated"
 
+# The list that contains the items of a kind.
+LIST_BY_KIND: Mapping[str, Literal["tools", "prompts", "resources"]] = {
+    "tool": "tools",
+    "resource": "resources",
+    "resource template": "resources",
+    "prompt": "prompts",
+}
 LIST_CHANGED_METHODS = {
     "tools": TOOLS_LIST_CHANGED,
     "prompts": PROMPTS_LIST_CHANGED,

@@ -40,7 +40,6 @@ if TYPE_CHECKING:  # Only type checkers import these modules, because few server
 _LIST_NAMES: Final = ("tools", "resources", "prompts")
 _LIST_CHANGED: Final = ListChangedCapability(list_changed=True)
 _RESOURCES: Final = ResourcesCapability(subscribe=True, list_changed=True)
-_LIST_BY_KIND: Final = {"tool": "tools", "resource": "resources", "resource template": "resources", "prompt": "prompts"}
 _NORMALIZE_BY_KIND: Final = {"resource": uri_key, "resource template": template_key}
 
 
@@ -89,7 +88,7 @@ class Registry:
         self._template_index: tuple[Mapping[str, ResourceTemplate], dict[str, ResourceTemplate | None]] = ({}, {})
         self.prompts: dict[str, Prompt] = {}
         # All items are stored in the order of registration, including disabled items.
-        self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_BY_KIND}
+        self._registered: dict[str, dict[str, Any]] = {kind: {} for kind in subscription_filter.LIST_BY_KIND}
         # Mounted items with a disabled tag or name cannot be listed or called.
         self.disabled_tags: frozenset[str] = frozenset()
         self.disabled_names: frozenset[str] = frozenset()
@@ -219,7 +218,7 @@ class Registry:
             self.disabled_tags = self.disabled_tags.difference(tags) if enabled else self.disabled_tags.union(tags)
             self.disabled_names = self.disabled_names.difference(names) if enabled else self.disabled_names.union(names)
         for kind in kinds:
-            self.notify_list_changed(_LIST_BY_KIND[kind])
+            self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
         if mounted_names is not None and (tags or not set(names).issubset(self.list_names())):
             self.notify_all_lists_changed()
 
@@ -271,7 +270,7 @@ class Registry:
                         self.access_rules.add(kind, name, rule)
             if item.enabled:
                 self._replace_items(kind, self.get_items(kind) | {name: item})
-        self.notify_list_changed(_LIST_BY_KIND[kind])
+        self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def ensure_access_rules(self) -> "AccessRules":
         """Return the access rules. Create them at the first call, after which every request is checked."""
@@ -293,7 +292,7 @@ class Registry:
             if self.access_rules is not None:
                 # The access rule is removed last, so that callers can never use the item without it.
                 self.access_rules.remove(kind, name)
-        self.notify_list_changed(_LIST_BY_KIND[kind])
+        self.notify_list_changed(subscription_filter.LIST_BY_KIND[kind])
 
     def find_template(self, name: str) -> ResourceTemplate | None:
         """Return the enabled template with this text or an equivalent one."""

@@ -1,0 +1,28 @@
+"""The lists of a server, selected by the kind of their items."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dovetail.protocol.mountable import ItemKind
+from dovetail.wire.lifecycle import ServerCapabilities
+
+# The attribute that identifies an item of this kind.
+KEY_ATTRIBUTES: Final[Mapping[ItemKind, str]] = {
+    "tool": "name",
+    "prompt": "name",
+    "resource": "uri",
+    "resource template": "uri_template",
+}
+
+
+async def list_by_kind(client: Any, kind: ItemKind, capabilities: ServerCapabilities) -> list[Any]:
+    """Return all items of one kind. Without the capability, do not ask the server."""
+    match kind:
+        case "tool":
+            return await client.list_tools() if capabilities.tools is not None else []
+        case "prompt":
+            return await client.list_prompts() if capabilities.prompts is not None else []
+        case "resource":
+            return await client.list_resources() if capabilities.resources is not None else []
+        case "resource template":
+            return await client.list_resource_templates() if capabilities.resources is not None else []
