@@ -13,8 +13,10 @@ import pytest
 
 from dovetail.errors import ConnectionLost, InvalidParams, RemoteError, ResourceNotFound, ServerBusy
 from dovetail.protocol.exchange import IncomingExchange
+from dovetail.protocol.handshake import create_implicit_session
 from dovetail.protocol.limits import CallerBusy
 from dovetail.transports.http_server.endpoint import Endpoint
+from dovetail.transports.http_server.handshake_session import HandshakeSession
 from transports.fake_service import (
     BATCHING,
     DRAFT,
@@ -1042,3 +1044,18 @@ async def test_a_modern_request_needs_no_session() -> None:
     app = endpoint()
     assert text(await post(app, stateless_request(text="x"), {"mcp-session-id": "whatever"})) == "x"
     assert META["io.modelcontextprotocol/protocolVersion"] == NEWEST
+
+
+async def test_a_closed_session_cannot_ask_its_client() -> None:
+    sent: list[bytes] = []
+
+    async def emit(data: bytes) -> None:
+        sent.append(data)
+
+    session = HandshakeSession("s", create_implicit_session(None), None, asyncio.get_running_loop())
+    stream: Any = object()
+    session.close()
+    with pytest.raises(ConnectionLost):
+        async with asyncio.timeout(5):
+            await session.ask_client(stream, emit, "roots/list", {})
+    assert sent == []

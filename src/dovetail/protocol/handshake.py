@@ -312,3 +312,8 @@ class PendingRequests(Generic[Waiter]):
         self._waiters.clear()
         self._progress_tokens.clear()
         return waiters
+
+
+def encode_change(method: str, uri: str | None) -> bytes:
+    """Encode the notification of a change."""
+    return jsonrpc.encode_notification(method, None if uri is None else {"uri": uri})

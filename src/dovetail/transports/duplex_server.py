@@ -11,21 +11,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from dovetail.eager_tasks import EagerTaskStarter
-from dovetail.errors import (
-    ConnectionLost,
-    InternalError,
-    InvalidRequest,
-    ParseError,
-    ProtocolError,
-    RemoteError,
-)
+from dovetail.errors import InternalError, InvalidRequest, ParseError, ProtocolError
 from dovetail.log import log
 from dovetail.protocol import downgrade, handshake, stateless
 from dovetail.protocol.exchange import IncomingExchange, ResponseBuffer, Service, check_meta_size
-from dovetail.protocol.handshake import PendingRequests
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal, as_principal
 from dovetail.protocol.recording_format import Recorder
+from dovetail.transports.client_requests import ClientRequests
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import replace
 from dovetail.wire.codec import decode
@@ -81,7 +74,7 @@ class DuplexServer:
         )
         self._session: handshake.HandshakeState | None = None
         self._session_mark = os.urandom(8).hex()
-        self._client_requests: PendingRequests[asyncio.Future[Any]] = PendingRequests()
+        self._client_requests = ClientRequests()
         self._running: dict[RequestId, tuple[IncomingExchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
         self._starter = EagerTaskStarter()
@@ -142,9 +135,7 @@ class DuplexServer:
             self._stop_listening()
         if self._notify_task is not None:
             self._notify_task.cancel()
-        for future in self._client_requests.drain():
-            if not future.done():
-                future.set_exception(ConnectionLost("The client closed the connection"))
+        self._client_requests.close("The client closed the connection")
         for exchange, _ in tuple(self._running.values()):
             if exchange.method == "subscriptions/listen":
                 exchange.end("gone")  # A subscription never ends by itself.
@@ -171,7 +162,7 @@ class DuplexServer:
             if kind == "notice":
                 self._handle_notification(message)
             else:
-                self._handle_response(message)
+                self._client_requests.handle_response(message)
         except ProtocolError as exc:
             reply(self._refuse_unadmitted(jsonrpc.read_id(message), exc))
         return False
@@ -339,29 +330,14 @@ class DuplexServer:
             reply(jsonrpc.encode_error(exchange.id, downgrade.DRAFT_CANCELLED, "Request cancelled"))
         self._settle_batch(reply)
 
-    def _handle_response(self, message: dict[str, Any]) -> None:
-        answered = self._client_requests.match_response(message)
-        if answered is None:
-            return
-        future, answer = answered
-        if future.done():
-            return
-        if isinstance(answer, RemoteError):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
-
     async def _ask_client(self, method: str, params: dict[str, Any]) -> Any:
-        if self._is_input_closed:
-            raise ConnectionLost("The client closed the connection")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        id, data = self._client_requests.create_request(future, method, params)
+        id, data, future = self._client_requests.create(method, params)
         try:
             await self._emit(data)
             return await future
         finally:
-            if self._client_requests.discard(id) and not self._is_closed:
-                self._write(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
+            if (cancellation := self._client_requests.abandon(id)) is not None:
+                self._write(cancellation)
 
     # A client with a handshake protocol version gets change notifications on the connection itself.
 
@@ -396,7 +372,7 @@ class DuplexServer:
             await self._drain()
         changes, self._pending_changes = self._pending_changes, {}
         for method, uri in changes if not self._is_closed else ():
-            self._write(jsonrpc.encode_notification(method, None if uri is None else {"uri": uri}))
+            self._write(handshake.encode_change(method, uri))
 
     def _handle_batch(self, messages: list[Any], size: int) -> None:
         """Handle a batch of messages. spec: handshake/basic#batching"""

@@ -5,16 +5,16 @@ session is small, because rarely used parts are created on first use.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from dovetail.errors import ConnectionLost, RemoteError
-from dovetail.protocol import handshake as handshake_protocol
+from dovetail.errors import ConnectionLost
 from dovetail.protocol.exchange import IncomingExchange, Service
-from dovetail.protocol.handshake import PendingRequests
+from dovetail.protocol.handshake import HandshakeState, encode_change
+from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal
+from dovetail.transports.client_requests import ClientRequests
 from dovetail.transports.http_server.event_log import EventLog, EventStream
-from dovetail.wire import jsonrpc
 from dovetail.wire.revisions import NEWEST_HANDSHAKE_REVISION, is_older
 
 STANDALONE_STREAM: Final = "0"  # This stream is for messages that are not part of a response.
@@ -26,11 +26,14 @@ class HandshakeSession:
 
     __slots__ = (
         "_client_requests",
-        "_next_stream",
+        "_next_stream_number",
+        "_pending_changes",
+        "_pending_notifications",
         "_read_streams",
         "_request_streams",
         "_stop_listening",
-        "_streams",
+        "_stream_principal",
+        "_streams_by_name",
         "address",
         "created_at",
         "handshake",
@@ -39,17 +42,14 @@ class HandshakeSession:
         "is_closed",
         "last_used_at",
         "loop",
-        "pending_changes",
-        "pending_notifications",
         "running_exchanges",
         "service",
-        "stream_principal",
     )
 
     def __init__(
         self,
         id: str,
-        handshake: handshake_protocol.HandshakeState,
+        handshake: HandshakeState,
         address: str | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -62,18 +62,18 @@ class HandshakeSession:
         self.created_at = self.last_used_at = loop.time()
         self.is_closed = False
         self.running_exchanges: set[IncomingExchange] | None = None
-        self.pending_changes: dict[tuple[str, str | None], None] | None = None
-        self.pending_notifications: list[bytes] | None = None
-        self._client_requests: PendingRequests[asyncio.Future[Any]] | None = None
+        self._pending_notifications: list[bytes] | None = None
+        self._pending_changes: dict[tuple[str, str | None], None] | None = None
+        self._client_requests: ClientRequests | None = None
         self._request_streams: dict[asyncio.Future[Any], EventStream] | None = (
             None  # the stream on which each request to the client was sent
         )
-        self._streams: dict[str, EventStream] | None = None
+        self._streams_by_name: dict[str, EventStream] | None = None
         self._read_streams: set[EventStream] | None = None  # the streams that have a reader
-        self._next_stream = 1
+        self._next_stream_number = 1
         self._stop_listening: Callable[[], None] | None = None
         self.service: Service | None = None  # the service, after the handshake is complete
-        self.stream_principal: Principal | None = None  # the caller that opened the GET stream
+        self._stream_principal: Principal | None = None  # the caller that opened the GET stream
 
     @property
     def revision(self) -> str:
@@ -90,7 +90,11 @@ class HandshakeSession:
         return not is_working and not self._read_streams
 
     @property
-    def streams_read(self) -> int:
+    def _streams(self) -> Mapping[str, EventStream]:
+        return self._streams_by_name or {}
+
+    @property
+    def reader_count(self) -> int:
         """Return the number of streams with a reader."""
         return len(self._read_streams or ())
 
@@ -107,12 +111,12 @@ class HandshakeSession:
 
     def deliver(self, method: str, uri: str | None) -> None:
         """Send a change on the GET stream. If the stream is not open, store the change once and send it later."""
-        stream = (self._streams or {}).get(STANDALONE_STREAM)
+        stream = self._streams.get(STANDALONE_STREAM)
         for subscribed_uri in self.handshake.get_subscribed_uris(uri):
             if stream is None or stream.reader is None:
-                self.pending_changes = self.pending_changes or {}
-                self.pending_changes[method, subscribed_uri] = None
-            elif self.can_receive(subscribed_uri):
+                self._pending_changes = self._pending_changes or {}
+                self._pending_changes[method, subscribed_uri] = None
+            elif self._can_receive(subscribed_uri):
                 stream.append(encode_change(method, subscribed_uri))
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
@@ -123,34 +127,45 @@ class HandshakeSession:
             return False
         if not self.handshake.accepts_notification(method):
             return True
-        stream = (self._streams or {}).get(STANDALONE_STREAM)
+        stream = self._streams.get(STANDALONE_STREAM)
         if stream is None or stream.reader is None:
-            self.pending_notifications = [*(self.pending_notifications or ()), message][-_MAX_PENDING_NOTIFICATIONS:]
+            self._pending_notifications = [*(self._pending_notifications or ()), message][-_MAX_PENDING_NOTIFICATIONS:]
         else:
             stream.append(message)
         return True
 
-    def can_receive(self, uri: str | None) -> bool:
+    def _can_receive(self, uri: str | None) -> bool:
         """Return whether the caller that opened the GET stream may receive a change.
 
         The token of this caller may have fewer scopes than the token with which it subscribed.
         """
-        if uri is None or self.stream_principal is None or self.service is None:
+        if uri is None or self._stream_principal is None or self.service is None:
             return True
-        return self.service.can_receive_updates(uri, self.stream_principal)
+        return self.service.can_receive_updates(uri, self._stream_principal)
+
+    def send_pending(self, stream: EventStream, principal: Principal | None) -> None:
+        """Send the notifications that waited for the GET stream. `principal` is the caller that opened it."""
+        self._stream_principal = principal
+        for method, uri in self._pending_changes or {}:
+            if self._can_receive(uri):
+                stream.append(encode_change(method, uri))
+        for notification in self._pending_notifications or ():
+            stream.append(notification)
+        self._pending_changes = self._pending_notifications = None
 
     def get_stream(self, name: str) -> EventStream | None:
         """Return the stream with this name, or None."""
-        return (self._streams or {}).get(name)
+        return self._streams.get(name)
 
     def open_stream(self, event_log: EventLog, name: str | None = None) -> EventStream:
         """Open a new stream in the session."""
         if name is None:
-            name = str(self._next_stream)
-            self._next_stream += 1
-        if self._streams is None or self._read_streams is None:
-            self._streams, self._read_streams = {}, set()
-        stream = self._streams[name] = EventStream(name, event_log, self._streams, self._read_streams)
+            name = str(self._next_stream_number)
+            self._next_stream_number += 1
+        if self._streams_by_name is None or self._read_streams is None:
+            self._streams_by_name, self._read_streams = {}, set()
+        stream = EventStream(name, event_log, self._streams_by_name, self._read_streams)
+        self._streams_by_name[name] = stream
         return stream
 
     def store_response(self, event_log: EventLog, data: bytes) -> bytes:
@@ -159,26 +174,28 @@ class HandshakeSession:
 
     def drop_old_streams(self, now: float, max_age: float) -> None:
         """Delete streams that ended more than `max_age` seconds ago."""
-        streams = self._streams or {}
-        for name in [name for name, stream in streams.items() if stream.ended_at and now - stream.ended_at > max_age]:
-            streams.pop(name).clear()
+        streams = self._streams_by_name or {}
+        for name, stream in tuple(streams.items()):
+            if stream.ended_at is not None and now - stream.ended_at > max_age:
+                streams.pop(name).clear()
 
     async def ask_client(
         self, stream: EventStream, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]
     ) -> Any:
         """Send a request to the client on the stream of a response. The client answers in another POST."""
-        self._client_requests = self._client_requests or PendingRequests()
+        if self.is_closed:
+            raise ConnectionLost("The session ended")
+        self._client_requests = self._client_requests or ClientRequests()
         self._request_streams = self._request_streams or {}
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        id, data = self._client_requests.create_request(future, method, params)
+        id, data, future = self._client_requests.create(method, params)
         self._request_streams[future] = stream
         try:
             await emit(data)
             return await future
         finally:
             del self._request_streams[future]
-            if self._client_requests.discard(id) and not self.is_closed:
-                await emit(jsonrpc.encode_notification("notifications/cancelled", {"requestId": id}))
+            if (cancellation := self._client_requests.abandon(id)) is not None:
+                await emit(cancellation)
 
     def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters of a progress notification in the form of the newest version."""
@@ -192,14 +209,16 @@ class HandshakeSession:
 
     def handle_response(self, message: dict[str, Any]) -> None:
         """Handle the client's response to a request of the server."""
-        pending = self._client_requests.match_response(message) if self._client_requests is not None else None
-        if pending is None or pending[0].done():
-            return
-        future, answer = pending
-        if isinstance(answer, RemoteError):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
+        if self._client_requests is not None:
+            self._client_requests.handle_response(message)
+
+    def add_running(self, exchange: IncomingExchange, max_calls: int) -> None:
+        """Add a running request. Raise CallerBusy if too many requests are running in the session."""
+        if self.running_exchanges is None:
+            self.running_exchanges = set()
+        if len(self.running_exchanges) >= max_calls:
+            raise CallerBusy("Too many requests are running in this session")
+        self.running_exchanges.add(exchange)
 
     def cancel(self, id: Any) -> None:
         """Cancel the running request with this ID."""
@@ -213,18 +232,12 @@ class HandshakeSession:
         self.handshake.close()
         if self._stop_listening is not None:
             self._stop_listening()
-        for future in self._client_requests.drain() if self._client_requests is not None else ():
-            if not future.done():
-                future.set_exception(ConnectionLost("The session ended"))
+        if self._client_requests is not None:
+            self._client_requests.close("The session ended")
         for exchange in tuple(self.running_exchanges or ()):
             exchange.end("cancelled")
         # The tuple is a copy, because `finish` may delete streams.
-        for stream in tuple((self._streams or {}).values()):
+        for stream in tuple(self._streams.values()):
             stream.finish()
             if stream.reader is None:
                 stream.clear()  # No client can resume a stream of a closed session.
-
-
-def encode_change(method: str, uri: str | None) -> bytes:
-    """Encode the notification for a change."""
-    return jsonrpc.encode_notification(method, None if uri is None else {"uri": uri})

@@ -27,11 +27,10 @@ from dovetail.protocol import downgrade, sse
 from dovetail.protocol import handshake as handshake_protocol
 from dovetail.protocol.exchange import IncomingExchange, Service, check_meta_size
 from dovetail.protocol.http_checks import Refusal, get_http_status, parse_accept
-from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.stateless import VERSION_HEADER
 from dovetail.transports.http_server.event_log import EventLog, EventStream
-from dovetail.transports.http_server.handshake_session import STANDALONE_STREAM, HandshakeSession, encode_change
+from dovetail.transports.http_server.handshake_session import STANDALONE_STREAM, HandshakeSession
 from dovetail.transports.http_server.http_request import EndpointRequest
 from dovetail.transports.http_server.http_response import (
     STREAM_HEADERS,
@@ -91,7 +90,7 @@ class HandshakeSessionManager:
     @property
     def streams(self) -> int:
         """Return the number of streams with a reader."""
-        return sum(session.streams_read for session in tuple(self._sessions.values()))
+        return sum(session.reader_count for session in tuple(self._sessions.values()))
 
     @property
     def replay_bytes(self) -> int:
@@ -157,7 +156,7 @@ class HandshakeSessionManager:
                 if exchange.method == "shutdown":
                     self._end_session(session)
                 return
-            self._add_running(session, exchange)
+            session.add_running(exchange, self._limits.max_calls_per_connection)
         except ProtocolError as exc:
             await _send_refusal(request, message["id"], exc, session.revision)
             return
@@ -188,14 +187,6 @@ class HandshakeSessionManager:
         if request.size > self._limits.max_meta_bytes:
             check_meta_size(exchange, self._limits.max_meta_bytes)
         return exchange
-
-    def _add_running(self, session: HandshakeSession, exchange: IncomingExchange) -> None:
-        """Add a running request to the session. Raise CallerBusy if too many requests are running in the session."""
-        if session.running_exchanges is None:
-            session.running_exchanges = set()
-        if len(session.running_exchanges) >= self._limits.max_calls_per_connection:
-            raise CallerBusy("Too many requests are running in this session")
-        session.running_exchanges.add(exchange)
 
     async def _run(
         self, exchange: IncomingExchange, session: HandshakeSession, writer: SessionResponseWriter
@@ -291,7 +282,7 @@ class HandshakeSessionManager:
             session_result = session.handshake.handle_session_request(exchange, self._service)
             if session_result is not None:
                 return handshake_protocol.seal(exchange, session_result, self._limits.max_result_bytes)
-            self._add_running(session, exchange)
+            session.add_running(exchange, self._limits.max_calls_per_connection)
             response = await asyncio.get_running_loop().create_task(self._run(exchange, session, writer))
             if response is not None:
                 self._event_log.budget.count_added(
@@ -318,13 +309,7 @@ class HandshakeSessionManager:
         stream.attach(reader, reader.wake)
         priming_id = stream.allocate_id() if last_event_id is None and session.has_priming_events else None
         if stream.name == STANDALONE_STREAM:
-            session.stream_principal = request.principal
-            for method, uri in session.pending_changes or {}:
-                if session.can_receive(uri):
-                    stream.append(encode_change(method, uri))
-            for notification in session.pending_notifications or ():
-                stream.append(notification)
-            session.pending_changes = session.pending_notifications = None
+            session.send_pending(stream, request.principal)
         try:
             headers = [*STREAM_HEADERS, *request.cors_headers]
             await request.send({"type": "http.response.start", "status": 200, "headers": headers})

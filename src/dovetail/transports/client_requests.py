@@ -1,0 +1,63 @@
+"""The requests of a server to one client of the handshake era, and the futures that wait for the responses."""
+
+import asyncio
+from typing import Any
+
+from dovetail.errors import ConnectionLost, RemoteError
+from dovetail.protocol.handshake import PendingRequests
+from dovetail.wire import jsonrpc
+from dovetail.wire.jsonrpc import RequestId
+
+
+class ClientRequests:
+    """The open requests to one client."""
+
+    __slots__ = ("_end_reason", "_pending")
+
+    def __init__(self) -> None:
+        self._pending: PendingRequests[asyncio.Future[Any]] = PendingRequests()
+        self._end_reason: str | None = None  # why no request can be sent any more
+
+    @property
+    def open_questions(self) -> int:
+        """Return how many requests have no response yet."""
+        return self._pending.open_questions
+
+    def create(self, method: str, params: dict[str, Any]) -> tuple[RequestId, bytes, asyncio.Future[Any]]:
+        """Create a request. Return its id, the encoded request, and the future for the response.
+
+        Raises:
+            ConnectionLost: The connection or session has ended.
+        """
+        if self._end_reason is not None:
+            raise ConnectionLost(self._end_reason)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        return *self._pending.create_request(future, method, params), future
+
+    def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a progress notification in the form of the newest version."""
+        return self._pending.read_progress(params)
+
+    def abandon(self, id: RequestId) -> bytes | None:
+        """Stop waiting for a response. Return the encoded cancellation for the client if the request is still open."""
+        if self._pending.discard(id):
+            return jsonrpc.encode_notification("notifications/cancelled", {"requestId": id})
+        return None
+
+    def handle_response(self, message: dict[str, Any]) -> None:
+        """Pass a response of the client to the future of its request. Other responses are ignored."""
+        matched = self._pending.match_response(message)
+        if matched is None or matched[0].done():
+            return
+        future, answer = matched
+        if isinstance(answer, RemoteError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def close(self, reason: str) -> None:
+        """End all open requests with ConnectionLost, and refuse new ones."""
+        self._end_reason = reason
+        for future in self._pending.drain():
+            if not future.done():
+                future.set_exception(ConnectionLost(reason))
