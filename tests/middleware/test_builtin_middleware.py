@@ -22,7 +22,7 @@ from dovetail.middleware import (
 )
 from dovetail.middleware import cache as response_cache
 from dovetail.protocol.exchange import Caller, Exchange, IncomingExchange
-from dovetail.protocol.middleware import ignores_results
+from dovetail.protocol.middleware import mark_ignores_results
 from dovetail.server.server import get_dispatcher
 from dovetail.wire.revisions import NEWEST_REVISION
 from mentions import mentions
@@ -201,7 +201,7 @@ async def test_results_of_a_server_elsewhere_are_seen() -> None:
 
 
 async def test_middleware_that_does_not_look_leaves_them_as_they_came() -> None:
-    @ignores_results
+    @mark_ignores_results
     async def passing(exchange: Exchange, call_next: Any) -> Any:
         found.append(await call_next(exchange))
         return found[-1]

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from time import monotonic
 from typing import Any, Final
 
+from dovetail.middleware.exchange_facts import has_failed
 from dovetail.protocol import subscription_filter
 from dovetail.protocol.exchange import Exchange, IncomingExchange
-from dovetail.protocol.middleware import CallNext, has_failed
+from dovetail.protocol.middleware import CallNext
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode_canonical

@@ -12,8 +12,9 @@ from dovetail.errors import (
     ProtocolError,
 )
 from dovetail.log import log
+from dovetail.middleware.exchange_facts import has_failed
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import CallNext, get_target_name, has_failed
+from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.wire.content import TextContent
 from dovetail.wire.tools import CallToolResult
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Any
 
+from dovetail.middleware.exchange_facts import get_caller_key
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import CallerBusy
-from dovetail.protocol.middleware import CallNext, get_caller_key
+from dovetail.protocol.middleware import CallNext
 from dovetail.protocol.rate_limiter import RateLimiter
 
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import MCPError
+from dovetail.middleware.exchange_facts import get_caller_key, has_failed
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import CallNext, get_caller_key, get_target_name, has_failed
+from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.protocol.redaction import mask_secrets
 from dovetail.protocol.safe_text import escape_json
 from dovetail.wire.codec import encode

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from dovetail.errors import TransportError
+from dovetail.middleware.exchange_facts import has_failed
 from dovetail.protocol.exchange import Exchange, IncomingExchange
-from dovetail.protocol.middleware import CallNext, has_failed
+from dovetail.protocol.middleware import CallNext
 
 # Errors for timeouts and lost connections are subclasses of these errors.
 TRANSIENT_ERRORS: tuple[type[BaseException], ...] = (OSError, TransportError)

@@ -9,8 +9,9 @@ import time
 from typing import Any, Final
 
 from dovetail.errors import MCPError
+from dovetail.middleware.exchange_facts import has_failed
 from dovetail.protocol.exchange import Ask, Exchange, IncomingExchange
-from dovetail.protocol.middleware import CallNext, has_failed
+from dovetail.protocol.middleware import CallNext
 from dovetail.version import VERSION
 
 INSTRUMENTATION_NAME: Final = "dovetail"

@@ -4,8 +4,9 @@ import bisect
 import time
 from typing import Final
 
+from dovetail.middleware.exchange_facts import has_failed
 from dovetail.protocol.exchange import Exchange
-from dovetail.protocol.middleware import CallNext, get_target_name, has_failed, is_subscription
+from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.wire.base import Struct
 
 # Callers choose the names, so when the table is full, all further names share one entry.
@@ -55,7 +56,7 @@ class Timing:
         return self.stats.get(key) or TimingStats()
 
     async def __call__(self, exchange: Exchange, call_next: CallNext) -> object:
-        if is_subscription(exchange):
+        if exchange.method == "subscriptions/listen":  # It stays open, so its duration means nothing.
             return await call_next(exchange)
         started, is_failure = time.perf_counter(), True
         try:

@@ -1,4 +1,4 @@
-"""Types, checks and composition for the middleware of servers and clients.
+"""Types, checks and composition for the middleware of servers and clients, and the target name that it logs.
 
 Middleware is composed when it is registered, so there is no overhead without middleware.
 """
@@ -6,13 +6,12 @@ Middleware is composed when it is registered, so there is no overhead without mi
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from dovetail.error_context import clip
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.wire.base import Result
 from dovetail.wire.methods import METHODS
-from dovetail.wire.tools import CallToolResult
 
 # A function that continues with the request and returns its result.
 CallNext: TypeAlias = Callable[[Exchange], Awaitable[object]]
@@ -38,7 +37,7 @@ def compose_middleware(
     return call_next
 
 
-def ignores_results(function: F) -> F:
+def mark_ignores_results(function: F) -> F:
     """Mark middleware that does not read results, so that results of mounted servers can be forwarded unchanged."""
     function.__dict__["ignores_results"] = True
     return function
@@ -116,19 +115,3 @@ def get_target_name(exchange: Exchange) -> str:
         if type(value) is str:
             return clip(value, 200)
     return ""
-
-
-def get_caller_key(exchange: Exchange) -> str:
-    """Return the principal or address of the caller, or an empty string if both are unknown."""
-    origin = exchange.origin if isinstance(exchange, IncomingExchange) else None
-    return exchange.caller.principal or origin or ""
-
-
-def has_failed(result: object) -> TypeGuard[CallToolResult]:
-    """Return whether a result reports that the tool failed."""
-    return isinstance(result, CallToolResult) and result.is_error
-
-
-def is_subscription(exchange: Exchange) -> bool:
-    """Return whether a request is a subscription, which stays open and has no meaningful duration."""
-    return exchange.method == "subscriptions/listen"

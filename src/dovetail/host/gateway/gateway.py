@@ -26,7 +26,7 @@ from dovetail.host.search_tools import (
     run_search_tool,
 )
 from dovetail.protocol.exchange import Exchange, IncomingExchange
-from dovetail.protocol.middleware import ignores_results
+from dovetail.protocol.middleware import mark_ignores_results
 from dovetail.protocol.mountable import ItemKind
 from dovetail.server.mounts.mounted_servers import ListedItem
 from dovetail.server.mounts.name_map import NameMap
@@ -258,7 +258,7 @@ class Gateway:
         texts = [text if self._only_server else f"{name}: {text}" for name, text in texts_by_name.items()]
         describe_as(self.server, implementation, "\n\n".join(texts) or None)
 
-    @ignores_results
+    @mark_ignores_results
     async def _handle_search(self, exchange: Exchange, call_next: Any) -> Any:
         assert isinstance(exchange, IncomingExchange)
         if exchange.method == "tools/list":
