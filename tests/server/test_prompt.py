@@ -1,5 +1,7 @@
 """Test that prompt arguments are the function's parameters, converted from text."""
 
+import json
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -52,6 +54,41 @@ def test_an_argument_that_is_not_text_says_how_to_write_it() -> None:
         None,
         None,
     ]
+
+
+class Folder(msgspec.Struct):
+    name: str
+    folders: "list[Folder]" = []
+
+
+class Circle(msgspec.Struct, tag="circle"):
+    radius: float
+
+
+class Square(msgspec.Struct, tag="square"):
+    side: float
+
+
+def test_arguments_that_are_classes_say_how_to_write_them() -> None:
+    def draw(
+        folder: Folder,
+        shape: Annotated[Circle | Square, "The shape"],
+        folders: Annotated[list[Folder], "All of them!"],
+        n: int = 1,
+    ) -> str:
+        return ""
+
+    folder, shape, folders, n = [one.description for one in Prompt(draw).declaration.arguments or ()]
+    assert n is None
+    for description, start in ((folder, ""), (shape, "The shape. "), (folders, "All of them! ")):
+        assert description is not None
+        assert description.startswith(f"{start}As JSON text: ")
+        schema = json.loads(description.partition("JSON text: ")[2])
+        assert "$ref" not in schema
+        references = set(re.findall(r"#/\$defs/(\w+)", description))
+        assert references == schema.get("$defs", {}).keys()
+    assert "folders" in str(folder)
+    assert "circle" in str(shape)
 
 
 def test_options_come_first() -> None:

@@ -1,6 +1,6 @@
 """Prompts: functions that return messages. The parameters of a function are the arguments of its prompt."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Unpack
 
 from dovetail.server.compiled_function import RunOptions, compile_function
@@ -50,18 +50,39 @@ class Prompt:
             wire.PromptArgument(
                 name=name,
                 title=properties[name].get("title"),
-                description=_describe_argument(properties[name]),
+                description=_describe_argument(properties[name], self.signature.schema.get("$defs", {})),
                 required=name not in self.signature.defaults,
             )
             for name in self.signature.parameters
         ]
 
 
-def _describe_argument(schema: dict[str, Any]) -> str | None:
+def _describe_argument(schema: dict[str, Any], definitions: Mapping[str, Any]) -> str | None:
     """Return the description of an argument. For lists and objects, it says that the argument must be JSON."""
     description: str | None = schema.get("description")
-    type_names = {alternative.get("type") for alternative in schema.get("anyOf", [schema])}
+    bare_schema = {key: value for key, value in schema.items() if key not in ("description", "default")}
+    type_names = _find_type_names(bare_schema, definitions)
     if type_names.isdisjoint(("array", "object")) or "string" in type_names:
         return description
-    bare_schema = {key: value for key, value in schema.items() if key not in ("description", "default")}
-    return f"{description + ' ' if description else ''}As JSON text: {encode(bare_schema).decode()}"
+    if definitions:
+        # This import is here because only recursive types need the module.
+        from dovetail.server.parameters.flat_schema import extract_schema
+
+        bare_schema = extract_schema(bare_schema, definitions)
+    note = f"As JSON text: {encode(bare_schema).decode()}"
+    if not description:
+        return note
+    return f"{description}{'' if description.endswith(('.', '!', '?', ':')) else '.'} {note}"
+
+
+def _find_type_names(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> set[str]:
+    """Return the JSON types that a schema allows, as far as it names them."""
+    if (reference := schema.get("$ref")) is not None:
+        name = reference.rpartition("/")[2]
+        other_definitions = {key: value for key, value in definitions.items() if key != name}
+        return _find_type_names(definitions.get(name, {}), other_definitions)
+    alternatives = schema.get("anyOf") or schema.get("oneOf")
+    if alternatives is not None:
+        return set().union(*(_find_type_names(alternative, definitions) for alternative in alternatives))
+    types = schema.get("type", ())
+    return {types} if isinstance(types, str) else {*types}

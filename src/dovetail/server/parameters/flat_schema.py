@@ -25,6 +25,15 @@ def flatten_schema(schema: Schema) -> Schema:
     return _inline_references(root, inlinable) | ({"$defs": recursive} if recursive else {})
 
 
+def extract_schema(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Return a schema that is part of another one, with the definitions that it needs. Its root is not a reference."""
+    if (name := _get_reference_name(schema)) in definitions:
+        schema = definitions[name] | {key: value for key, value in schema.items() if key != "$ref"}
+    reachable = _find_reachable_names(schema, definitions)
+    needed = {name: definition for name, definition in definitions.items() if name in reachable}
+    return {**schema, "$defs": needed} if needed else schema
+
+
 def _get_reference_name(schema: Mapping[str, Any]) -> str:
     reference = schema.get("$ref", "")
     return reference.removeprefix(REF_PREFIX) if reference.startswith(REF_PREFIX) else ""
