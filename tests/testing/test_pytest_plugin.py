@@ -1,5 +1,7 @@
 """Test the pytest plugin in a separate pytest run."""
 
+import os
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -97,8 +99,8 @@ def test_faults_and_markers_of_a_class(project: pytest.Pytester) -> None:
                     mcp_sync_client.call("add", a=1, b=2)
 
             @pytest.mark.mcp(transport="memory")
-            def test_the_nearest_wins(self, _mcp_setting):
-                assert _mcp_setting == {"server": "sums:app", "transport": "memory"}
+            def test_the_nearest_wins(self, _mcp_options):
+                assert _mcp_options == {"server": "sums:app", "transport": "memory"}
         """
     )
     run(project).assert_outcomes(passed=2)
@@ -134,6 +136,36 @@ def test_a_cassette(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -
     result.stdout.fnmatch_lines(["*test_sums.test_sum.jsonl*", '*-*"b": 2*', '*+*"b": 3*'])
 
 
+def test_tests_of_two_classes_have_different_cassettes(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_paths="""
+        class TestA:
+            def test_x(self, mcp_cassette):
+                assert mcp_cassette.name == "test_paths.TestA.test_x.jsonl"
+
+        class TestB:
+            class TestInner:
+                def test_x(self, mcp_cassette):
+                    assert mcp_cassette.name == "test_paths.TestB.TestInner.test_x.jsonl"
+        """
+    )
+    run(project).assert_outcomes(passed=2)
+
+
+def test_recording_ends_with_the_run(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOVETAIL_RECORD_CASSETTES", raising=False)
+    project.makepyfile(
+        """
+        import os
+
+        def test_it():
+            assert os.environ["DOVETAIL_RECORD_CASSETTES"] == "1"
+        """
+    )
+    project.inline_run("-p", "no:cacheprovider", "--mcp-record").assertoutcome(passed=1)
+    assert "DOVETAIL_RECORD_CASSETTES" not in os.environ
+
+
 def test_pytest_finds_the_plugin_by_itself(project: pytest.Pytester) -> None:
     project.runpytest_subprocess("--help").stdout.fnmatch_lines(["*--mcp-record*"])
     project.runpytest_subprocess("--markers").stdout.fnmatch_lines(
@@ -165,6 +197,12 @@ def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest
         ('app, "http"', "*test_it*2*"),
         ('app, transport="htp"', "*transport*memory*'htp'*http*"),
         ('app, transport=["memory", "htp"]', "*transport*memory*'htp'*"),
+        ("app, transport=[]", "*transport*[[][]]*"),
+        ("app, protocol_version=()", "*protocol_version*()*"),
+        ('app, transport={"memory"}', "*transport*memory*"),
+        ("app, transport=None", "*transport*memory*None*"),
+        ("app, server=app", "*test_it*server=*"),
+        ("app, option=1", "*option=*"),
     ],
 )
 def test_a_marker_with_invalid_arguments_is_refused(project: pytest.Pytester, marked: str, says: str) -> None:
