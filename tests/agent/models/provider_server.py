@@ -33,13 +33,15 @@ def require(condition: Any, message: str) -> None:
 class ProviderServer:
     """The server, the requests it received, and the replies it has left."""
 
-    def __init__(self, *replies: ScriptedReply) -> None:
+    def __init__(self, *replies: ScriptedReply, keep_alive: bool = False) -> None:
         self.replies = [*replies]
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         provider = self
 
         class Door(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1" if keep_alive else "HTTP/1.0"
+
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 status, answer = provider.answer(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
@@ -156,7 +158,7 @@ def check_messages(headers: dict[str, str], body: dict[str, Any]) -> None:
         require(message["content"], "an empty message")
         blocks = message["content"]
         for block in blocks:
-            require(block["type"] != "text" or block["text"], "an empty text")
+            require(block["type"] != "text" or block["text"].strip(), "an empty text")
         given = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
         require(given == open_calls, f"results {given} for calls {open_calls}")
         open_calls = {block["id"] for block in blocks if block["type"] == "tool_use"}

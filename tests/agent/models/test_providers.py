@@ -1,5 +1,7 @@
 """Test the model adapters, with the providers' client libraries, against a fake provider server."""
 
+import asyncio
+import importlib
 import json
 import subprocess
 import sys
@@ -172,6 +174,57 @@ async def test_arguments_that_are_no_json(maker: ProviderServer) -> None:
     reply = await made("openai", maker).create_message(asks(), [tool])
     assert [one.id for one in reply.content if isinstance(one, ToolUseContent)] == ["c1", "c2"]
     assert list(reply.invalid_calls) == ["c1"]
+
+
+async def test_empty_texts_are_not_sent_to_anthropic(maker: ProviderServer) -> None:
+    maker.replies = [ScriptedReply("ok")]
+    silent = SamplingMessage(role="assistant", content=TextContent(text=""))
+    call = SamplingMessage(
+        role="assistant", content=[TextContent(text=" \n"), ToolUseContent(id="c1", name="look", input={})]
+    )
+    answer = ToolResultContent(tool_use_id="c1", content=[TextContent(text=" ")])
+    await made("anthropic", maker).create_message([*asks(), silent, call, user(answer, TextContent(text=""))])
+    assert [(message["role"], len(message["content"])) for message in maker.requests[0]["messages"]] == [
+        ("user", 1),
+        ("assistant", 1),
+        ("user", 1),
+    ]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_model_works_in_several_event_loops(kind: str) -> None:
+    with ProviderServer(ScriptedReply("1"), ScriptedReply("2"), keep_alive=True) as maker:
+        model = made(kind, maker)
+        assert isinstance(model, OpenAIModel | AnthropicModel)
+
+        async def ask() -> Any:
+            async with asyncio.timeout(20):
+                return (await model.create_message(asks())).content
+
+        with asyncio.Runner() as first, asyncio.Runner() as second:
+            assert [runner.run(ask()) for runner in (first, second)] == [
+                [TextContent(text="1")],
+                [TextContent(text="2")],
+            ]
+            for runner in (first, second):
+                runner.run(model.close())
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+async def test_closing_a_model_closes_its_connections(maker: ProviderServer, kind: str) -> None:
+    maker.replies = [ScriptedReply("1"), ScriptedReply("2")]
+    http_client = importlib.import_module(kind).DefaultAsyncHttpxClient()
+    options: Any = {"api_key": "k", "http_client": http_client}
+    model = (
+        OpenAIModel("m", base_url=f"{maker.url}/v1", **options)
+        if kind == "openai"
+        else AnthropicModel("m", base_url=maker.url, **options)
+    )
+    await model.close()
+    assert not http_client.is_closed
+    await model.create_message(asks())
+    await model.close()
+    assert http_client.is_closed
 
 
 async def test_what_the_maker_refuses_says_which_model(maker: ProviderServer, model: Model) -> None:

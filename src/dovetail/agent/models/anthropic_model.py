@@ -1,11 +1,12 @@
 """Models of Anthropic. The `anthropic` package is imported before the first request."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model, measure_usage
-from dovetail.agent.models.provider_messages import ToolAliases, describe_failure, format_result, get_blocks, get_images
-from dovetail.error_context import add_context
+from dovetail.agent.models.provider_client import ProviderClient
+from dovetail.agent.models.provider_messages import ToolAliases, build_tool_call, format_result, get_blocks, get_images
 from dovetail.errors import ModelError
 from dovetail.host.tool_formats import parse_anthropic_call, to_anthropic_tools
 from dovetail.protocol.language_model import ModelReply
@@ -32,8 +33,7 @@ class AnthropicModel:
     def __init__(self, *models: str | ModelInfo, **options: Any) -> None:
         self.models = as_model_infos(models)
         self.price = self.models[0].price  # The price of the default model.
-        self._options = options
-        self._client: Any = None
+        self._client = ProviderClient("anthropic", "AsyncAnthropic", "AnthropicError", options)
 
     async def create_message(
         self,
@@ -50,7 +50,7 @@ class AnthropicModel:
         """Return the next message of the conversation."""
         aliases, model = ToolAliases(), choose_model(self.models, model_preferences)
         request: dict[str, Any] = {"model": model.name, "max_tokens": max_tokens}
-        request["messages"] = [_to_message(message, aliases) for message in messages]
+        request["messages"] = [*_to_messages(messages, aliases)]
         if tools:
             request["tools"] = to_anthropic_tools(aliases.to_entries(tools))
             request["tool_choice"] = {
@@ -60,24 +60,20 @@ class AnthropicModel:
             request["system"] = system_prompt
         if stop_sequences:
             request["stop_sequences"] = [*stop_sequences]
-        return _parse_response(await self._send_request(request), aliases, model)
+        response = await self._client.send(model.name, lambda client: client.messages.create(**request))
+        return _parse_response(response, aliases, model)
 
-    async def _send_request(self, request: dict[str, Any]) -> Any:
-        try:
-            import anthropic
-        except ImportError:
-            hint = 'pip install "dovetail-mcp[anthropic]"'
-            raise add_context(ModelError("the package anthropic is not installed"), hint=hint) from None
-        try:
-            if self._client is None:
-                self._client = anthropic.AsyncAnthropic(**self._options)
-            return await self._client.messages.create(**request)
-        except anthropic.AnthropicError as exc:
-            raise ModelError(f"{request['model']}: {describe_failure(exc)}") from exc
+    async def close(self) -> None:
+        """Close the connections to the provider. The next request opens new ones."""
+        await self._client.close()
 
 
-def _to_message(message: SamplingMessage, aliases: ToolAliases) -> dict[str, Any]:
-    return {"role": message.role, "content": [_to_block(block, aliases) for block in get_blocks(message)]}
+def _to_messages(messages: Sequence[SamplingMessage], aliases: ToolAliases) -> Iterator[dict[str, Any]]:
+    """Convert messages. The API rejects text without any visible character, and messages without content."""
+    for message in messages:
+        blocks = [block for block in get_blocks(message) if not isinstance(block, TextContent) or block.text.strip()]
+        if blocks:
+            yield {"role": message.role, "content": [_to_block(block, aliases) for block in blocks]}
 
 
 def _to_block(block: Any, aliases: ToolAliases) -> dict[str, Any]:
@@ -91,7 +87,7 @@ def _to_block(block: Any, aliases: ToolAliases) -> dict[str, Any]:
             return {"type": "tool_use", "id": block.id, "name": aliases.to_alias(block.name), "input": block.input}
         case ToolResultContent():
             text = format_result(block)
-            content = [{"type": "text", "text": text}] if text else []
+            content = [{"type": "text", "text": text}] if text.strip() else []
             content += [_to_block(image, aliases) for image in get_images(block.content)]
             tool_result = {"type": "tool_result", "tool_use_id": block.tool_use_id, "content": content}
             return tool_result | ({"is_error": True} if block.is_error else {})
@@ -106,12 +102,8 @@ def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> Mo
         if block.type == "text" and block.text:
             content.append(TextContent(text=block.text))
         elif block.type == "tool_use":
-            try:
-                name, arguments = parse_anthropic_call(block)
-            except ValueError as exc:
-                name, arguments = block.name or "", {}
-                invalid_calls[block.id] = str(exc)
-            content.append(ToolUseContent(id=block.id, name=aliases.to_name(name), input=arguments))
+            parse = partial(parse_anthropic_call, block)
+            content.append(build_tool_call(block.id, block.name or "", parse, aliases, invalid_calls))
     usage = response.usage
     input_tokens = usage.input_tokens + (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
     return ModelReply(

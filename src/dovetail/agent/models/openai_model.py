@@ -4,11 +4,12 @@ The `openai` package is imported before the first request.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from dovetail.agent.models.preferences import ModelInfo, as_model_infos, choose_model, measure_usage
-from dovetail.agent.models.provider_messages import ToolAliases, describe_failure, format_result, get_blocks, get_images
-from dovetail.error_context import add_context
+from dovetail.agent.models.provider_client import ProviderClient
+from dovetail.agent.models.provider_messages import ToolAliases, build_tool_call, format_result, get_blocks, get_images
 from dovetail.errors import ModelError
 from dovetail.host.tool_formats import parse_openai_call, to_openai_tools
 from dovetail.protocol.language_model import ModelReply
@@ -44,8 +45,7 @@ class OpenAIModel:
             # The OpenAI client requires an API key, but local servers do not.
             options = {"base_url": base_url, "api_key": "none", **options}
         self._is_compatible_server = base_url is not None
-        self._options = options
-        self._client: Any = None
+        self._client = ProviderClient("openai", "AsyncOpenAI", "OpenAIError", options)
 
     async def create_message(
         self,
@@ -71,20 +71,12 @@ class OpenAIModel:
             request["temperature"] = temperature
         if stop_sequences:
             request["stop"] = [*stop_sequences]
-        return _parse_response(await self._send_request(request), aliases, model)
+        response = await self._client.send(model.name, lambda client: client.chat.completions.create(**request))
+        return _parse_response(response, aliases, model)
 
-    async def _send_request(self, request: dict[str, Any]) -> Any:
-        try:
-            import openai
-        except ImportError:
-            hint = 'pip install "dovetail-mcp[openai]"'
-            raise add_context(ModelError("the package openai is not installed"), hint=hint) from None
-        try:
-            if self._client is None:
-                self._client = openai.AsyncOpenAI(**self._options)
-            return await self._client.chat.completions.create(**request)
-        except openai.OpenAIError as exc:
-            raise ModelError(f"{request['model']}: {describe_failure(exc)}") from exc
+    async def close(self) -> None:
+        """Close the connections to the provider. The next request opens new ones."""
+        await self._client.close()
 
 
 def _to_messages(
@@ -151,12 +143,8 @@ def _parse_response(response: Any, aliases: ToolAliases, model: ModelInfo) -> Mo
         content.append(TextContent(text=text))
     invalid_calls: dict[str, str] = {}
     for call in choice.message.tool_calls or ():
-        try:
-            name, arguments = parse_openai_call(call)
-        except ValueError as exc:
-            name, arguments = getattr(getattr(call, "function", None), "name", None) or "", {}
-            invalid_calls[call.id] = str(exc)
-        content.append(ToolUseContent(id=call.id, name=aliases.to_name(name), input=arguments))
+        name = getattr(getattr(call, "function", None), "name", None) or ""
+        content.append(build_tool_call(call.id, name, partial(parse_openai_call, call), aliases, invalid_calls))
     usage = response.usage
     return ModelReply(
         content=content,

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from dovetail.host.catalog_item import CatalogEntry
@@ -17,6 +17,7 @@ from dovetail.wire.content import (
     ResourceLink,
     TextContent,
     ToolResultContent,
+    ToolUseContent,
 )
 from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.tools import Tool
@@ -69,6 +70,22 @@ def format_result(result: ToolResultContent) -> str:
     if not text and result.structured_content is not UNSET:
         return json.dumps(to_plain(result.structured_content), ensure_ascii=False)
     return text
+
+
+def build_tool_call(
+    id: str,
+    fallback_name: str,
+    parse: Callable[[], tuple[str, dict[str, Any]]],
+    aliases: ToolAliases,
+    invalid_calls: dict[str, str],
+) -> ToolUseContent:
+    """Return a tool call of a model. If its arguments cannot be parsed, add the reason to `invalid_calls`."""
+    try:
+        name, arguments = parse()
+    except ValueError as exc:
+        name, arguments = fallback_name, {}
+        invalid_calls[id] = str(exc)
+    return ToolUseContent(id=id, name=aliases.to_name(name), input=arguments)
 
 
 def describe_failure(exc: Exception) -> str:
