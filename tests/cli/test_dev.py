@@ -5,14 +5,17 @@ import contextlib
 import json
 import os
 import py_compile
+import re
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.command_process import RunCommand, ServerProcess, read_first_line
 from dovetail import Client, CommandTarget, MCPError
+from dovetail.cli.commands.dev import MessagePrinter
 
 OURS = [sys.executable, "-m", "dovetail"]
 PATIENCE = 30.0
@@ -288,3 +291,74 @@ async def test_only_lists_that_the_server_has_are_said_to_have_changed(program: 
         process.stdin.close()
         await process.wait()
     assert said == ["notifications/tools/list_changed"]
+
+
+def test_a_port_requires_http(run: RunCommand, program: Path) -> None:
+    result = run("dev", str(program), "--port", "8001")
+    assert result.code == 2
+    assert "--http" in result.err
+
+
+# Printed messages
+
+
+@pytest.fixture
+def print_messages(capsys: pytest.CaptureFixture[str]) -> Any:
+    def print_lines(*messages: tuple[str, Any]) -> list[str]:
+        printer = MessagePrinter()
+        for receiver, message in messages:
+            data = message if isinstance(message, bytes) else json.dumps(message).encode()
+            printer.print_message(receiver, data)
+        return capsys.readouterr().err.splitlines()
+
+    return print_lines
+
+
+def test_a_response_names_its_request_and_duration(print_messages: Any) -> None:
+    _, response = print_messages(("server", {"id": 1, "method": "ping"}), ("client", {"id": 1, "result": {}}))
+    assert re.fullmatch(r"← ping \d+\.\d ms \{\}", response)
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        {"method": "notifications/progress", "params": {"progress": 1}},
+        {"id": 2, "method": "ping"},
+    ],
+)
+def test_a_response_without_a_known_request_has_no_duration(print_messages: Any, earlier: Any) -> None:
+    error = {"code": -32700, "message": "no"}
+    *_, response = print_messages(("server", earlier), ("client", {"id": None, "error": error}))
+    assert response == f"← {json.dumps(error)}"
+
+
+def test_a_cancelled_request_is_forgotten(print_messages: Any) -> None:
+    cancelled = {"method": "notifications/cancelled", "params": {"requestId": 1}}
+    *_, response = print_messages(
+        ("server", {"id": 1, "method": "ping"}), ("server", cancelled), ("client", {"id": 1, "result": {}})
+    )
+    assert response == "← {}"
+
+
+def test_secrets_in_messages_are_masked(print_messages: Any) -> None:
+    call = {"id": 1, "method": "tools/call", "params": {"name": "x", "arguments": {"api_token": "hunter2-hunter2"}}}
+    lines = print_messages(
+        ("server", call),
+        ("client", {"id": 1, "result": {"password": "hunter2-hunter2"}}),
+        ("client", b"Authorization: Bearer hunter2-hunter2\n"),
+    )
+    assert len(lines) == 3
+    assert "hunter2" not in "\n".join(lines)
+
+
+def test_each_message_of_a_batch_is_printed(print_messages: Any) -> None:
+    lines = print_messages(("server", [{"id": 1, "method": "ping"}, {"method": "notifications/initialized"}]))
+    assert lines == ["→ ping", "→ notifications/initialized"]
+
+
+@pytest.mark.parametrize("data", [b"x" * 1_000_000 + b"\n", b"[]\n", b"[1]\n", b"no\x1b[2J\n"])
+def test_an_invalid_line_is_one_short_line(print_messages: Any, data: bytes) -> None:
+    (line,) = print_messages(("client", data))
+    assert line.startswith("? ")
+    assert len(line) < 5000
+    assert line.isprintable()

@@ -25,6 +25,12 @@ def has_object_name(target_arg: str) -> bool:
     return bool(colon) and path.endswith(".py") and object_name.isidentifier()
 
 
+def split_object_name(target_arg: str) -> tuple[str, str]:
+    """Split `file.py:object` into the file and the name of the object, which may be missing."""
+    path, _, object_name = target_arg.rpartition(":")
+    return (path, object_name) if has_object_name(target_arg) else (target_arg, "")
+
+
 def is_plain_program(path: str) -> bool:
     """Return whether the import of a file may start a server.
 
@@ -82,7 +88,7 @@ def _load_namespace(target_arg: str | None, module: str | None) -> tuple[Mapping
         with report_user_errors(module_name):
             return vars(importlib.import_module(module_name)), name or None
     assert target_arg is not None
-    file, _, name = target_arg.rpartition(":") if has_object_name(target_arg) else (target_arg, "", "")
+    file, name = split_object_name(target_arg)
     path = Path(file).resolve()
     if not path.is_file():
         raise click.UsageError(f"file not found: {file!r}")

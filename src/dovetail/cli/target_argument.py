@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import click
 
-from dovetail.cli.server_loader import has_object_name
+from dovetail.cli.server_loader import split_object_name
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.errors import UnsupportedFileVersion
 from dovetail.host.config.editor import HOST_FORMATS, REFERENCE_PATTERN, HostFormat
@@ -193,7 +193,7 @@ def _resolve_location(target_arg: str, as_absolute: bool) -> Any:
     """Return the target at a URL or in a file, or None for a configured server."""
     if target_arg.startswith(_URL_PREFIXES):
         return target_arg
-    path = Path(target_arg.rpartition(":")[0] if has_object_name(target_arg) else target_arg)
+    path = Path(split_object_name(target_arg)[0])
     if path.suffix == ".py":
         return [
             *DOVETAIL_COMMAND,
@@ -239,7 +239,7 @@ def _find_entry(target_arg: str) -> ServerConfig:
 
 def make_absolute(target_arg: str) -> str:
     """Return the absolute path of a file or `file.py:object`. Raise UsageError if the file does not exist."""
-    file_name, _, object_name = target_arg.rpartition(":") if has_object_name(target_arg) else (target_arg, "", "")
+    file_name, object_name = split_object_name(target_arg)
     return f"{_require_file(Path(file_name)).resolve()}{f':{object_name}' if object_name else ''}"
 
 
@@ -465,7 +465,7 @@ def _create_entry_for_target(target_arg: str, name: str | None, options: TargetO
         parts = urlsplit(target_arg)
         transport = "sse" if parts.path.rstrip("/").endswith("/sse") else "http"
         return _create_entry(name or _suggest_url_name(parts), options, url=target_arg, transport=transport)
-    path = Path(target_arg.rpartition(":")[0] if has_object_name(target_arg) else target_arg)
+    path = Path(split_object_name(target_arg)[0])
     if path.suffix in (".js", ".mjs"):
         return _create_entry(
             name or path.stem, options, command=_find_program("node"), args=[make_absolute(target_arg)]

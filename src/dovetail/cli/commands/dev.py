@@ -5,12 +5,13 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from dovetail.cli.command_runner import run_to_exit_code
-from dovetail.cli.server_loader import has_object_name
+from dovetail.cli.server_loader import split_object_name
 from dovetail.cli.target_argument import (
     DOVETAIL_COMMAND,
     PROCESS_OPTIONS,
@@ -21,7 +22,11 @@ from dovetail.cli.target_argument import (
     read_target_options,
     target_options,
 )
+from dovetail.protocol.redaction import mask_secrets, mask_text
 from dovetail.terminal import output
+
+_ARROWS: Final = {"server": "→", "client": "←"}
+_MAX_INVALID_BYTES: Final = 4096  # Only this much of an invalid line is printed.
 
 
 @click.command("dev")
@@ -37,7 +42,8 @@ def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, .
     """Run a server and restart it when files change.
 
     The client stays connected. Over stdio, the client gets a notification that the lists have changed, keeps its
-    subscriptions, and every message is printed on stderr. Configure this command in a host instead of the server.
+    subscriptions, and every message is printed on stderr. Secrets in the messages are masked. Configure this command in
+    a host instead of the server.
 
     \b
     dovetail dev server.py
@@ -48,10 +54,14 @@ def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, .
     from dovetail.transports.stdio_server import isolate_streams
 
     options = read_target_options(ctx, **params)
-    program, source_folder = _get_process_spec(options)
+    if not http and ctx.get_parameter_source("port") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--port requires --http")
+    program, source_folder = _locate_program(options)
     argv, process_options = program.command, {"env": program.env, "cwd": program.cwd}
     files = SourceFiles([Path(path) for path in reload_dirs] or [source_folder])
     output.print_note(f"watching {len(files)} {'file' if len(files) == 1 else 'files'}")
+    if not files:
+        output.print_note("no file can cause a restart. Pass the directory of the source files with --reload-dir")
     if http:
         from dovetail.transports.http_server.uvicorn_server import bind_socket
 
@@ -74,61 +84,72 @@ def command(ctx: click.Context, http: bool, port: int, reload_dirs: tuple[str, .
     return 0
 
 
-def _get_process_spec(options: TargetOptions) -> tuple[ProcessSpec, Path]:
+def _locate_program(options: TargetOptions) -> tuple[ProcessSpec, Path]:
     """Return the command that starts the server, and the directory to watch for changes."""
-    target, extra_args = options.split_target()
-    if extra_args:
-        raise click.UsageError(f"unexpected argument: {extra_args[0]}")
+    target, _ = options.split_target()
     if isinstance(target, dict) or get_target_url(target) is not None:
         raise click.UsageError("`dovetail dev` requires a file, a module or a command")
     process_spec = locate_target(options, target)
     assert isinstance(process_spec, ProcessSpec)
     if options.command or options.module:
         return process_spec, Path(options.cwd or Path.cwd())
-    file = options.args[0].rpartition(":")[0] if has_object_name(options.args[0]) else options.args[0]
+    file, _ = split_object_name(options.args[0])
     return process_spec, Path(file).resolve().parent
 
 
 class MessagePrinter:
-    """Prints MCP messages, one per line."""
+    """Prints MCP messages, one per line. Secrets are masked, because hosts write stderr to log files."""
 
     def __init__(self) -> None:
-        self._pending_requests: dict[Any, tuple[str, float]] = {}
+        # The keys are the receiver and the ID of an open request, the values its method and when it was sent.
+        self._pending_requests: dict[tuple[str, str], tuple[str, float]] = {}
 
-    def print_message(self, receiver: str, data: bytes, _: Any = ()) -> None:
-        message = _parse_message(data)
-        if message is None:
-            output.print_note(f"? {data.decode('utf-8', 'replace')}")
+    def print_message(self, receiver: str, data: bytes, headers: Any = ()) -> None:
+        """Print one message, or each message of a batch."""
+        messages = _parse_messages(data)
+        if messages is None:
+            start = data[:_MAX_INVALID_BYTES].decode("utf-8", "replace")
+            output.print_note(output.escape_line(f"? {mask_text(start.rstrip())}"))
             return
-        arrow = "→" if receiver == "server" else "←"
-        method, id = message.get("method"), json.dumps(message.get("id"))
-        if method is not None:
-            self._pending_requests[receiver, id] = (method, time.perf_counter())
-            params = message.get("params")
-            if isinstance(params, dict):
-                params = {name: value for name, value in params.items() if name != "_meta"}
-            output.print_note(
-                output.escape_line(
-                    f"{arrow} {method} {json.dumps(params, ensure_ascii=False) if params else ''}".rstrip()
-                )
-            )
-            return
-        request_method, started_at = self._pending_requests.pop(
-            ("client" if receiver == "server" else "server", id), ("", 0.0)
-        )
-        duration_ms = (time.perf_counter() - started_at) * 1000
+        for message in messages:
+            if message.get("method") is not None:
+                self._print_request(receiver, message)
+            else:
+                self._print_response(receiver, message)
+
+    def _print_request(self, receiver: str, message: dict[str, Any]) -> None:
+        method, params = message["method"], message.get("params")
+        if isinstance(params, dict):
+            params = {name: value for name, value in params.items() if name != "_meta"}
+        if "id" in message:
+            self._pending_requests[receiver, json.dumps(message["id"])] = (method, time.perf_counter())
+        elif method == "notifications/cancelled" and isinstance(params, dict):
+            self._pending_requests.pop((receiver, json.dumps(params.get("requestId"))), None)
+        text = f"{_ARROWS[receiver]} {method} {_format_value(params) if params else ''}"
+        output.print_note(output.escape_line(text.rstrip()))
+
+    def _print_response(self, receiver: str, message: dict[str, Any]) -> None:
+        sender = "client" if receiver == "server" else "server"
+        request = self._pending_requests.pop((sender, json.dumps(message.get("id"))), None)
+        words = [_ARROWS[receiver]]
+        if request is not None:
+            method, started_at = request
+            words += [method, f"{(time.perf_counter() - started_at) * 1000:.1f} ms"]
         body = message.get("error") or message.get("result")
         is_error = "error" in message or (isinstance(body, dict) and body.get("isError"))
-        summary = output.escape_line(
-            f"{arrow} {request_method} {duration_ms:.1f} ms {json.dumps(body, ensure_ascii=False)}"
-        )
+        summary = output.escape_line(" ".join([*words, _format_value(body)]))
         click.echo(output.style(summary, err=True, fg="red" if is_error else None, dim=not is_error), err=True)
 
 
-def _parse_message(data: bytes) -> dict[str, Any] | None:
-    """Decode an MCP message. Return None if the data is invalid."""
+def _format_value(value: Any) -> str:
+    return json.dumps(mask_secrets(value), ensure_ascii=False)
+
+
+def _parse_messages(data: bytes) -> list[dict[str, Any]] | None:
+    """Decode an MCP message or a batch. Return None if the data is invalid."""
     try:
-        message = json.loads(data)
+        decoded = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return message if isinstance(message, dict) else None
+    messages = decoded if isinstance(decoded, list) else [decoded]
+    return messages if messages and all(isinstance(message, dict) for message in messages) else None
