@@ -349,7 +349,7 @@ def _ends_with_newline(path: Path) -> bool:
         with path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
-    except OSError:  # another process may have rotated the file
+    except OSError:  # Another process may have rotated the file.
         return True
 
 

@@ -87,7 +87,7 @@ class ServerSupervisor:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._failure_count = 0
         self._retry_at = 0.0
-        self._announced_kinds: frozenset[ItemKind] = frozenset()  # the server sends change notifications for these
+        self._announced_kinds: frozenset[ItemKind] = frozenset()  # The server sends change notifications for these.
 
     def sibling(
         self, create_client: Callable[[], Client | Awaitable[Client]], settings: ServerSettings

@@ -16,7 +16,7 @@ class ClientRequests:
 
     def __init__(self) -> None:
         self._pending: PendingRequests[asyncio.Future[Any]] = PendingRequests()
-        self._end_reason: str | None = None  # why no request can be sent any more
+        self._end_reason: str | None = None  # The reason why no request can be sent any more.
 
     @property
     def open_questions(self) -> int:
