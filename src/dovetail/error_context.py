@@ -1,4 +1,7 @@
-"""Internal helpers for errors. They add the place of an error, and make text from other programs safe to print."""
+"""Internal helpers for errors.
+
+They add the place of an error, make text from other programs safe to print, and check the types of options.
+"""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -52,3 +55,24 @@ def find_similar(name: str, candidates: Iterable[str]) -> list[str]:
         if (similarity := matcher.ratio()) >= _MIN_SIMILARITY:
             similar.append((similarity, candidate))
     return [candidate for _, candidate in sorted(similar, reverse=True)]
+
+
+def describe_value(value: Any, *, is_secret: bool = False) -> str:
+    """Describe a value for an error message. The content of secret values is not shown."""
+    type_name = type(value).__name__
+    if value is None:
+        return "None"
+    if is_secret or not isinstance(value, str | int | float | type):
+        return type_name
+    return f"{clip(repr(value))} ({type_name})"
+
+
+def check_type(subject: str, value: Any, expected_type: Any, description: str) -> None:
+    """Raise TypeError unless a value is None or has the expected type. True and False are not numbers.
+
+    `subject` names the value, such as "timeout=".
+    """
+    expected_types: tuple[Any, ...] = expected_type if isinstance(expected_type, tuple) else (expected_type,)
+    is_wrong_bool = isinstance(value, bool) and bool not in expected_types
+    if value is not None and (is_wrong_bool or not isinstance(value, expected_types)):
+        raise TypeError(f"{subject} must be {description}, not {describe_value(value)}")

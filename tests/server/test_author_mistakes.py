@@ -163,6 +163,11 @@ class MiddlewareClass:
     ("mistake", "words"),
     [
         (wrong(icons=["a.png"]), "icons="),
+        (wrong(icons=[None]), "icons=.*None"),
+        (wrong(tags="a"), r"tags=\['a'\]"),
+        (wrong(max_concurrency=True), "max_concurrency=.*True"),
+        (lambda _: CacheHint(-5), "-5"),
+        (lambda _: CacheHint(scope="shared"), "shared"),  # pyright: ignore[reportArgumentType]
         (wrong(title=3), "title="),
         (wrong(timeout=-3), "timeout"),
         (wrong(timeout="3"), "timeout="),

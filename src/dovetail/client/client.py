@@ -16,14 +16,14 @@ from dovetail.client.handlers import (
     SamplingHandler,
 )
 from dovetail.client.input_rounds import RequestAwaitingInput, build_resume_params
-from dovetail.client.option_checks import check_callable, check_durations, check_log_level, check_type
+from dovetail.client.option_checks import check_callable, check_durations, check_log_level
 from dovetail.client.pagination import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from dovetail.client.request_sender import CALL_TOOL, DEFAULT_OPTIONS, RequestOptions
 from dovetail.client.result_values import convert_value, extract_contents, extract_value, find_unknown_tool_error
 from dovetail.client.session import Session
 from dovetail.client.subscription import ReconnectingSubscription, Subscription
 from dovetail.client.targets import Target, explain_unknown_option, resolve_target
-from dovetail.error_context import add_context
+from dovetail.error_context import add_context, check_type
 from dovetail.errors import MCPError, NotSupported
 from dovetail.oauth.login.login_settings import ClientAuth
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -160,9 +160,9 @@ class Client:
     ) -> None:
         if unknown_options:
             raise TypeError(explain_unknown_option(next(iter(unknown_options)), ClientOptions.__annotations__))
-        check_type("name", name, str, "a text")
-        check_type("limits", limits, ClientLimits, "a ClientLimits(...)")
-        check_type("recording", recording, (str, Path), "the path of a file")
+        check_type("name=", name, str, "a text")
+        check_type("limits=", limits, ClientLimits, "a ClientLimits(...)")
+        check_type("recording=", recording, (str, Path), "the path of a file")
         limits, timeouts = limits or ClientLimits(), _build_timeouts(timeout)
         resolved = resolve_target(
             target, limits=limits, timeouts=timeouts, headers=headers, auth=auth, env=env, cwd=cwd
@@ -396,7 +396,7 @@ class Client:
         if allow_input_required:
             options = await self._declare_capabilities(options)
         if type(arguments) is not dict:
-            check_type("arguments", arguments, Mapping, "a dict")
+            check_type("arguments=", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
         started_at = time.monotonic()
         result = await self._run(self._sender.send, CALL_TOOL, params, options)
@@ -422,8 +422,8 @@ class Client:
             progress_handler: Receives `(progress, total, message)`.
             meta: The `_meta` of the request. The client adds its version, name and capabilities.
         """
-        check_type("pending", pending, RequestAwaitingInput, "a RequestAwaitingInput")
-        check_type("responses", responses, Mapping, "a dict with a response for each key of pending.input_requests")
+        check_type("pending=", pending, RequestAwaitingInput, "a RequestAwaitingInput")
+        check_type("responses=", responses, Mapping, "a dict with a response for each key of pending.input_requests")
         row, params = METHODS.get(pending.method), build_resume_params(pending, responses)
         if row is None or not row.may_require_input:
             raise ValueError(f"cannot resume {pending.method!r}: this method never requires input")
@@ -522,7 +522,7 @@ class Client:
             timeout: Seconds to wait for the result. Defaults to `Timeouts.request`.
             meta: The `_meta` of the request. The client adds its version, name and capabilities.
         """
-        check_type("arguments", arguments, Mapping, "a dict")
+        check_type("arguments=", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
         if arguments:
             params["arguments"] = dict(arguments)
@@ -730,7 +730,7 @@ def _build_options(
         return DEFAULT_OPTIONS
     check_durations(timeout=timeout, total_timeout=total_timeout)
     check_callable("progress_handler", progress_handler)
-    check_type("meta", meta, Mapping, "a dict")
+    check_type("meta=", meta, Mapping, "a dict")
     if meta is not None and not meta.keys().isdisjoint(_CLIENT_META):
         meta = {name: value for name, value in meta.items() if name not in _CLIENT_META}
     return RequestOptions(
@@ -739,7 +739,7 @@ def _build_options(
 
 
 def _build_timeouts(timeout: float | Timeouts | None) -> Timeouts:
-    check_type("timeout", timeout, (int, float, Timeouts), "a number of seconds or a Timeouts(...)")
+    check_type("timeout=", timeout, (int, float, Timeouts), "a number of seconds or a Timeouts(...)")
     if timeout is None or isinstance(timeout, Timeouts):
         return timeout or Timeouts()
     check_durations(timeout=timeout)

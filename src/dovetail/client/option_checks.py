@@ -4,15 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.error_context import clip, find_similar
+from dovetail.error_context import check_type, clip, describe_value, find_similar
 from dovetail.wire.logs import LEVELS
 from dovetail.wire.roots import Root
-
-
-def check_type(option: str, value: Any, expected_type: Any, description: str) -> None:
-    """Raise TypeError if an option is set and has the wrong type."""
-    if value is not None and not isinstance(value, expected_type):
-        raise TypeError(f"{option}= must be {description}, not {describe_value(value)}")
 
 
 def check_callable(option: str, value: Any) -> None:
@@ -23,7 +17,7 @@ def check_callable(option: str, value: Any) -> None:
 
 def check_string_mapping(option: str, value: Any) -> None:
     """Raise TypeError if an option is set and is not a mapping of strings to strings."""
-    check_type(option, value, Mapping, "a dict of strings")
+    check_type(f"{option}=", value, Mapping, "a dict of strings")
     for name, text in (value or {}).items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise TypeError(
@@ -40,9 +34,9 @@ def check_roots(roots: Any) -> None:
         return
     if isinstance(roots, str | Path | Root):
         roots = [roots]
-    check_type("roots", roots, Sequence, "a list of paths, URIs or Root, or a function that returns one")
+    check_type("roots=", roots, Sequence, "a list of paths, URIs or Root, or a function that returns one")
     for root in roots:
-        check_type("roots", root, (str, Path, Root), "a list of paths, URIs or Root")
+        check_type("roots=", root, (str, Path, Root), "a list of paths, URIs or Root")
         uri = root.uri if isinstance(root, Root) else root if isinstance(root, str) and "://" in root else None
         if uri is not None and not is_file_uri(uri):
             raise ValueError(f"roots= must contain paths or file:// URIs, not {describe_value(uri)}")
@@ -53,7 +47,7 @@ def is_file_uri(uri: str) -> bool:
 
 
 def check_middleware(middleware: Any) -> None:
-    check_type("middleware", middleware, Iterable, "a list of functions")
+    check_type("middleware=", middleware, Iterable, "a list of functions")
     for function in middleware:
         if not callable(function):
             raise TypeError(f"middleware= must be a list of functions, but contains {describe_value(function)}")
@@ -62,9 +56,7 @@ def check_middleware(middleware: Any) -> None:
 def check_durations(**durations: Any) -> None:
     """Raise TypeError or ValueError unless each duration is a positive number of seconds or None."""
     for option, seconds in durations.items():
-        if isinstance(seconds, bool):
-            raise TypeError(f"{option}= must be a number of seconds, not {seconds}")
-        check_type(option, seconds, (int, float), "a number of seconds")
+        check_type(f"{option}=", seconds, (int, float), "a number of seconds")
         if seconds is not None and not seconds > 0:
             raise ValueError(f"{option}= must be more than 0 seconds, not {seconds}. Use math.inf for no limit")
 
@@ -82,13 +74,3 @@ def suggest_match(name: str, candidates: Iterable[str]) -> str:
     """Return a sentence that suggests the closest match, or an empty string."""
     matches = find_similar(name, candidates)
     return f". Did you mean {clip(matches[0])!r}?" if matches else ""
-
-
-def describe_value(value: Any, *, is_secret: bool = False) -> str:
-    """Describe a value for an error message. The content of secret values is not shown."""
-    type_name = type(value).__name__
-    return (
-        type_name
-        if is_secret or not isinstance(value, str | int | float | type)
-        else f"{clip(repr(value))} ({type_name})"
-    )

@@ -25,10 +25,11 @@ from dovetail.client.handlers import (
     RootsProvider,
     SamplingHandler,
 )
-from dovetail.client.option_checks import check_callable, check_log_level, check_middleware, check_roots, check_type
+from dovetail.client.option_checks import check_callable, check_log_level, check_middleware, check_roots
 from dovetail.client.reconnect import Reconnector
 from dovetail.client.request_sender import RequestSender
 from dovetail.client.subscription import CHANGE_KINDS, SUBSCRIPTION_ACKNOWLEDGED, ReconnectingSubscription
+from dovetail.error_context import check_type
 from dovetail.errors import InvalidResult, TransportError
 from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.exchange import Caller
@@ -84,12 +85,12 @@ class Session:
         check_log_level("log_level=", log_level)
         check_roots(roots)
         check_middleware(middleware)
-        check_type("client_info", client_info, Implementation, "an Implementation(name=..., version=...)")
-        check_type("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
+        check_type("client_info=", client_info, Implementation, "an Implementation(name=..., version=...)")
+        check_type("capabilities=", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
         if discover_result is not False:
-            check_type("discover_result", discover_result, DiscoverResult, "the result of discover(), or False")
-        check_type("cache", cache, bool, "True or False")
-        check_type("validate_results", validate_results, bool, "True or False")
+            check_type("discover_result=", discover_result, DiscoverResult, "the result of discover(), or False")
+        check_type("cache=", cache, bool, "True or False")
+        check_type("validate_results=", validate_results, bool, "True or False")
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()

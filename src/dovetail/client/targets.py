@@ -14,14 +14,8 @@ from typing import Any, Literal, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
 
 from dovetail.client.config_entry import read_entry, select_entry
-from dovetail.client.option_checks import (
-    check_callable,
-    check_string_mapping,
-    check_type,
-    describe_value,
-    suggest_match,
-)
-from dovetail.error_context import add_context, clip
+from dovetail.client.option_checks import check_callable, check_string_mapping, suggest_match
+from dovetail.error_context import add_context, check_type, clip, describe_value
 from dovetail.errors import ScriptNotFound
 from dovetail.log import log
 from dovetail.oauth.login.login_settings import BearerAuth, ClientAuth
@@ -73,7 +67,7 @@ class HTTPTarget:
             raise ValueError(f"invalid URL: {exc}") from None
         _check_headers(headers)
         _check_certificates(verify, cert)
-        check_type("proxy", proxy, str, "a URL like http://proxy.example:3128")
+        check_type("proxy=", proxy, str, "a URL like http://proxy.example:3128")
         self.url = url
         self.headers = dict(headers or {})
         self.auth = auth
@@ -111,7 +105,7 @@ class CommandTarget:
         if isinstance(command, str) and len(argv) == 1 and Path(argv[0]).suffix in _INTERPRETERS:
             argv = _build_script_command(argv[0])
         check_string_mapping("env", env)
-        check_type("cwd", cwd, (str, Path), "the path of a folder")
+        check_type("cwd=", cwd, (str, Path), "the path of a folder")
         _check_inherit_env(inherit_env)
         check_callable("stderr", stderr)
         self.command = argv
@@ -134,7 +128,7 @@ class CustomTarget:
 
     def __init__(self, open_connection: OpenCustomConnection, *, name: str = "custom") -> None:
         check_callable("open_connection", open_connection)
-        check_type("name", name, str, "a text")
+        check_type("name=", name, str, "a text")
         self.open_connection = open_connection
         self.name = name
 
@@ -518,7 +512,7 @@ def _parse_entry(config: Mapping[str, Any]) -> tuple[str | None, HTTPTarget | Co
     name, entry = select_entry(config)
     command, args, env, url = read_entry(entry)
     if isinstance(command, str):
-        check_type("args", args, list, "a list of strings")
+        check_type("args=", args, list, "a list of strings")
         return name, CommandTarget([command, *map(str, args)], env=env, cwd=entry.get("cwd"))
     if isinstance(url, str):
         return name, HTTPTarget(url, headers=entry.get("headers"))

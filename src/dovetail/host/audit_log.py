@@ -124,11 +124,12 @@ class AuditLog:
             fields["arguments"] = self._format_arguments(arguments)
         entry = Event(
             event=event,
-            at=_now(),
+            at=_get_time(),
             server=server,
             data={name: _cut_long_text(value) for name, value in fields.items() if value is not None},
         )
         encoded_line = _encode_ascii(entry) + b"\n"
+        # A shorter line cannot contain a text that is too long.
         if len(encoded_line) > _MAX_TEXT_CHARS or self._may_hold_secrets(encoded_line):
             encoded_line = _encode_ascii(replace(entry, data=self._mask_and_truncate(entry.data))) + b"\n"
         self._write_line(encoded_line)
@@ -290,11 +291,11 @@ def _describe_shape(value: Any, depth: int) -> Any:
     return type(value).__name__
 
 
-def _now() -> float:
+def _get_time() -> float:
     return time.time_ns() // 1000 / 1e6  # Integer division keeps microseconds and is ten times faster than `round`.
 
 
-def _request_fields(request: PolicyRequest) -> dict[str, Any]:
+def _describe_request(request: PolicyRequest) -> dict[str, Any]:
     return {
         "kind": request.kind,
         "tool": request.tool or None,
@@ -316,7 +317,8 @@ def _encode_ascii(value: Any) -> bytes:
     try:
         encoded_value = encode(value)
     except (TypeError, ValueError):  # The fast encoder rejects half a surrogate pair, which becomes "?".
-        encoded_value = json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        text = json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"))
+        encoded_value = text.encode("utf-8", "replace")
     if encoded_value.isascii() and b"\x7f" not in encoded_value:
         return encoded_value
     return json.dumps(json.loads(encoded_value), separators=(",", ":")).replace("\x7f", "\\u007f").encode("ascii")
@@ -361,9 +363,7 @@ def _upgrade_line(line: bytes, path: Path) -> bytes:
     """Return a line in the current format. A damaged line stays as it is."""
     if (parts := _parse_line(line, path)) is None:
         return line + b"\n"
-    return b"".join(
-        _encode_ascii(_HEADER if isinstance(part, RecordingHeader) else part) + b"\n" for part in parts
-    )
+    return b"".join(_encode_ascii(_HEADER if isinstance(part, RecordingHeader) else part) + b"\n" for part in parts)
 
 
 def _rotate_files(path: Path, backup_count: int) -> None:
@@ -403,7 +403,7 @@ def _create_event_writer(audit_log: AuditLog) -> Callable[[HostEvent], None]:
                 write(
                     event.kind,
                     event.server,
-                    **_request_fields(decision_details.request),
+                    **_describe_request(decision_details.request),
                     action=decision.action,
                     level=decision.level,
                     reason=decision.reason,
@@ -413,7 +413,7 @@ def _create_event_writer(audit_log: AuditLog) -> Callable[[HostEvent], None]:
                 write(
                     event.kind,
                     event.server,
-                    **_request_fields(request),
+                    **_describe_request(request),
                     answer=event.message,
                     reason=event.reason,
                 )
@@ -422,7 +422,7 @@ def _create_event_writer(audit_log: AuditLog) -> Callable[[HostEvent], None]:
                 write(
                     "call",
                     event.server,
-                    **_request_fields(outcome.request),
+                    **_describe_request(outcome.request),
                     outcome=outcome.outcome,
                     ms=round(outcome.duration_ms, 1),
                     error=outcome.error or None,

@@ -4,15 +4,14 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, TypeVar, cast
 
-from dovetail.log import log
+from dovetail.error_context import check_type, describe_value
 from dovetail.protocol.principal import Principal
-from dovetail.wire.base import Struct, replace
+from dovetail.wire.base import Struct
 from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.tools import ToolAnnotations
 
 AnyAnnotations = TypeVar("AnyAnnotations", ToolAnnotations, Annotations)
 
-_MAX_TOOL_NAME_CHARS: Final = 128  # The specification defines this limit.
 TAGS_META_KEY: Final = "dovetail/tags"
 VERSION_META_KEY: Final = "dovetail/version"
 
@@ -26,9 +25,9 @@ class CacheHint(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.ttl_ms < 0:
-            raise ValueError("ttl_ms of a CacheHint must not be negative")
+            raise ValueError(f"ttl_ms of a CacheHint must be at least 0, not {self.ttl_ms}")
         if self.scope not in ("public", "private"):
-            raise ValueError("scope of a CacheHint must be 'public' or 'private'")
+            raise ValueError(f"scope of a CacheHint must be 'public' or 'private', not {self.scope!r}")
 
 
 class PromptOptions(TypedDict, total=False):
@@ -124,6 +123,7 @@ def check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if name in _EXPECTED_TYPES:
             check_type(f"{name}=", value, *_EXPECTED_TYPES[name])
     check_icons(options.get("icons"))
+    check_tags(options.get("tags", ()))
     normalized = dict(options)
     if isinstance(normalized.get("timeout"), timedelta):
         normalized["timeout"] = normalized["timeout"].total_seconds()
@@ -136,48 +136,21 @@ def check_icons(icons: Any) -> None:
     """Raise TypeError unless the value is None or a list of `Icon` objects."""
     check_type("icons=", icons, (list, tuple), "a list of Icon(...)")
     for icon in icons or ():
-        check_type("icons=", icon if icon is not None else "None", Icon, "a list of Icon(...)")
+        if not isinstance(icon, Icon):
+            raise TypeError(f"icons= must be a list of Icon(...), but contains {describe_value(icon)}")
 
 
-def warn_tool_name(name: str) -> None:
-    """Warn if some clients may reject the name of a tool. spec: tools#tool-names"""
-    folded = name.translate({ord(char): "a" for char in "_-."})
-    if len(name) > _MAX_TOOL_NAME_CHARS or not (folded.isascii() and folded.isalnum()):
-        log.warning(
-            "clients may reject the tool name %r. Use only letters, digits, _, - and ., and at most %d characters",
-            name,
-            _MAX_TOOL_NAME_CHARS,
-        )
-
-
-def check_type(option: str, value: Any, type_: type | tuple[type, ...], expected: str) -> None:
-    """Raise TypeError unless the value of an option has the expected type or is None."""
-    if value is not None and (not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool)):
-        raise TypeError(f"{option} must be {expected}, not {value!r}")
+def check_tags(tags: Any) -> None:
+    """Raise TypeError if the tags are a string instead of a list of strings."""
+    if isinstance(tags, str):
+        raise TypeError(f"tags must be a list. Write tags=[{tags!r}]")
 
 
 def build_meta(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:
     """Build the `_meta` of an item from the options `meta=`, `tags=` and `version=`."""
-    if isinstance(tags, str):
-        raise TypeError(f"tags must be a list. Write tags=[{tags!r}]")
     item_meta = {TAGS_META_KEY: sorted(tags)} if tags else {}
     item_meta |= {VERSION_META_KEY: version} if version is not None else {}
     return item_meta | dict(meta or {}) or None
-
-
-def build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations | None:
-    """Build the annotations of a tool from `annotations=` and options such as `read_only=`.
-
-    A mapping uses the names of the specification: `{"readOnlyHint": True}`.
-    """
-    annotations = read_annotations(annotations, ToolAnnotations)
-    hint_values: dict[str, Any] = {f"{name}_hint": value for name, value in flags.items() if value is not None}
-    if annotations is None:
-        return ToolAnnotations(**hint_values) if hint_values else None
-    for name, value in hint_values.items():
-        if getattr(annotations, name) not in (None, value):
-            raise ValueError(f"{name.removesuffix('_hint')}={value} contradicts annotations=. Set only one of them")
-    return replace(annotations, **hint_values)
 
 
 def read_annotations(annotations: Any, annotations_type: type[AnyAnnotations]) -> AnyAnnotations | None:

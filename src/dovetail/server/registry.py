@@ -8,19 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack
 
+from dovetail.error_context import check_type
 from dovetail.errors import InvalidParams
+from dovetail.log import log
 from dovetail.protocol import subscription_filter
 from dovetail.protocol.uri_key import template_key, uri_key
 from dovetail.server.change_notices import Subscriptions
 from dovetail.server.completer import Completer
-from dovetail.server.item_options import (
-    PromptOptions,
-    ResourceOptions,
-    ToolOptions,
-    check_options,
-    check_type,
-    warn_tool_name,
-)
+from dovetail.server.item_options import PromptOptions, ResourceOptions, ToolOptions, check_options, check_tags
 from dovetail.server.page_cache import PageCache
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -38,6 +33,7 @@ if TYPE_CHECKING:  # Only type checkers import these modules, because few server
     from dovetail.server.lint import LintReport
 
 _LIST_NAMES: Final = ("tools", "resources", "prompts")
+_MAX_TOOL_NAME_CHARS: Final = 128  # The specification defines this limit.
 _LIST_CHANGED: Final = ListChangedCapability(list_changed=True)
 _RESOURCES: Final = ResourcesCapability(subscribe=True, list_changed=True)
 _NORMALIZE_BY_KIND: Final = {"resource": uri_key, "resource template": template_key}
@@ -108,7 +104,7 @@ class Registry:
 
             tool.declaration = replace(tool.declaration, input_schema=fit_schema(self._profile, tool.signature.schema))
         self._register("tool", tool.name, tool, access)
-        warn_tool_name(tool.name)
+        _warn_tool_name(tool.name)
         if self._is_lint_enabled:
             from dovetail.server.lint import log_issues
 
@@ -168,7 +164,7 @@ class Registry:
                 "restrict() needs items and a rule. Pass names or tags= for the items, and scopes= or visible_to= for "
                 "the rule"
             )
-        _check_tags(tags)
+        check_tags(tags)
         rule = build_access_rule(scopes, visible_to)
         with self._lock:
             access_rules = self.ensure_access_rules()
@@ -236,7 +232,7 @@ class Registry:
 
     def _select_items(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
         """Yield the kind, the name and the item for each item that has one of these names or tags."""
-        _check_tags(tags)
+        check_tags(tags)
         for kind, items in self._registered.items():
             for name, item in items.items():
                 if name in names or not item.tags.isdisjoint(tags):
@@ -401,9 +397,15 @@ def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[Acces
     return build_access_rule(scopes, visible_to), item_options
 
 
-def _check_tags(tags: Collection[str]) -> None:
-    if isinstance(tags, str):
-        raise TypeError(f"tags must be a list. Write tags=[{tags!r}]")
+def _warn_tool_name(name: str) -> None:
+    """Warn if some clients may reject the name of a tool. spec: tools#tool-names"""
+    folded = name.translate({ord(char): "a" for char in "_-."})
+    if len(name) > _MAX_TOOL_NAME_CHARS or not (folded.isascii() and folded.isalnum()):
+        log.warning(
+            "clients may reject the tool name %r. Use only letters, digits, _, - and ., and at most %d characters",
+            name,
+            _MAX_TOOL_NAME_CHARS,
+        )
 
 
 def _check_declaration(declaration: WireStruct) -> None:

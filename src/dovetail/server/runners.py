@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Unpack
 
+from dovetail.error_context import check_type
 from dovetail.protocol.exchange import Service
-from dovetail.server.item_options import check_type
 from dovetail.server.server_options import ASGIOptions, Transport, is_authenticator
 
 if TYPE_CHECKING:

@@ -10,17 +10,11 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
+from dovetail.error_context import check_type
 from dovetail.protocol.limits import ServerLimits
 from dovetail.protocol.middleware import Middleware
 from dovetail.server.dispatcher import Dispatcher
-from dovetail.server.item_options import (
-    CacheHint,
-    PromptOptions,
-    ResourceOptions,
-    ToolOptions,
-    check_icons,
-    check_type,
-)
+from dovetail.server.item_options import CacheHint, PromptOptions, ResourceOptions, ToolOptions, check_icons
 from dovetail.server.lifespan import Lifespan, normalize_lifespan
 from dovetail.server.page_cache import PageCache
 from dovetail.server.parameters.signature import METHOD_HINT

@@ -11,9 +11,10 @@ from dovetail.protocol.downgrade import must_wrap
 from dovetail.protocol.headers import HeaderPath, compile_header_paths
 from dovetail.server.compiled_function import RunOptions, compile_function
 from dovetail.server.invocation import get_description, get_function_name
-from dovetail.server.item_options import build_annotations, build_meta
+from dovetail.server.item_options import build_meta, read_annotations
 from dovetail.server.results import build_output, compile_output
 from dovetail.wire import tools as wire
+from dovetail.wire.base import replace
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.tools import CallToolResult, ToolAnnotations
 
@@ -60,7 +61,7 @@ class Tool:
             icons=icons,
             input_schema=self.signature.schema,
             output_schema=self.output.schema,
-            annotations=build_annotations(
+            annotations=_build_annotations(
                 annotations,
                 read_only=read_only,
                 destructive=destructive,
@@ -84,3 +85,18 @@ class Tool:
 def build_error_result(text: str) -> CallToolResult:
     """Create an error result with a message for the model."""
     return CallToolResult(content=[TextContent(text=text)], is_error=True)
+
+
+def _build_annotations(annotations: Any, **flags: bool | None) -> ToolAnnotations | None:
+    """Build the annotations of a tool from `annotations=` and options such as `read_only=`.
+
+    A mapping uses the names of the specification: `{"readOnlyHint": True}`.
+    """
+    annotations = read_annotations(annotations, ToolAnnotations)
+    hint_values: dict[str, Any] = {f"{name}_hint": value for name, value in flags.items() if value is not None}
+    if annotations is None:
+        return ToolAnnotations(**hint_values) if hint_values else None
+    for name, value in hint_values.items():
+        if getattr(annotations, name) not in (None, value):
+            raise ValueError(f"{name.removesuffix('_hint')}={value} contradicts annotations=. Set only one of them")
+    return replace(annotations, **hint_values)

@@ -7,11 +7,12 @@ import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from dovetail.error_context import check_type
 from dovetail.errors import MethodNotFound, ResourceNotFound
 from dovetail.protocol.exchange import IncomingExchange
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.uri_key import uri_key, uri_readings
-from dovetail.server.item_options import CacheHint, check_type
+from dovetail.server.item_options import CacheHint
 from dovetail.server.page_cache import CachedPages, PageCache
 from dovetail.server.registry import Registry
 from dovetail.server.resource import Resource, ResourceTemplate

@@ -8,11 +8,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from dovetail.error_context import clip
+from dovetail.error_context import check_type, clip
 from dovetail.log import log
 from dovetail.protocol.mountable import ItemKind
 from dovetail.protocol.uri_key import rule_keys, template_key, uri_key, uri_readings
-from dovetail.server.item_options import TAGS_META_KEY, check_type
+from dovetail.server.item_options import TAGS_META_KEY
 from dovetail.server.mounts.transforms import (
     IDENTITY_TRANSFORM,
     Transform,

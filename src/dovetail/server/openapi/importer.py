@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Unpack, cast
 
+from dovetail.error_context import check_type
 from dovetail.log import log
 from dovetail.protocol.http_types import SendRequest
-from dovetail.server.item_options import ToolOptions, check_type
+from dovetail.server.item_options import ToolOptions
 from dovetail.server.openapi.document import OpenAPIOperation, iter_operations, parse_document, resolve_base_url
 from dovetail.server.openapi.operation_call import MAX_RESPONSE_BYTES, Credentials, OperationCall
 
