@@ -7,8 +7,7 @@ Nothing is converted. The callers check the types of the values.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from dovetail.client.option_checks import describe_value
-from dovetail.error_context import clip
+from dovetail.error_context import clip, describe_value
 
 _URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "uri")
 _ENV_KEYS: Final = ("env", "environment", "envs")
