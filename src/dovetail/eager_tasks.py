@@ -40,12 +40,12 @@ class EagerTaskStarter:
             self._standby = _StandbyTask(self._loop)
 
     def acquire(self) -> None:
-        """Prepare a task, so that the next coroutine starts immediately. Call `release` when it is no longer needed."""
+        """Prepare a task, so that the next coroutine starts immediately. Call `release` when the task is not needed."""
         self._user_count += 1
         self._prepare()
 
     def release(self) -> None:
-        """Undo one call of `acquire`. The prepared task ends when no user is left."""
+        """Undo one call of `acquire`. The prepared task ends when every `acquire` has been undone."""
         self._user_count -= 1
         if self._user_count == 0:
             self.close()
@@ -58,7 +58,7 @@ class EagerTaskStarter:
 
 
 class _StandbyTask:
-    """A task that waits for a coroutine to run."""
+    """A prepared task that waits until it gets a coroutine to run."""
 
     __slots__ = ("_assigned", "_awaited", "_context", "_is_lent", "_is_ready", "_loop", "_work", "task")
 
@@ -73,7 +73,7 @@ class _StandbyTask:
 
     @property
     def is_taken(self) -> bool:
-        """Return whether the task has a coroutine, or was cancelled during its first step."""
+        """Return whether the task can no longer accept a coroutine."""
         return self._assigned.done()
 
     def run_first_step(self, work: Work) -> bool:
@@ -153,7 +153,7 @@ class EagerWorker:
 
     @property
     def is_working(self) -> bool:
-        """Return whether the function is running, or `run` has not started."""
+        """Return whether the function is running. Before `run` has started, return True."""
         return self._is_working
 
     def wake(self) -> None:

@@ -28,7 +28,7 @@ log: Final = logging.getLogger("dovetail")
 
 
 class OwnText(str):
-    """A text of several lines that dovetail wrote. The filter does not change it."""
+    """A log text that dovetail wrote itself. The log filter does not escape its line breaks."""
 
     __slots__ = ()
 

@@ -307,7 +307,7 @@ class SharedDocument:
 
 
 def _get_stat_key(file_stat: os.stat_result) -> tuple[int, ...]:
-    """Return values that differ if the content, the owner or the mode of a file has changed."""
+    """Return a key that changes when the content, the owner or the mode of a file changes."""
     return file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_ctime_ns, file_stat.st_size
 
 

@@ -33,7 +33,7 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 
 class Turn(Struct, kw_only=True):
-    """Tool calls of one model reply. Each call has a result, waits for the user, or has not started."""
+    """The tool calls of one model reply. Each call has a result, waits for the user, or has not started."""
 
     content: list[SamplingContent]
     invalid_calls: dict[str, str]  # The keys are call IDs, and the values are the reasons why the calls cannot run.
@@ -229,7 +229,7 @@ class Agent:
                 yield event
 
     async def resume(self, ticket: str, answer: ConsentAnswer | ShortAnswer) -> AsyncGenerator[AgentEvent]:
-        """Answer a paused tool call, and yield the events that follow. `answer` is the same as for `host.answer`."""
+        """Answer a paused tool call, and yield the events that follow. `Host.answer` lists the possible answers."""
         turn = self._turn
         if turn is None or ticket not in turn.waiting_by_ticket:
             raise NotSupported(f"no tool call is waiting for the ticket {ticket!r}")
@@ -362,7 +362,7 @@ class Agent:
     async def _await_result(
         self, turn: Turn, call: ToolUseContent, operation: Awaitable[Any]
     ) -> ToolResultEvent | None:
-        """Wait for a tool call and return its event. Return None if the call needs an answer from the user."""
+        """Wait for a tool call and return the event with its result. Return None if the call waits for the user."""
         started = time.monotonic()
         denied_reason: str | None = None
         try:

@@ -22,7 +22,7 @@ Price: TypeAlias = tuple[float, float]  # A price is in dollars per million inpu
 
 
 class AgentUsage(Struct, frozen=True, kw_only=True):
-    """Tokens, cost and calls of an agent since it was created."""
+    """The tokens, cost and calls that an agent has used since it was created."""
 
     input_tokens: int = 0  # The tokens sent to the model.
     output_tokens: int = 0  # The tokens in the replies of the model.
@@ -48,7 +48,7 @@ def add_reply(total: AgentUsage, usage: Usage) -> AgentUsage:
 
 
 class Budget:
-    """Token and dollar limits of an agent, and the maximum length of a reply."""
+    """The token and dollar limits of an agent, and the maximum length of a reply."""
 
     def __init__(self, model: Model, max_reply_tokens: int, max_tokens: int | None, max_cost_usd: float | None) -> None:
         self._price: Price | None = getattr(model, "price", None)
@@ -61,7 +61,7 @@ class Budget:
             )
 
     def get_reply_limit(self, usage: AgentUsage, input_tokens: int) -> int | Literal["token_budget", "cost_budget"]:
-        """Return the token limit for the next reply. If a budget is exhausted, return its name."""
+        """Return the token limit for the next reply. If a budget is exhausted, return the name of that budget."""
         max_tokens = self._max_reply_tokens
         if self._max_tokens is not None:
             max_tokens = min(max_tokens, self._max_tokens - usage.total_tokens - input_tokens)

@@ -94,9 +94,7 @@ class ASGIGuard:
             raise
 
     def _log_denial(self, error: AuthError) -> None:
-        """Log why a request was denied, so that the operator can fix the settings. The response does not contain the
-        reason.
-        """
+        """Log why a request was denied, because the response to the client does not contain the reason."""
         cause = error.__cause__
         reason = (
             f"{cause}: {cause.detail}"

@@ -258,7 +258,7 @@ class AuthorizationServer:
         return await self._run_flow(self._endpoints.handle(request))
 
     def _relative_path(self, scope: ASGIMessage) -> str:
-        """Return the path relative to the issuer. RFC 8414, section 3.1
+        """Return the path of a request relative to the path of the issuer URL. RFC 8414, section 3.1
 
         The metadata is also available at the root of the origin.
         """
@@ -344,7 +344,7 @@ def _check_users(users: Any, is_active_user: Any) -> None:
 
 
 def _check_secrets(option: str, secret_label: str, secrets_by_name: Any) -> None:
-    """Raise ValueError if a name or secret is blank, because anyone could log in with it."""
+    """Raise ValueError if a name or secret is empty or only spaces, because anyone could log in with it."""
     if not isinstance(secrets_by_name, Mapping):
         raise TypeError(f"{option} must be a dict that maps each name to its {secret_label}")
     for name, secret in secrets_by_name.items():

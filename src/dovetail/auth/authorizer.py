@@ -334,7 +334,7 @@ class SharedLogin:
 
 
 def _ignore_exception(task: "asyncio.Task[Any]") -> None:
-    """Mark an exception as retrieved, because the callers have already received it."""
+    """Mark the exception of a task as retrieved, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
@@ -345,7 +345,7 @@ def create_authorizer(
     make_fetcher: Callable[..., HTTPClient],
     make_server_fetcher: Callable[..., HTTPClient] | None = None,
 ) -> OAuthAuthorizer:
-    """Return the authorizer for the value of `auth=`.
+    """Create the authorizer for the value that the user passed as `auth=`.
 
     `make_server_fetcher` creates the HTTP client for requests to the server's origin.
     """

@@ -116,7 +116,7 @@ class ServerFetcher:
         self._filtered_fetcher: HTTPClient | None = None
 
     async def fetch(self, request: HTTPRequest) -> FetchResponse:
-        """Send a request of the server and return the response."""
+        """Send an HTTP request to a trusted URL, such as the URL of an issuer, and return the response."""
         self._forget_other_loop()
         if self._fetcher is None:
             self._fetcher = HTTPClient(limits=FetchLimits(max_body_bytes=_MAX_DOCUMENT_BYTES), idle_timeout=1.0)
@@ -183,7 +183,7 @@ def is_public_address(address: str) -> bool:
 
 
 def is_local_host(host: str) -> bool:
-    """Return whether a host name is local. Only local servers may use documents on local hosts."""
+    """Return whether a host is on this machine or in a private network."""
     name = _normalize_host(host)
     if name in _LOCAL_NAMES or name.endswith(_LOCAL_SUFFIXES):
         return True
@@ -193,7 +193,7 @@ def is_local_host(host: str) -> bool:
 
 
 def _normalize_host(host: str) -> str:
-    """Normalize a host name. Resolvers convert letters and digits of other scripts to ASCII."""
+    """Normalize a host name. Letters and digits of other scripts become ASCII, as they do in resolvers."""
     if ":" in host:
         return host
     with contextlib.suppress(UnicodeError):
@@ -202,7 +202,7 @@ def _normalize_host(host: str) -> str:
 
 
 def _normalize_address(name: str) -> str:
-    """Normalize an IP address. Resolvers also accept short, octal and hexadecimal forms."""
+    """Convert a short, octal or hexadecimal IP address to its usual form, because resolvers accept all these forms."""
     try:
         return name if ":" in name else socket.inet_ntoa(socket.inet_aton(name))
     except OSError:

@@ -31,7 +31,7 @@ DELETE FROM kept WHERE kind = ? AND key IN (SELECT key FROM kept WHERE kind = ? 
 
 
 class SQLiteStore:
-    """An authorization server's store in a SQLite file. Only the owner can read the file."""
+    """A store that keeps the data of an authorization server in a SQLite file. Only the owner can read the file."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = path

@@ -82,7 +82,7 @@ def _unusable_error(path: Path, exc: OSError) -> LoginFailed:
 
 
 class KeyringTokenStore:
-    """A token store in the keyring of the operating system. Its locks are files."""
+    """A token store in the keyring of the operating system. The store uses files as locks."""
 
     def __init__(self, service: str = "dovetail-tokens") -> None:
         import keyring

@@ -43,7 +43,7 @@ _HTTP_ONLY_TIMEOUT_S: Final = 3.0
 
 
 class CommandClient:
-    """Client for one command. It reads the stderr of the server while the server starts.
+    """The client that a command uses. It reads the stderr of the server while the server starts.
 
     `async with` connects and returns the client.
     """

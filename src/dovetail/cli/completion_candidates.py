@@ -38,7 +38,7 @@ class Candidate(NamedTuple):
 
 
 def print_candidates(shell: str, commands: click.Group, descriptions: Mapping[str, str]) -> None:
-    """Print one suggestion per line for shell completion. `descriptions` contains the summary of each command."""
+    """Print one suggestion per line for shell completion. `descriptions` maps each command to its summary."""
     line, cursor = os.environ.get("COMP_LINE", ""), int(os.environ.get("COMP_POINT") or 0)
     prefix = _split_line(line[:cursor])[-1]
     for candidate in list_candidates(line, cursor, commands, descriptions):
@@ -262,7 +262,7 @@ _KIND_NAMES = ("tools", "prompts", "resources")
 
 
 def _describe_items(kind: str, items: Sequence[Any]) -> dict[str, Any]:
-    """Return the information that completion needs about the items of one kind, by name or URI."""
+    """Return a dict with the data that shell completion needs about items of one kind. The keys are names or URIs."""
     match kind:
         case "tools":
             return {tool.name: _describe_item(tool, _list_tool_arguments(tool)) for tool in items}

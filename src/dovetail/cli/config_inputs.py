@@ -65,7 +65,7 @@ def _prompt_for_input(lines: LineReader, entry: ServerConfig, definition: Mappin
 
 
 def _list_options(definition: Mapping[str, Any]) -> list[str]:
-    """Return the choices of an input, which are strings or objects with a label and a value."""
+    """Return the choices of an input. In the file, a choice is a string or an object with a label and a value."""
     listed_options = definition.get("options")
     choices = listed_options if isinstance(listed_options, list) else []
     return [

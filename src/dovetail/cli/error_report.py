@@ -76,12 +76,12 @@ def get_exit_code(exc: MCPError) -> int:
 
 
 def _needs_client_capability(data: Any) -> bool:
-    """Return whether the server needs a client capability. Older protocol versions have no error code for this."""
+    """Return whether the data of an error lists client capabilities that the server requires."""
     return isinstance(data, dict) and "requiredCapabilities" in data
 
 
 def _is_insufficient_scope(exc: RemoteError) -> bool:
-    """Return whether the caller lacks scopes. Callers of a server that runs as a process never have scopes."""
+    """Return whether an error means that the caller lacks scopes. Over stdio, callers never have scopes."""
     return exc.code == InsufficientScope.code and isinstance(exc.data, dict) and "requiredScopes" in exc.data
 
 

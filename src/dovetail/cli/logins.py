@@ -59,7 +59,7 @@ def get_granted_scopes(saved_login: SavedLogin) -> list[str]:
 
 
 def find_missing_scopes(saved_login: SavedLogin | None, scopes: Iterable[str]) -> list[str]:
-    """Return the requested scopes that a login does not have, without offline_access, which tokens do not list."""
+    """Return the requested scopes that a login does not have. Ignore `offline_access`, which tokens do not list."""
     granted_scopes = {"offline_access", *(get_granted_scopes(saved_login) if saved_login is not None else ())}
     return [scope for scope in scopes if scope not in granted_scopes]
 

@@ -182,7 +182,7 @@ def _run(args: list[str]) -> int:
 
 
 def _report_exception(exc: Exception, args: list[str]) -> int:
-    """Print an error of dovetail, or an unexpected exception. The traceback is printed only with -v."""
+    """Print an error. The traceback is printed only with -v."""
     from dovetail.cli import error_report
     from dovetail.errors import MCPError
     from dovetail.terminal import output

@@ -32,7 +32,7 @@ def split_object_name(target_arg: str) -> tuple[str, str]:
 
 
 def is_plain_program(path: str) -> bool:
-    """Return whether the import of a file may start a server.
+    """Return whether a file is a program that may start a server when it is imported.
 
     Such a file neither checks `__name__` nor imports dovetail.
     """

@@ -439,7 +439,7 @@ class Client:
         return await self._run(self._session.handlers.answer_all, requests)
 
     async def _declare_capabilities(self, options: RequestOptions) -> RequestOptions:
-        """Return the options for a request whose input requests the caller answers.
+        """Return the options for a request whose input requests are answered by the caller instead of the handlers.
 
         If the client has no handlers, the request declares all capabilities.
         """
@@ -754,7 +754,7 @@ def get_session(client: Client) -> Session:
 def mount_client(
     client: Client, *, is_shared: bool = False, declare_all: bool = True, input_filter: "InputFilter | None" = None
 ) -> "MountedClient":
-    """Return a mount target for the server of a client.
+    """Return an object with which another server can mount the server of a client.
 
     Input requests and log messages go to the callers of the server on which it is mounted, unless this client has a
     handler.

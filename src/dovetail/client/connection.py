@@ -106,14 +106,14 @@ class Connection:
 
     @property
     def running(self) -> int:
-        """Return the number of requests without a response."""
+        """Return the number of requests that have no response yet."""
         return self._deadlines.running
 
     # The following methods count the subscribers of resources. Subscribers may spell a URI differently, but the server
     # knows only one spelling.
 
     def get_subscribed_uri(self, uri: str) -> str:
-        """Return a URI in the spelling that the server knows."""
+        """Return the URI with which the client subscribed to a resource. Its spelling may differ from `uri`."""
         return self._subscribed_uris.get(uri_key(uri), uri)
 
     def has_subscribers(self, uri: str) -> bool:
@@ -121,7 +121,7 @@ class Connection:
         return self._subscriber_counts[uri_key(uri)] > 0
 
     def add_subscriber(self, uri: str) -> str:
-        """Count a subscriber. Return the URI for the subscription."""
+        """Count a subscriber of a resource, and return the URI to send in the subscribe request."""
         key = uri_key(uri)
         self._subscriber_counts[key] += 1
         return self._subscribed_uris.setdefault(key, uri)
@@ -159,7 +159,7 @@ class Connection:
         return self.exchange(request, deadline)
 
     def next_id(self) -> int:
-        """Return the ID for a request that the caller encodes."""
+        """Return a new request ID."""
         self._last_id += 1
         return self._last_id
 
@@ -228,7 +228,7 @@ class Connection:
         await self._send(jsonrpc.encode_notification(method, params), headers)
 
     async def send_progress(self, token: str | int, progress: float, total: float | None, message: str | None) -> None:
-        """Report the progress of a request from the server, in the format of the protocol version."""
+        """Report the progress of a request that the server sent, in the format of the protocol version."""
         # This import is here because few clients send progress.
         from dovetail.protocol.downgrade import encode_notification
 
@@ -390,7 +390,7 @@ class Connection:
         await self._send_reply(reply)
 
     def _report_failure(self, parent_id: RequestId | None, method: str, exc: InputRequestError) -> None:
-        """Fail the request for which the server asked for input. If this request is unknown, log the error."""
+        """Raise the error in the request for which the server asked for input. Log it if that request is unknown."""
         deadline = self._deadlines.find_for(parent_id)
         if deadline is not None:
             deadline.fail(exc)

@@ -59,7 +59,7 @@ _INTERMEDIARY_STATUS_CODES = frozenset({407, 408, 429, 502, 503, 504})
 
 
 class ClientIdentity(Struct, frozen=True, kw_only=True):
-    """Name, version and capabilities that this client sends to servers."""
+    """The name, version and capabilities that this client sends to servers."""
 
     client_info: Implementation
     capabilities: ClientCapabilities
@@ -424,7 +424,7 @@ class Connector:
         )
 
     async def _restore(self, connection: Connection, deadline: RequestDeadline) -> None:
-        """Set the log level and the subscriptions again after a handshake.
+        """Send the log level and the subscriptions of the client again after a handshake.
 
         In newer protocol versions, each request contains both.
         """

@@ -98,7 +98,7 @@ class RequestDeadline(Struct, eq=False):
 
 
 class DeadlineTimer:
-    """Cancels tasks at their deadlines. The key of a request is its ID."""
+    """Cancels each task that waits for a response when the deadline of its request has passed."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class DeadlineTimer:
         return len(self._deadlines)
 
     def start(self, id: Any, deadline: RequestDeadline) -> None:
-        """Add a deadline for the current task."""
+        """Start a deadline, which cancels the current task when it has passed."""
         self._deadlines[id] = deadline
         deadline.task = task = asyncio.current_task(self.loop)
         deadline.cancel_count = 0 if task is None else task.cancelling()
@@ -123,7 +123,7 @@ class DeadlineTimer:
             self._schedule_check(deadline.due_at)
 
     def stop(self, id: Any) -> None:
-        """Remove a deadline. You can start it again, with this timer or another one."""
+        """Remove a deadline from this timer."""
         deadline = self._deadlines.pop(id)
         if self._is_paused:
             deadline.resume()
@@ -132,9 +132,7 @@ class DeadlineTimer:
         return self._deadlines.get(id)
 
     def find_for(self, id: RequestId | None) -> RequestDeadline | None:
-        """Return the deadline of a request. If the ID is unknown and only one deadline is active, return this
-        deadline.
-        """
+        """Return the deadline of the request with this ID. If `id` is None, return the only active deadline, if any."""
         if id is not None:
             return self._deadlines.get(id)
         return next(iter(self._deadlines.values())) if len(self._deadlines) == 1 else None

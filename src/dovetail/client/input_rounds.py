@@ -103,7 +103,7 @@ _MISSING_HANDLER_HINT: Final = "pass url_elicitation_handler= to the client, bec
 
 
 class URLElicitations:
-    """Runs the URL elicitations that a server requires before it accepts a request."""
+    """Asks the user to open the URLs that a server requires before it accepts a request."""
 
     def __init__(self, name: str, handlers: InputHandlers, limits: ClientLimits, completion_timeout: float) -> None:
         self._name = name
@@ -118,7 +118,7 @@ class URLElicitations:
             event.set()
 
     async def elicit_and_retry(self, error: RemoteError, step: str, send: Callable[[], Awaitable[Any]]) -> Any:
-        """Run the URL elicitations that an error requires, and send the request again until the server accepts it."""
+        """Ask the user to open the URLs in an error, and send the request again until the server accepts it."""
         accepted_ids: set[str] = set()
         for _ in range(self._limits.max_input_rounds):
             try:
@@ -179,7 +179,7 @@ class URLElicitations:
 
 
 def _read_elicitations(error: RemoteError) -> list[ElicitRequestParams]:
-    """Return the elicitations that an error requires. Raise the error if it has none."""
+    """Return the URL elicitations in an error. Raise the error if it contains none."""
     try:
         items: Any = error.data["elicitations"]
         elicitations = [convert(item, ElicitRequestParams) for item in items]

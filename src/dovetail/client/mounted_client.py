@@ -283,7 +283,7 @@ class MountedClient:
         return {getattr(item, KEY_ATTRIBUTES[kind]): item for item in items}
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server may have the item. If it has resource templates, any URI may exist."""
+        """Return whether the server may have an item. A server with resource templates may have any URI."""
         if name in await self.list_items(kind, exchange):
             return True
         return kind == "resource" and bool(await self.list_items("resource template", exchange))
@@ -440,7 +440,7 @@ class MountedClient:
         return responses or None
 
     def _build_options(self, exchange: IncomingExchange, timeout: float, *, wants_progress: bool) -> RequestOptions:
-        """Return the options for the forwarded request, with the caller's `_meta`.
+        """Return the options for a request that is forwarded for a caller. They contain the caller's `_meta`.
 
         In protocol versions without a handshake, they also contain the caller's identity.
         """
@@ -584,7 +584,7 @@ def _is_resource_not_found(exc: MCPError) -> bool:
 
 
 def _is_same_caller(first: Caller, second: Caller) -> bool:
-    """Return whether two callers are certainly the same.
+    """Return whether two requests certainly come from the same caller.
 
     An equal address is not enough, because many callers may share an address.
     """

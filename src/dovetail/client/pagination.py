@@ -17,7 +17,7 @@ from dovetail.wire.tools import Tool
 
 
 class ListMethod(Struct, frozen=True):
-    """List method of the protocol, and the field of its result that contains the items."""
+    """A list method of the protocol, and the field of its result that contains the items."""
 
     method: Method
     field: str
@@ -85,7 +85,7 @@ class SkippedItems:
 
 
 def skip_malformed_items(raw: Any, listing: ListMethod, server: str, exc: InvalidResult, skipped: SkippedItems) -> Any:
-    """Return a page without its malformed items, and store the reason for each. Raise `exc` if no item is malformed."""
+    """Return a page without its malformed items, and store the reasons. Raise `exc` if no item is malformed."""
     page = to_plain(raw)
     result_type: Any = listing.method.result
     struct_fields = msgspec.structs.fields(result_type)

@@ -14,7 +14,7 @@ from dovetail.protocol.exchange import IncomingExchange
 
 
 def get_question_owner(exchange: IncomingExchange) -> str:
-    """Return the caller for whom the input requests of a request are counted."""
+    """Return the ID of the caller whose limit applies to the input requests of this request."""
     return exchange.origin or exchange.caller.principal or exchange.caller.session_id
 
 
@@ -26,7 +26,7 @@ class QuestionSlots:
         self._owner_by_task: dict[asyncio.Task[Any], str] = {}  # The oldest task is first.
 
     async def run(self, owner: str, question: Coroutine[Any, Any, Any]) -> Any:
-        """Send an input request and return the answer. Raise ServerBusy if the request is dropped."""
+        """Send an input request and return the answer. Raise ServerBusy if a newer input request replaces this one."""
         if len(self._owner_by_task) >= self._max_questions:
             self._drop_question()
         task = asyncio.get_running_loop().create_task(question)

@@ -241,7 +241,7 @@ class Reconnector:
             self._retry_at = 0.0
 
     def abandon(self) -> None:
-        """Forget the connection without closing it, because its event loop is closed."""
+        """Drop the connection without closing it, because its event loop is closed."""
         self._connection = self._open_task = self._deadlines = None
         self._abandoned_tasks.clear()
         self._waiter_count = 0

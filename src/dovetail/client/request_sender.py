@@ -309,7 +309,7 @@ class RequestSender:
         return self._reconnector.request(row.name, params, send_options)
 
     async def _forward_call(self, name: str, params: dict[str, Any], options: RequestOptions) -> Any:
-        """Forward a tool call whose definition is unknown or outdated, or whose arguments are also sent as headers."""
+        """Forward a call of a tool that is unknown or outdated, or whose arguments are also sent as headers."""
         if name in self.tool_index.stale_names:
             await self._list_stale_tools(options)
         tool = self.tool_index.entries.get(name)
@@ -412,7 +412,7 @@ class RequestSender:
         return encoder is not None and encoder.is_stateless
 
     async def list_all(self, listing: ListMethod) -> list[Any]:
-        """Return all items of a list, without tools that must not be used."""
+        """Return all items of a list. Tools that must not be used are left out."""
         pages, cursor = PageCollector(listing.field, self._limits), None
         try:
             while True:

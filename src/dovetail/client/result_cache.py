@@ -28,11 +28,11 @@ _INVALIDATED_METHODS: dict[str, tuple[str, ...]] = {
 
 
 class _FetchAbandoned(Exception):
-    """Raised in callers that wait for a request if the caller that sent the request was cancelled."""
+    """Raised in each waiting caller if the caller that sent the shared request was cancelled."""
 
 
 class Fetch(Struct, eq=False):
-    """An open request, for whose result several callers can wait."""
+    """An open request. Several callers can wait for its result."""
 
     key: Key
     future: asyncio.Future[Any]

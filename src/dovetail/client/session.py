@@ -157,7 +157,7 @@ class Session:
         *,
         declare_all: bool,
     ) -> None:
-        """Forward the server's input requests and log messages to the callers of the server on which it is mounted.
+        """Forward input requests and log messages from the mounted server to the callers of the mounting server.
 
         Args:
             is_own_request: Returns True if a message belongs to a request of this client. The client's handlers answer
@@ -212,7 +212,7 @@ class Session:
             await asyncio.wait([self._close_task])
 
     async def _close_once(self) -> None:
-        """Close the session once for all callers. If a caller is cancelled, the close ends sooner."""
+        """Close the session in one task that all callers share. If a caller is cancelled, cancel the task, too."""
         close_task = self._close_task
         if close_task is None:
             close_task = self._close_task = asyncio.get_running_loop().create_task(self._close())
@@ -268,7 +268,7 @@ class Session:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await_call(function, args), self._loop))
 
     def _abandon(self) -> None:
-        """Forget everything that belongs to a closed event loop."""
+        """Drop the connection and all tasks that belong to a closed event loop."""
         self.reconnector.abandon()
         self.callbacks.abandon()
         for subscription in self.subscriptions:

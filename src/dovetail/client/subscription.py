@@ -73,7 +73,7 @@ class ChangeEvent(Struct, frozen=True):
 
 
 class ChangeNotice(Params):
-    """Parameters of any change notification."""
+    """The parameters of a change notification of any kind."""
 
     uri: str | None = None
 
@@ -321,7 +321,7 @@ class ReconnectingSubscription:
             self._acknowledge_timeout = None
 
     async def _listen_handshake(self, connection: Connection) -> None:
-        """Listen to a server that used a handshake.
+        """Listen for changes on a server whose protocol version has a handshake.
 
         It reports list changes without a subscription, but resource changes only with a subscription.
         """

@@ -161,7 +161,7 @@ def explain_unknown_option(name: str, client_options: Collection[str]) -> str:
 
 
 class ResolvedTarget:
-    """A server to connect to: its name, a key that identifies it, and a function that creates a transport."""
+    """A server to connect to, with a name, a key that identifies it, and a function that creates a transport."""
 
     def __init__(self, name: str, key: str | None, create_transport: Callable[[], ClientTransport]) -> None:
         self.name = name

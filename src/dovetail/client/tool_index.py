@@ -79,7 +79,7 @@ def _is_wrapped(schema: dict[str, Any] | None) -> bool | None:
 
 
 class ToolIndex:
-    """Tools from the last list of the server, by name."""
+    """The tools from the last list of the server, by name."""
 
     def __init__(self) -> None:
         self.entries: dict[str, ToolEntry] = {}
@@ -88,7 +88,7 @@ class ToolIndex:
     def add_listed(
         self, tools: Iterable[Tool], server: str, *, sends_headers: bool, is_complete: bool = False
     ) -> list[Tool]:
-        """Store listed tools, and return those that may be used. `is_complete` means that the list contains all tools.
+        """Store listed tools, and return those that may be used. Set `is_complete` if the list contains all tools.
 
         If headers are sent, a tool with an invalid header annotation is left out.
         spec: streamable-http#schema-extension
@@ -133,7 +133,7 @@ _MAX_SHOWN_NAMES = 10
 
 
 class NameIndex:
-    """Names from the last lists of the server, for hints about unknown names."""
+    """The names from the last lists of the server, for hints about unknown names."""
 
     def __init__(self) -> None:
         self._names_by_method: dict[str, list[str]] = {}

@@ -135,7 +135,7 @@ class AuditLog:
         self._write_line(encoded_line)
 
     def _may_hold_secrets(self, encoded_line: bytes) -> bool:
-        """Return whether a log line may contain a secret, because masking every line would be slow."""
+        """Return whether a log line may contain a secret. Other lines are not masked, because masking is slow."""
         return may_hold_secrets(encoded_line) or any(
             get_secret_lookup(resolver).has_known_secret(encoded_line)
             for resolver in (self._secrets, *self._host_secrets)
@@ -203,7 +203,7 @@ class AuditLog:
         self._open_file()
 
     def _is_current_file(self) -> bool:
-        """Return whether the open file is the one at the log path, and update its known size."""
+        """Return whether the open file is still the file at the log path, and update its known size."""
         if self._file_descriptor < 0:
             return False
         file_stat = os.fstat(self._file_descriptor)
@@ -305,7 +305,7 @@ def _describe_request(request: PolicyRequest) -> dict[str, Any]:
 
 
 def _cut_long_text(value: object) -> object:
-    """Shorten a very long text, because masking all of it takes too long. `_truncate` shortens the text further."""
+    """Shorten a very long text before its secrets are masked, because masking all of it takes too long."""
     return value[:_MAX_MASKED_CHARS] if isinstance(value, str) else value
 
 

@@ -41,7 +41,7 @@ AskUser = Callable[[ConsentRequest], Any]
 
 
 class ConsentDeferred(PolicyError):
-    """The user has not answered the consent request yet. The request is stored under a ticket."""
+    """Raised if the user has not answered the consent request yet. The request is stored under a ticket."""
 
     def __init__(self, ticket: str) -> None:
         super().__init__(
@@ -108,7 +108,7 @@ class RequestAuthorizer:
         arguments: Mapping[str, Any] | None,
         definition: Any = None,
     ) -> PolicyRequest:
-        """Return the policy request for one item of one server."""
+        """Create the object that the policy uses to decide about a request for one item of a server."""
         request = PolicyRequest(
             server=supervisor.name,
             tool=name,
@@ -122,7 +122,7 @@ class RequestAuthorizer:
         return request if arguments is None else request.with_arguments(arguments)
 
     def create_record(self, supervisor: ServerSupervisor, definition: Any) -> ToolRecord:
-        """Create the record of a tool definition."""
+        """Create the record for a tool definition, with the values that are computed only once."""
         name = definition.name
         return ToolRecord(
             definition=definition,
@@ -278,9 +278,7 @@ class RequestAuthorizer:
         return edited_request
 
     def _decide(self, request: PolicyRequest, decision: Decision, ask: AskUser | None) -> Decision:
-        """Return the decision. If it is "ask" and there is no user to ask, return the policy's non-interactive
-        decision.
-        """
+        """Return the policy's decision. If it is "ask" and there is no user to ask, apply `Policy.non_interactive`."""
         if decision.action != "ask" or ask is not None or is_interactive(self.consent_handler):
             return decision
         decision = apply_non_interactive(self.policy, decision)
@@ -430,7 +428,7 @@ class RequestAuthorizer:
 
 
 async def _store(request: PolicyRequest, save: Callable[..., T], *args: Any) -> T:
-    """Call `save` in a thread, because another process may have locked the file. Raise PolicyError if saving fails."""
+    """Call the function `save` in a thread, because it may wait for a file lock. Raise PolicyError if saving fails."""
     try:
         return await asyncio.to_thread(save, *args)
     except OSError as exc:
@@ -454,7 +452,7 @@ def _suggest_rule(request: PolicyRequest) -> str:
 def build_consent_request(
     request: PolicyRequest, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
 ) -> ConsentRequest:
-    """Return the consent request that asks the user about a policy request."""
+    """Create a consent request that asks the user whether a request is allowed."""
     kind: ConsentKind = request.kind  # pyright: ignore[reportAssignmentType]
     return ConsentRequest(
         kind=kind,

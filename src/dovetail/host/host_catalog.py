@@ -33,7 +33,7 @@ _REQUEST_KINDS: Final[Mapping[ItemKind, str]] = {"tool": "tool.call", "prompt": 
 
 
 class ToolRecords:
-    """The tools of one server with their policy data. The data is computed once per list and policy."""
+    """The tools of one server with the data that the policy needs. They are valid for one list and one policy."""
 
     __slots__ = ("by_name", "policy", "tools")
 
@@ -44,7 +44,7 @@ class ToolRecords:
 
 
 class VisibleItems:
-    """The items of one list that the policy does not hide, evaluated once per list and policy."""
+    """The items of one list that the policy does not hide. They are valid for this list and one policy."""
 
     __slots__ = ("_items", "_policy", "task")
 
@@ -54,9 +54,7 @@ class VisibleItems:
         self.task = task
 
     def is_current(self, items: Mapping[str, Any], policy: Policy) -> bool:
-        """Return whether these are the items of this list with this policy. A task of a closed event loop never
-        ends.
-        """
+        """Return whether this result was computed for the same list and policy, and its task can still finish."""
         is_usable = not self.task.cancelled() and (self.task.done() or not self.task.get_loop().is_closed())
         return is_usable and self._items is items and self._policy is policy
 
@@ -124,9 +122,7 @@ class HostCatalog:
     async def filter_visible(
         self, supervisor: ServerSupervisor, kind: ItemKind, items: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the items that may be listed. The policy is evaluated once per list and in slices, because a server
-        may list thousands of items.
-        """
+        """Return the items that the policy does not hide. Other tasks run between slices of a long list."""
         if len(items) <= _ITEMS_PER_SLICE:
             return self._select_visible(supervisor, kind, items)
         policy = self._authorizer.policy

@@ -37,7 +37,7 @@ _MAX_REPLY_TOKENS: Final = 8192  # The host requests at most this many tokens fo
 
 
 class RequestRejected(InvalidParams):
-    """The user or the policy rejected the request. spec: sampling#error-handling"""
+    """Raised if the user or the policy rejected a request from the server. spec: sampling#error-handling"""
 
     code = -1
 
@@ -236,7 +236,7 @@ _HANDLER_HINTS: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[..
 
 
 def add_handler_hints(exc: MCPError) -> None:
-    """Add a hint to an error if the host lacks an option that the server requires."""
+    """Add a hint to an error if the server requires a capability for which the host needs an option."""
     required_capabilities = get_required_capabilities(getattr(exc, "data", None))
     hints = [_HANDLER_HINTS[name] for name in required_capabilities if name in _HANDLER_HINTS]
     if hints:

@@ -54,7 +54,7 @@ class ListCache:
         self._notify(change_kind, uri, details)
 
     def mark_awaited(self, kind: ItemKind) -> None:
-        """Remember that a caller got an incomplete list, so that the next update calls the callbacks."""
+        """Remember that a caller did not get the current list, so that the next update calls the callbacks."""
         self._awaited_kinds.add(kind)
 
     def get_version(self, kind: ItemKind) -> ListVersion:

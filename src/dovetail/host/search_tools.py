@@ -68,7 +68,7 @@ SEARCH_TOOL_BY_NAME: Final = {
 
 
 def create_search_catalog(catalog: Catalog) -> Catalog:
-    """Return a catalog with the three search tools instead of its tools."""
+    """Return a copy of a catalog in which three search tools replace all tools."""
     search_catalog = Catalog.from_servers({HOST_SERVER_NAME: ServerDefinitions(tools=SEARCH_TOOLS)})
     return replace(
         search_catalog,

@@ -68,7 +68,7 @@ class ManagedServers:
         credentials: CredentialsProvider | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> ManagedServer:
-        """Add a server and return its public view.
+        """Add a server and return its `ManagedServer`.
 
         `target` may be a function that resolves secrets and returns the target.
         """
@@ -197,7 +197,7 @@ class ManagedServers:
         return tuple(self._servers_by_name[name] for name in sorted(self._servers_by_name))
 
     def list_views(self) -> tuple[ManagedServer, ...]:
-        """Return the public view of all servers, sorted by name."""
+        """Return the `ManagedServer` of each server, sorted by name."""
         return tuple(self._views_by_name[name] for name in sorted(self._views_by_name))
 
     def has_caller_clients(self, name: str) -> bool:
@@ -213,6 +213,6 @@ class ManagedServers:
         return supervisor if caller_clients is None else caller_clients.get_server(principal)
 
     def list_for_callers(self, supervisor: ServerSupervisor) -> tuple[ServerSupervisor, ...]:
-        """Return all supervisors of a server. These are the shared supervisor and those of single gateway callers."""
+        """Return all supervisors of a server: the shared supervisor, and one for each caller with credentials."""
         caller_clients = self._caller_clients.get(supervisor.name)
         return (supervisor,) if caller_clients is None else (supervisor, *caller_clients.servers)

@@ -39,7 +39,7 @@ class ResourceSubscription:
 
 
 class ServerSupervisor:
-    """Starts, watches and restarts one server of a host. `ManagedServer` is its public view."""
+    """Starts, watches and restarts one server of a host. Users see it as a `ManagedServer`."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class ServerSupervisor:
             self.end_use(client, error)
 
     def end_use(self, client: Client | None, error: BaseException | None) -> None:
-        """End one use of the server, and update `use_count`. `error` is the error of the request, or None."""
+        """Mark one request to the server as finished. `error` is the error of the request, or None."""
         if client is None:
             pass  # The failed start is already counted.
         elif error is None:
@@ -357,8 +357,7 @@ class ServerSupervisor:
         self._schedule_idle_stop()
 
     async def list_within(self, kind: ItemKind, max_wait_s: float) -> Mapping[str, Any]:
-        """Return the items by name or URI. If the server does not list them in time or fails, return the last known
-        ones.
+        """Return the items by name or URI. If the server is slow or fails, return the last known items.
 
         No list waits again for a server that was too slow, until the server has listed its items in the background.
         """

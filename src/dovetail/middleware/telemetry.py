@@ -118,7 +118,7 @@ class Telemetry:
     def _build_attributes(
         self, method: str, params: dict[str, Any], revision: str
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the attributes of a request for spans and for metrics.
+        """Return the attributes that describe a request, for spans and for metrics.
 
         In metrics, each attribute must have few different values.
         """

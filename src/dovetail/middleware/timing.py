@@ -17,7 +17,7 @@ _BUCKET_BOUNDS_S: Final = tuple(0.0001 * 2**n for n in range(22))
 
 
 class TimingStats(Struct):
-    """Number of requests with one method and name, and their durations in seconds."""
+    """The number of requests with one method and name, and their durations in seconds."""
 
     count: int = 0  # The number of requests.
     failures: int = 0  # The number of requests that failed.

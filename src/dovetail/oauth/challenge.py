@@ -46,7 +46,7 @@ def parse_challenge(header: str, nonce: str | None = None) -> Challenge:
 
 
 def _iter_parameters(header: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each scheme alone and with each of its parameters. Parameters before the first scheme belong to Bearer."""
+    """Yield each scheme, and each of its parameters. Parameters before the first scheme belong to Bearer."""
     scheme = "bearer"
     for match in _CHALLENGE_PART.finditer(header):
         token, quoted, unquoted = match.groups()

@@ -35,7 +35,7 @@ class FetchResponse(HTTPResponse, frozen=True):
 
     @property
     def is_absent(self) -> bool:
-        """Return whether the document does not exist, or the server will never return it."""
+        """Return whether the response means that the document does not exist or that the server never returns it."""
         return 400 <= self.status_code < 500 and self.status_code not in _RETRYABLE_STATUS_CODES
 
     def json(self) -> dict[str, Any] | None:
@@ -69,7 +69,7 @@ class ShowCode(Struct, frozen=True):
 
 
 class ReserveRedirectURI(Struct, frozen=True):
-    """Action: reserve a redirect URI and listen on it. The result is the URI, if possible one of the known URIs."""
+    """Action: reserve a redirect URI and listen on it. The result is the URI, preferably a registered one."""
 
     registered_uris: Sequence[str] = ()
 
@@ -85,7 +85,7 @@ class Pause(Struct, frozen=True):
 
 
 class AcquireLock(Struct, frozen=True):
-    """Action: wait for the lock, so that flows with the same owner run one after the other.
+    """Action: acquire a lock, so that the flows of one client or server run one after the other.
 
     The flow holds the lock until it ends.
     """

@@ -68,7 +68,7 @@ def fetch_resource_metadata(server_url: str, metadata_url: str | None) -> Flow[P
 
 
 def _fetch_first(urls: Sequence[str], document_type: Any) -> Flow[Any]:
-    """Fetch the first document that exists. Return None if no document exists.
+    """Fetch the URLs in order, and return the first document that exists. Return None if no document exists.
 
     If a document exists but cannot be fetched or read, raise LoginFailed. Without this document, weaker rules would
     apply.
@@ -220,9 +220,7 @@ def parse_web_url(url: str) -> SplitResult | None:
 
 
 def is_valid_netloc(netloc: str) -> bool:
-    """Return whether brackets, if any, enclose the whole host. URL parsers treat text after the brackets
-    differently.
-    """
+    """Return whether the brackets in a URL's host are valid. URL parsers disagree about text after the brackets."""
     return not ("[" in netloc or "]" in netloc) or _BRACKETED_NETLOC.fullmatch(netloc) is not None
 
 

@@ -6,7 +6,7 @@ _MAX_DOUBLINGS: Final = 30  # This limit prevents an overflow after many failure
 
 
 def compute_backoff(initial_delay: float, attempts: int, max_delay: float) -> float:
-    """Return how many seconds to wait after this many failed attempts.
+    """Return how many seconds to wait before the next attempt, based on the number of failed attempts.
 
     The delay starts at `initial_delay` and doubles with each attempt, up to `max_delay`.
     """

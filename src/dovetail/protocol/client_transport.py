@@ -129,7 +129,7 @@ class ClientTransport(Protocol):
         ...
 
     async def wait_until_listening(self) -> bool:
-        """Wait briefly until the server can send messages at any time.
+        """Wait a short time until the server can send messages to the client at any time.
 
         Return False if the transport does not support this. The wait is short, because some servers never confirm
         the stream.

@@ -90,7 +90,7 @@ def _draft_progress(id: RequestId, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def downgrade_request(revision: str, method: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Convert a server's request to the client for a protocol version.
+    """Convert a request from the server to the client to the format of a protocol version.
 
     Raise MissingClientCapability if the version does not have this request.
     """
@@ -201,7 +201,7 @@ def downgrade_capabilities(revision: str, declared: ServerCapabilities) -> Serve
 
 
 def downgrade_result(revision: str, method: str, value: Result, *, wrap_structured: bool = False) -> Result:
-    """Convert a result for a version with a handshake. `wrap_structured` puts its structured content into an object."""
+    """Convert a result to a version with a handshake. `wrap_structured` puts structured content into an object."""
     if value.result_type is not None:  # A result that was forwarded from a stateless version has this field.
         value = replace(value, result_type=None)
     if wrap_structured and isinstance(value, CallToolResult) and value.structured_content is not UNSET:
@@ -211,8 +211,8 @@ def downgrade_result(revision: str, method: str, value: Result, *, wrap_structur
 
 
 def must_wrap(schema: dict[str, Any] | None) -> bool:
-    """Return whether results with this output schema must be wrapped as `{"result": ...}`. Only objects are sent as
-    they are.
+    """Return whether results with this output schema must be wrapped as `{"result": ...}`, because they are not
+    objects.
     """
     return schema is not None and schema.get("type") != "object"
 

@@ -128,7 +128,7 @@ class IncomingExchange(Exchange, eq=False):
         self.questions.append(now)
 
     def resume(self, asked_at: float, now: float) -> None:
-        """Remove the input request that was sent at `asked_at`. If no other one is open, resume the time limit."""
+        """Remove the input request that was sent at `asked_at`. Resume the time limit unless another one is open."""
         assert self.questions is not None
         self.questions.remove(asked_at)
         if self.questions:
@@ -140,7 +140,7 @@ class IncomingExchange(Exchange, eq=False):
 
 
 class WaitingCalls:
-    """Counts the calls that wait for an answer of their user, so that no request has to read all calls."""
+    """Counts the calls that wait for an answer from their user, in total and for each caller."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -152,7 +152,7 @@ class WaitingCalls:
         self.by_origin[origin] += 1
 
     def remove(self, origin: str | None) -> None:
-        """Remove a call that waits no longer."""
+        """Stop counting a call that no longer waits."""
         self.total -= 1
         self.by_origin[origin] -= 1
         if not self.by_origin[origin]:
@@ -276,9 +276,7 @@ def make_uri_length_error(max_chars: int, field: str = "uri") -> InvalidParams:
 
 
 def estimate_size(result: Result | bytes) -> int:
-    """Estimate the size of an encoded result. Only a limited number of values is read. If a result has more values, or
-    values of unknown size, it counts as large.
-    """
+    """Estimate the size of an encoded result. A result with too many values, or with unknown sizes, counts as large."""
     pending: list[Any] = [result]
     size, values_left = 0, _MAX_MEASURED_VALUES
     while pending:

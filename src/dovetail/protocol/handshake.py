@@ -71,7 +71,7 @@ def negotiate_revision(requested: str, supported: tuple[str, ...]) -> str:
 
 
 class HandshakeState:
-    """The caller and the subscriptions of one session."""
+    """The caller and the subscriptions of one client session."""
 
     __slots__ = ("_stop_by_key", "caller", "is_implicit", "is_ready", "subscriptions")
 
@@ -89,7 +89,7 @@ class HandshakeState:
         return self.caller.protocol_version in BATCH_REVISIONS
 
     def is_subscribed(self, method: str, uri: str | None) -> bool:
-        """Return whether this session receives a change. It receives list changes and updates of subscribed
+        """Return whether this session is notified of a change. It gets all list changes, and updates of subscribed
         resources.
         """
         if not self.is_ready:
@@ -217,7 +217,7 @@ def open_session(
 
 
 def create_implicit_session(revision: str | None, principal: Principal | None = None) -> HandshakeState:
-    """Create a session for a single request. The server supports versions with a handshake but keeps no sessions."""
+    """Create a session for a single request, on a server that accepts handshake versions but does not keep sessions."""
     session = HandshakeState(
         Caller(revision or NEWEST_HANDSHAKE_REVISION, False, log_level=DEFAULT_LOG_LEVEL, principal=principal)
     )

@@ -73,7 +73,7 @@ _ZERO_QUALITY: Final = re.compile(rb"\s*q=0(?:\.0*)?\s*", re.IGNORECASE)
 
 
 class Refusal(Exception):
-    """An HTTP request is rejected with this status before its body is read."""
+    """Raised to reject an HTTP request with an error status before its body is read."""
 
     def __init__(self, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(message)

@@ -76,7 +76,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
 
 
 class CallerBusy(ServerBusy):
-    """The caller has reached a limit that applies to each caller. Over HTTP, the status is 429 instead of 503."""
+    """Raised if one caller has reached its limit. Over HTTP, the status is 429 instead of 503."""
 
 
 class FetchLimits(Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ class VersionNegotiation:
         return bool(self._handshake_revisions)
 
     def handle_discovery(self, result: DiscoverResult, *, is_final: bool = True) -> None:
-        """Handle the result of `server/discover`. If `is_final` is False, repeat it in the chosen version."""
+        """Handle the result of `server/discover`. If `is_final` is False, repeat the request in the chosen version."""
         self._choose_revision(result.supported_versions, None if is_final else DISCOVER)
 
     def handle_discovery_error(self, code: int, data: Any) -> bool:

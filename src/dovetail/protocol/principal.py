@@ -13,7 +13,7 @@ SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # This is the s
 
 
 class Principal(str):
-    """The authenticated identity of a caller. Its text is unique for each issuer and subject.
+    """The authenticated identity of a caller. As a string, it is unique for each issuer and subject.
 
     Args:
         subject: The ID of the user, or "" for a program without a user.

@@ -41,7 +41,7 @@ class RateLimiter:
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float, *, borrow: bool = False) -> float:
-        """Count an event and return 0. If the limit is reached, do not count it, and return the seconds to wait.
+        """Count an event and return 0. If the limit is reached, only return the number of seconds to wait.
 
         With `borrow`, count the event even if the limit is reached. The caller must then wait for the returned time.
         """
@@ -106,7 +106,7 @@ class WindowLimiter:
         self._sweep_at = 0.0
 
     def take(self, key: Hashable, now: float) -> float:
-        """Count one event and return 0. If the limit is reached, do not count it, and return the seconds to wait."""
+        """Count an event and return 0. If the limit is reached, only return the number of seconds to wait."""
         wait_s = self.compute_wait(key, now)
         if not wait_s:
             if key not in self._times:
@@ -155,7 +155,7 @@ def _is_sweep_due(sweep_at: float, window_s: float, now: float) -> bool:
 
 
 def build_limiter_key(*names: str) -> str:
-    """Return a key of limited length for names of any length."""
+    """Return a key of limited length for these names, which may be long."""
     key = "\0".join(names)
     return key if len(key) <= _MAX_KEY_CHARS else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 

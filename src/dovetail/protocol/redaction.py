@@ -186,9 +186,7 @@ class _Masker:
         return masked
 
     def _mask_named(self, name: str, item: Any, in_schema: bool) -> Any:
-        """Mask a member whose name a server author chose. In a schema, the default value of a secret field is
-        masked, too.
-        """
+        """Mask the value of a member if its name looks secret. In a schema, mask defaults of secret fields, too."""
         if not isinstance(item, dict):
             return MASK if self._is_secret(name, item) else self.mask(item, in_schema)
         masked = self._mask_object(item, in_schema)

@@ -20,7 +20,7 @@ class _OwnerIds(Struct):
 
 
 class ReplayMemory:
-    """A memory of used IDs. Each ID is kept as long as it is valid."""
+    """Remembers which IDs were used, so that each ID is accepted only once. An ID is removed when it has expired."""
 
     def __init__(self, lifetime_s: float, max_ids: int) -> None:
         self._lifetime_s = lifetime_s
@@ -30,12 +30,12 @@ class ReplayMemory:
         self._sweep_at = float("-inf")
 
     def has(self, owner: Hashable, id: Any, issued_at: float) -> bool:
-        """Return whether an ID was used. Return True for an ID that is too old to be known."""
+        """Return whether an ID was used. Return True for an old ID if the record of its use may have been removed."""
         ids = self._owners.get(owner)
         return ids is not None and (id in ids.issued_at_by_id or issued_at <= ids.rejected_until)
 
     def add(self, owner: Hashable, id: Any, issued_at: float, now: float) -> bool:
-        """Record the use of an ID. Return False if it was already used or is too old to be known."""
+        """Record the use of an ID. Return False if the ID was already used, or is too old to be accepted."""
         if self.has(owner, id, issued_at):
             return False
         if self._id_count >= self._max_ids:
@@ -58,9 +58,7 @@ class ReplayMemory:
             self._drop_from_largest()
 
     def _drop_from_largest(self) -> None:
-        """Drop the older half of the IDs of the owners with the most IDs, until a share of the memory is free. Making
-        room for one ID at a time would read all owners for each ID.
-        """
+        """Remove the older half of the IDs of the owners with the most IDs, until there is room for many new IDs."""
         max_count = self._max_ids - max(1, self._max_ids // _FREED_SHARE)
         for ids in sorted(self._owners.values(), key=lambda ids: len(ids.issued_at_by_id), reverse=True):
             if self._id_count <= max_count:

@@ -20,7 +20,7 @@ _NEVER: Final = 2 ** (8 * _EXPIRY_BYTES) - 1
 
 
 class UnsealError(ValueError):
-    """An encrypted value cannot be decrypted."""
+    """Raised if an encrypted value cannot be decrypted."""
 
 
 class Sealer:
@@ -39,14 +39,14 @@ class Sealer:
         self._ciphers: dict[bytes, Any] = {}  # The keys are key IDs, and the newest one is first.
 
     def seal(self, data: bytes, context: bytes, expires_at: float | None = None) -> bytes:
-        """Encrypt data for a context."""
+        """Encrypt data. It can only be decrypted with the same `context`."""
         key_id, cipher = next(iter((self._ciphers or self._create_ciphers()).items()))
         nonce = os.urandom(_NONCE_BYTES)
         expiry = (_NEVER if expires_at is None else int(expires_at)).to_bytes(_EXPIRY_BYTES)
         return _VERSION + key_id + nonce + cipher.encrypt(nonce, expiry + data, context)
 
     def open(self, sealed: bytes, context: bytes, now: float) -> bytes:
-        """Decrypt a value. Raise UnsealError if it was changed, has expired or is from another context."""
+        """Decrypt a value. Raise UnsealError if the value was changed, has expired or has another context."""
         from cryptography.exceptions import InvalidTag
 
         if sealed[:1] != _VERSION:

@@ -20,7 +20,7 @@ MAX_EVENTS_PER_ITERATION = 50  # After a piece with more events, a reader lets o
 
 
 class EventTooLarge(ValueError):
-    """An event in the stream is larger than the limit, so the rest of the stream cannot be read."""
+    """Raised if an event is larger than the limit, so that the rest of the stream cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

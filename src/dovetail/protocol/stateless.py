@@ -65,7 +65,7 @@ class Described(Protocol):
 
 
 class StatelessProtocol:
-    """The stateless protocol versions of one server."""
+    """Decodes requests and encodes responses of one server in the stateless protocol versions."""
 
     def __init__(self, server: Described, revisions: Sequence[str], max_result_bytes: int) -> None:
         self._served_revisions = frozenset(revisions).intersection(STATELESS_REVISIONS)

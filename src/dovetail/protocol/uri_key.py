@@ -49,7 +49,7 @@ _DRIVE: Final = re.compile(r"(/*[A-Za-z])\|(?=/|\Z)")
 
 
 def uri_key(uri: str) -> str:
-    """Normalize a URI by RFC 3986, section 6.2.2. Dot segments stay.
+    """Normalize a URI by RFC 3986, section 6.2.2, but keep its dot segments.
 
     Scheme and host become lower case, escapes of unreserved characters are decoded, the other escapes become upper
     case, and characters outside ASCII are escaped. Two URIs with the same key name the same resource.
@@ -68,7 +68,7 @@ def uri_key(uri: str) -> str:
 
 
 def template_key(template: str) -> str:
-    """Normalize a URI template like a URI. The expressions in braces stay as they are."""
+    """Normalize a URI template like a URI, but do not change the expressions in braces."""
     expressions = _EXPRESSION.findall(template)
     literals = uri_key(_EXPRESSION.sub("{}", template)).split("{}")
     if len(literals) != len(expressions) + 1:  # the template has single braces, so it is invalid
@@ -93,7 +93,7 @@ def is_uri(name: str) -> bool:
 
 
 def rule_keys(uri: str) -> frozenset[str]:
-    """Return the normalized forms of a URI in a rule.
+    """Return the normalized forms under which a URI is stored in an index of rules or resources.
 
     The rule matches each URI that a program may read as one of these forms.
     """
@@ -102,7 +102,7 @@ def rule_keys(uri: str) -> frozenset[str]:
 
 
 def uri_readings(uri: str) -> frozenset[str]:
-    """Return every form in which a program may read a URI.
+    """Return all normalized forms of a URI, one for each way in which a program may interpret the URI.
 
     Programs differ in which characters they decode and how often, in the order of decoding and resolving dot segments,
     and in how they treat slashes, backslashes, control characters, the authority of `file:`, query and fragment.
@@ -166,7 +166,7 @@ def _strip(uri: str) -> str:
 
 
 def _clean_texts(uri: str) -> list[str]:
-    """Return a decoded URI, with and without dot segments. Each decoding may reveal more dot segments."""
+    """Return the decoded forms of a URI, with dot segments and with resolved dot segments."""
     if _SIMPLE.fullmatch(uri):
         return [uri]
     text = _strip(uri).replace("\\", "/")
@@ -215,7 +215,7 @@ def _resolve_dots(text: str) -> str:
 
 
 def _forms(text: str, *, lenient: bool) -> Iterator[str]:
-    """Yield the forms of a decoded URI that a rule may contain.
+    """Yield the equivalent forms of a decoded URI that a rule may contain.
 
     lenient: also yield forms without the parts that some programs ignore: user, port of unknown schemes, fragment, and
     query of a file.
@@ -239,7 +239,7 @@ def _forms(text: str, *, lenient: bool) -> Iterator[str]:
 
 
 def _family(scheme: str) -> str:
-    """Return the scheme that decides how a URI is read.
+    """Return the part of a URI scheme that determines how programs interpret the URI.
 
     For example, a file URI of a server mounted as `files` has the scheme `files+file` and counts as `file`.
     """
@@ -271,7 +271,7 @@ def _web_places(path: str, default_port: str) -> Iterator[str]:
 
 
 def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
-    """Yield the first part of a URI as an authority and as a path segment.
+    """Yield the forms of a URI with a custom scheme, with its first part as an authority and as a path segment.
 
     Servers differ in how they read custom schemes.
     """

@@ -73,7 +73,7 @@ def read_exchanges(parts: Iterable[Any]) -> list[RecordedExchange]:
 def _find_request_key(
     key: tuple[int | None, str], pending: Iterable[tuple[int | None, str]]
 ) -> tuple[int | None, str] | None:
-    """Find the request of a recorded response.
+    """Find the request that a recorded response answers.
 
     It belongs to the same HTTP exchange. If the stream was resumed, it is the only request with the same ID.
     """

@@ -95,7 +95,7 @@ def _sanitize_name(name: str) -> str:
 
 
 def number_exchanges(recorder: Recorder) -> Callable[[], Recorder]:
-    """Return a function that creates one recorder per HTTP request.
+    """Return a function that creates a separate recorder for each HTTP request.
 
     Each recorder adds the number of its request to the messages.
     """

@@ -159,7 +159,7 @@ def _compare_schemas(path: Path, old: Any, new: Any, depth: int) -> Iterator[Dif
 
 
 def _compare_boolean_schemas(old: Any, new: Any) -> Effect:
-    """Return the effect of a difference in which one of the schemas is missing, a boolean or invalid."""
+    """Return the effect of a change between two schemas if one of them is missing, a boolean or invalid."""
     if new is False or (old in (None, True) and isinstance(new, Mapping)):
         return "narrower"
     return "wider" if old is False or (new in (None, True) and isinstance(old, Mapping)) else "unknown"
@@ -176,7 +176,7 @@ def _compare_alternatives(path: Path, old: Mapping[str, Any], new: Mapping[str, 
 
 
 def _find_alternative(schema: Mapping[str, Any], other: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """Return the keywords that only the first schema has, if the other schema has them as an alternative."""
+    """Return the keywords that only `schema` has, or None if they do not equal one of the alternatives in `other`."""
     own_rules = {keyword: value for keyword, value in _drop_text(schema).items() if keyword not in other}
     if not own_rules:
         return None

@@ -21,7 +21,7 @@ _MAX_CACHED_SCOPE_SETS: Final = 64
 
 
 class AccessRule(Struct, frozen=True):
-    """Requirements for a caller who wants to see and use an item: scopes, and a function that must return True."""
+    """The conditions for seeing and using an item: required scopes, and a function that must return True."""
 
     scopes: tuple[str, ...] = ()
     predicate: Predicate | None = None
@@ -89,7 +89,7 @@ class AccessRules:
             )
 
     def _matches_item(self, name: str, item_names: Collection[str]) -> bool:
-        """Return whether a name is a template that matches an item, or a URI that matches an item's template."""
+        """Return whether a rule name is a template that matches an item, or a URI that matches an item's template."""
         template = self._name_templates.get(name)
         if template is not None:
             return any(template.match(item_name) is not None for item_name in item_names)
@@ -102,7 +102,7 @@ class AccessRules:
         return combined
 
     def find_rule_names(self, kind: str, name: str) -> list[str]:
-        """Return each name that was passed to `add_for_name` and that matches this name or URI."""
+        """Return the names passed to `add_for_name` that match this name or URI."""
         own_names = [name] if name in self._name_rules else []
         if not self._name_rules or not kind.startswith("resource"):
             return own_names
@@ -187,7 +187,7 @@ class AccessRules:
 
 
 class VisibilitySnapshot:
-    """Snapshot of the access rules of several items. It finds the items that are hidden from a caller."""
+    """A snapshot of the access rules of several items. It finds the items that are hidden from a caller."""
 
     def __init__(
         self, access_rules: AccessRules, rules_by_name: Mapping[str, AccessRule], *, filter_by_scopes: bool
@@ -204,9 +204,7 @@ class VisibilitySnapshot:
         self._hidden_by_scopes: dict[frozenset[str], frozenset[str]] = {}
 
     def find_hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names of items hidden from this caller, and a cache key that all callers with the same view
-        share.
-        """
+        """Return the names of items hidden from this caller, and a cache key for all callers who see the same items."""
         if self._has_predicates:
             hidden = self._compute_hidden(principal)
             return hidden, hidden
@@ -261,7 +259,7 @@ def _combine_rules(first: AccessRule | None, second: AccessRule) -> AccessRule:
 
 
 def is_visible_to(rule: AccessRule, name: str, principal: Principal | None) -> bool:
-    """Return whether this caller may see an item with this access rule, without a check of scopes."""
+    """Return whether the `visible_to` function of an access rule accepts this caller. Scopes are not checked."""
     if rule.predicate is None:
         return True
     try:

@@ -30,7 +30,7 @@ _MAX_QUEUED_CHANGES: Final = 1000  # With more changes, the publisher has to wai
 
 
 class Subscriptions:
-    """Listeners that a server notifies about its changes."""
+    """The listeners that a server notifies about its changes."""
 
     def __init__(self) -> None:
         self._listeners_by_loop: dict[asyncio.AbstractEventLoop, _LoopListeners] = {}
@@ -115,7 +115,7 @@ class _LoopListeners:
                 return
 
     def deliver(self, method: str, key: str | None) -> None:
-        """Deliver a change after the earlier ones."""
+        """Queue a change for the listeners. Earlier changes are delivered first."""
         is_delivering = bool(self._remaining or self._queue)
         self._queue[method, key] = None
         if not is_delivering or len(self._queue) > _MAX_QUEUED_CHANGES:

@@ -21,7 +21,7 @@ _DEPENDENCIES_MODULE: Final = "dovetail.server.dependencies"
 
 
 class RunOptions(TypedDict, total=False):
-    """Options for running the function of a tool, a resource or a prompt."""
+    """The options for running the function of a tool, a resource or a prompt."""
 
     timeout: float | None
     max_concurrency: int | None

@@ -17,7 +17,7 @@ _REGISTRATIONS_ATTRIBUTE: Final = "__dovetail__"
 
 
 class Registration(NamedTuple):
-    """Type of a marked function (tool, resource or prompt), and the options that the decorator received."""
+    """Whether a marked function is a tool, resource or prompt, and the options that the decorator received."""
 
     kind: str
     uri: str

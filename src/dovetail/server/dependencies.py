@@ -96,7 +96,7 @@ class _Step(NamedTuple):
 
 
 class DependencyPlan:
-    """Dependencies of a function in the order in which they run, and the parameters that get their values."""
+    """The dependencies of a function in the order in which they run, and the parameters that get their values."""
 
     def __init__(self, function: Callable[..., Any], overrides: Overrides | None = None) -> None:
         self._function = function
@@ -124,7 +124,7 @@ class DependencyPlan:
                     )
 
     def apply_overrides(self) -> "DependencyPlan":
-        """Return a copy of this plan in which the current overrides replace their dependencies."""
+        """Return a copy of this object in which the current overrides replace dependencies."""
         if not _OVERRIDES:
             return self
         plan = DependencyPlan(self._function, _OVERRIDES)
@@ -169,7 +169,7 @@ class DependencyPlan:
         thread_pool: ThreadPool,
         origin: str | None,
     ) -> dict[str, Any]:
-        """Run the dependencies and return their values by parameter. Generators stay open until `stack` is closed."""
+        """Run the dependencies and return the values by parameter name. Generators stay open until `stack` closes."""
         arguments = get_arguments() if self._used_arguments else {}
         values: dict[object, Any] = {}
         for key, step in self._steps.items():
@@ -185,7 +185,7 @@ class DependencyPlan:
 
 
 class DependencyRunner(Runner):
-    """Runs the dependencies of a function and then the function. The first argument must be the context."""
+    """Runs the dependencies of a function and then the function. The first argument of a call must be the context."""
 
     __slots__ = ("_inner", "_plan")
 

@@ -252,7 +252,7 @@ class Dispatcher:
         return self.mounts.add(target, name_map, access_rule)
 
     def use_sealer(self, sealer: RequestStateSealer) -> None:
-        """Encrypt request state with the keys of the mounting server, unless this server was created with keys."""
+        """Encrypt request states with the keys of the mounting server, unless this server has its own keys."""
         if not self._has_secret_keys:
             self._items.sealer = sealer
 
@@ -262,7 +262,7 @@ class Dispatcher:
         return tuple(dict.fromkeys((*own_scopes, *(self.mounts.list_used_scopes() if self.mounts is not None else ()))))
 
     async def dispatch(self, exchange: IncomingExchange) -> Result | bytes:
-        """Handle a request inside a running call.
+        """Handle a request that belongs to another running request.
 
         The mounting server forwarded the request, or a function of this server reads a resource.
         """
@@ -608,9 +608,7 @@ class Dispatcher:
         )
 
     async def list_receivable(self, uris: Iterable[str], principal: Principal | None) -> list[str]:
-        """Return the URIs whose updates this caller may receive. Other tasks run in between, because the rules for many
-        URIs take a while.
-        """
+        """Return the URIs whose updates this caller may receive. Let other tasks run while many URIs are checked."""
         receivable: list[str] = []
         for index, uri in enumerate(uris, 1):
             if self.can_receive_updates(uri, principal):
@@ -623,7 +621,7 @@ class Dispatcher:
         return min(_SWEEP_INTERVAL_S, self.limits.call_timeout / 4)
 
     def _sweep_overdue(self, state: LoopState) -> None:
-        """Stop calls that take too long. A periodic check of all calls costs less than a timer for each call."""
+        """Stop all calls that take too long. It runs periodically, because a timer for each call costs more."""
         loop, running_exchanges = state.loop, state.running_exchanges
         now = loop.time()
         for exchange in tuple(running_exchanges):
@@ -657,7 +655,7 @@ def _call_at_expiry(principal: Principal | None, callback: Callable[[], None]) -
 
 
 def _reports_to_model(exchange: IncomingExchange) -> bool:
-    """Return whether a missing client capability becomes a tool result. Versions before 2026-07 have no error code for
+    """Return whether a missing client capability is reported as a tool result, for versions without an error code for
     it.
     """
     return exchange.method == "tools/call" and not exchange.caller.is_stateless

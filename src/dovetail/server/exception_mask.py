@@ -24,7 +24,7 @@ _ERROR_BY_END_REASON: Final[dict[str, Callable[[IncomingExchange], ProtocolError
 def mask_exception(
     exchange: IncomingExchange, exc: BaseException, operation: str, *, server: str, debug: bool
 ) -> ProtocolError:
-    """Convert an exception to the error that the client receives. A cancellation is raised again.
+    """Convert an exception to the error that the client receives. If the exception is a cancellation, raise it again.
 
     Most exceptions are written to the log, and the client receives no details.
     """

@@ -51,7 +51,7 @@ InputProgressHandler: TypeAlias = Callable[[float, float | None, str | None], No
 
 
 class InputRoundEnded(BaseException):
-    """Ends the run of a function whose input request has no response yet.
+    """Raised to stop a function that needs the response to an input request. The function runs again with the response.
 
     It is a BaseException, so that `except Exception` in the function does not catch it.
     """
@@ -250,7 +250,7 @@ class ProgressHandlers:
 
 
 class InputRequests:
-    """Input requests and responses of one call."""
+    """The input requests of one call, and the responses of the client."""
 
     def __init__(
         self,
@@ -302,7 +302,7 @@ class InputRequests:
         return self._state_binding
 
     def begin_round(self) -> None:
-        """Clear the used keys, because the function runs again from the top."""
+        """Clear the keys of input requests, because the function runs again from the start."""
         self._request_count = 0
         self._used_keys.clear()
 
@@ -419,7 +419,7 @@ class InputRequests:
         return tokens
 
     async def once(self, key: str, function: Callable[[], Any], into: Any) -> Any:
-        """Run a function once and store its value in the request state, which later runs use."""
+        """Run a function once and store its value in the request state, so that later runs can reuse the value."""
         stored_values = self.round_state.once_values
         if key not in stored_values:
             value = function()
@@ -462,13 +462,13 @@ class InputRequests:
 
     @property
     def has_unanswered(self) -> bool:
-        """Return whether an input request has no response. If the function returned anyway, it caught
+        """Return whether an input request has no response. A function that returns in this case has caught
         InputRoundEnded.
         """
         return bool(self._unanswered)
 
     def list_unreached_keys(self) -> list[str]:
-        """Return the keys of earlier input requests that the function did not make again."""
+        """Return the keys of input requests that the function sent in an earlier run but not in this run."""
         return [key for key in self.round_state.request_digests if key not in self._reached_keys]
 
 

@@ -72,7 +72,7 @@ class AwaitingRunner(Runner):
 
 
 class LimitedRunner(Runner):
-    """Limits how many calls of a function run at once. The time that other calls wait counts toward their timeout."""
+    """Limits how many calls of a function run at once. The time that a call waits counts toward its timeout."""
 
     __slots__ = ("_inner", "_max_concurrency", "_semaphores", "takes_context")
 
@@ -135,7 +135,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def may_return_coroutine(function: Callable[..., Any]) -> bool:
-    """Return whether a plain function may return a coroutine, because it wraps a coroutine function."""
+    """Return whether a function that is not async may return a coroutine, because it wraps a coroutine function."""
     return not _is_async(function) and _is_async(inspect.unwrap(_unwrap_partial(function)))
 
 
@@ -181,9 +181,7 @@ class ProgressUpdate:
 
 
 class StreamingRunner(Runner):
-    """Runs a generator function, and collects the values that it yields in a list. The context is the first
-    argument.
-    """
+    """Runs a generator function and collects the yielded values in a list. The first argument must be the context."""
 
     __slots__ = ()
 
@@ -273,7 +271,7 @@ class _GeneratorSteps:
 
 
 def get_collected_type(annotation: Any) -> Any:
-    """Return the type of the list that collects the yielded values. ProgressUpdate is not one of them."""
+    """Return the type of the list of yielded values. The list does not contain ProgressUpdate objects."""
     arguments = typing.get_args(annotation)
     part = arguments[0] if arguments else Any
     members = typing.get_args(part) if typing.get_origin(part) in UNION_ORIGINS else (part,)

@@ -221,7 +221,7 @@ class ItemHandlers:
     def _run_function(
         self, exchange: IncomingExchange, runner: Runner, signature: Any, arguments: dict[str, Any]
     ) -> Awaitable[Any]:
-        """Bind the arguments and call the function. If it cannot request input, return its coroutine directly."""
+        """Bind the arguments and call the function. If it cannot request input, return its awaitable directly."""
         params = exchange.params
         if signature.context is not None or "requestState" in params or "inputResponses" in params:
             return self._run_with_context(exchange, runner, signature, arguments)

@@ -32,7 +32,7 @@ RESULT_URI_TEMPLATE: Final = "results://{key}"
 
 
 class LargeResultSettings(Struct, frozen=True, kw_only=True):
-    """Settings for large parts of results, which the server stores instead of sending them."""
+    """The settings for large parts of results, which the server stores instead of sending them."""
 
     max_text_chars: int = 50_000  # Longer texts are stored on the server.
     max_base64_chars: int = 1_000_000  # Images, audio and files with more base64 characters are stored on the server.

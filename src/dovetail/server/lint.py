@@ -49,13 +49,13 @@ def log_issues(tool: Tool) -> None:
 
 
 def lint_tool(tool: Tool, profiles: Sequence[str] = ()) -> LintReport:
-    """Check a tool against schema profiles. The default profiles are those of hosts that forward schemas unchanged."""
+    """Check a tool against the schema rules of providers. The default providers are OpenAI, Gemini and Anthropic."""
     tool_report = lint_declaration(tool.declaration, profiles or UNMODIFIED_RULE_SETS)
     return LintReport(tool_report.name, tool_report.tokens, [*tool_report.issues, *_check_docstring(tool)])
 
 
 def lint_declaration(declaration: tools.Tool, profiles: Sequence[str]) -> LintReport:
-    """Check a tool definition, which can come from any server, against schema profiles."""
+    """Check a tool definition from any server against the schema rules of these providers."""
     if unknown := [profile for profile in profiles if profile not in PROVIDER_RULES]:
         raise ValueError(f"unknown schema profile {', '.join(unknown)}. Choose from {', '.join(PROVIDER_RULES)}")
     published = {

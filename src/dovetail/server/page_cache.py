@@ -28,7 +28,7 @@ _KEY_OVERHEAD_BYTES = 1024  # Estimated memory for one cache key.
 
 
 class CachedPages:
-    """Pages that are cached until the next change of the registry or its access rules."""
+    """The pages that are cached until the next change of the registry or its access rules."""
 
     def __init__(self) -> None:
         self.visibility_by_kind: dict[str, VisibilitySnapshot | None] = {}
@@ -132,7 +132,7 @@ def _encode_cursor(method: str, last_name: str) -> str:
 
 
 def _decode_cursor(method: str, cursor: str) -> str | None:
-    """Return the name in a cursor. Return None if the cursor is not one of this method, or is not spelled like it."""
+    """Return the item name in a cursor. Return None if the cursor is invalid or belongs to another list method."""
     try:
         raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
         decoded = decode(raw)

@@ -40,7 +40,7 @@ _NORMALIZE_BY_KIND: Final = {"resource": uri_key, "resource template": template_
 
 
 class MountedNames(Protocol):
-    """Names of the items that are mounted on a server."""
+    """The names of the items that are mounted on a server."""
 
     def list_names(self) -> list[str] | None:
         """Return the names and URIs of all mounted items. Return None if a mounted server is remote."""
@@ -132,9 +132,7 @@ class Registry:
         self.completers[ref, argument] = Completer(function)
 
     def check_completable(self, ref: str, argument: str) -> str:
-        """Return the name of a prompt or template as it was registered. Raise ValueError if none has this name and
-        argument.
-        """
+        """Return the registered name of a prompt or template. Raise ValueError if the name or argument is unknown."""
         from dovetail.server.parameters.argument_errors import format_names
 
         ref = self._find_registered_name("resource template", ref)
@@ -306,7 +304,7 @@ class Registry:
         return index.get(template_key(name))
 
     def _find_registered_name(self, kind: str, name: str) -> str:
-        """Return a name as it was registered. An equivalent spelling finds a URI or a template, if only one has it."""
+        """Return the registered form of a name. A URI or template may be spelled differently if only one matches."""
         items = self._registered[kind]
         if name in items or kind not in _NORMALIZE_BY_KIND:
             return name
@@ -384,7 +382,7 @@ class Registry:
 
 
 def _split_access_options(kind: str, options: Mapping[str, Any]) -> "tuple[AccessRule | None, dict[str, Any]]":
-    """Separate the access options, as a rule or None, from the other options."""
+    """Return the access rule that the options define, or None, and the other options."""
     item_options = check_options(kind, options)
     for key in _check_meta_keys(item_options.get("meta")) or ():
         if is_reserved(key):

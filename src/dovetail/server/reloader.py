@@ -59,7 +59,7 @@ def _get_own_command() -> list[str]:
 
 
 class SourceFiles:
-    """Source files of this program or of some folders, with their modification times."""
+    """The source files of this program or of some folders, with their modification times."""
 
     def __init__(self, paths: Sequence[Path] | None = None) -> None:
         self._paths = paths
@@ -356,7 +356,7 @@ class ReloadRelay:
             self._declared_capabilities = cast("dict[str, Any]", capabilities) if isinstance(capabilities, dict) else {}
 
     def _is_repeated(self, message: dict[str, Any]) -> bool:
-        """Return whether the client already received this acknowledgment from an earlier child."""
+        """Return whether a message acknowledges a subscription that an earlier child has already acknowledged."""
         id = ((message.get("params") or {}).get("_meta") or {}).get(SUBSCRIPTION_ID)
         if id in self._acknowledged_ids:
             self._acknowledged_ids.discard(id)

@@ -65,7 +65,7 @@ class Resource:
 
 
 class ResourceTemplate:
-    """Resources that share a URI template. The function has a parameter for each variable of the template."""
+    """A URI template and the function that reads its resources. Each variable of the template is a parameter."""
 
     __slots__ = ("cache_hint", "declaration", "enabled", "runner", "signature", "tags", "template", "version")
 

@@ -75,7 +75,7 @@ _TYPES_WITHOUT_SCHEMA: Final = (Any, str, NoneType, list, list[Any], tuple, tupl
 
 
 class Output(Struct, frozen=True):
-    """Output schema of a tool, or None, and a function that converts return values to results."""
+    """The output schema of a tool, or None, and a function that converts return values to results."""
 
     schema: dict[str, Any] | None
     to_result: Callable[[Any], ToolResult]
@@ -219,7 +219,7 @@ def _is_block_type(annotation: Any) -> bool:
 
 
 def _may_be_value(annotation: Any) -> bool:
-    """Return whether a list of this type contains values, such as file names, instead of content, such as files."""
+    """Return whether the items of a list with this type are values, such as file names, and not content blocks."""
     return annotation in (str, *BYTES_TYPES) or is_path_type(annotation)
 
 
@@ -287,7 +287,7 @@ def _make_checked_converter(annotation: Any, schema: dict[str, Any], wrapping: W
 
 
 def _runs_code(annotation: Any) -> bool:
-    """Return whether the conversion of data to this type would run the user's code."""
+    """Return whether converting data to this type would run code of the user."""
     return any(
         hasattr(part, "__post_init__") or hasattr(part, "__attrs_attrs__")
         for part in iter_reachable_types([annotation])

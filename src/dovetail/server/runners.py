@@ -37,7 +37,7 @@ _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"
 
 
 class RunnableServer(Protocol):
-    """The public methods of a server that this module calls."""
+    """The public attributes and methods of a server that are needed to run it."""
 
     @property
     def name(self) -> str: ...
@@ -47,14 +47,14 @@ class RunnableServer(Protocol):
 
 
 class RunnableService(Service, Protocol):
-    """Service of a server that this module runs."""
+    """The service of a server, with the property that is needed to run it."""
 
     @property
     def stores_large_results(self) -> bool: ...
 
 
 class Runnable(NamedTuple):
-    """A server, with the parts that this module needs to run it."""
+    """A server, with the objects that are needed to run it."""
 
     server: RunnableServer
     service: RunnableService

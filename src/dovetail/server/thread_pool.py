@@ -24,7 +24,7 @@ _MAX_LENT_PER_THREAD = 4
 
 
 class ThreadSlot:
-    """Slot of one running function in the thread pool."""
+    """The place in a thread pool that a running function occupies. It can be lent while the function waits."""
 
     __slots__ = ("_is_released", "_lend_count", "_origin", "_thread_pool")
 
@@ -35,7 +35,7 @@ class ThreadSlot:
         self._is_released = False
 
     def lend(self) -> bool:
-        """Let another call use this slot while the function waits. Return False if too many slots are lent."""
+        """Let another function run while this function waits. Return False if too many functions wait already."""
         with self._thread_pool.lock:
             if self._is_released or (self._lend_count == 0 and not self._thread_pool.lend_thread(self._origin)):
                 return False
@@ -43,7 +43,7 @@ class ThreadSlot:
             return True
 
     def take_back(self) -> None:
-        """Take a lent slot back. For a short time, more functions than slots may run."""
+        """End the effect of `lend` when the function continues. For a short time, too many functions may run."""
         with self._thread_pool.lock:
             self._lend_count -= 1
             if self._lend_count == 0:
@@ -116,7 +116,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class ThreadPool:
-    """Pool of threads for all sync functions of a server."""
+    """A pool of threads for all sync functions of a server."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
@@ -208,7 +208,7 @@ class ThreadPool:
             self._adjust_count(self._jobs_by_origin, origin, -1)
 
     def lend_thread(self, origin: str | None) -> bool:
-        """Count a thread as waiting. One caller may use at most half of the slots that can be lent.
+        """Count a thread as waiting. Return False if too many threads of all callers or of this caller are waiting.
 
         The caller of this method must hold the lock.
         """

@@ -71,9 +71,7 @@ class _Expression(NamedTuple):
 
 
 class _Slot(NamedTuple):
-    """Position of a variable in a template: the characters it cannot contain, its separator, and how to decode its
-    value.
-    """
+    """A variable in a template: the characters that its value cannot contain, its separator, and its decoder."""
 
     name: str
     forbidden: str
@@ -93,7 +91,7 @@ class _Slot(NamedTuple):
 
 
 def may_match_template(template: str, uri: str) -> bool:
-    """Return whether a template may match a URI, in any way that a program could interpret the URI.
+    """Return whether a template matches any of the forms in which programs may interpret a URI.
 
     Rules that deny or hide use this function, so it returns True in case of doubt.
     """

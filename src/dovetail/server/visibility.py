@@ -72,7 +72,7 @@ class Visibility:
         )
 
     def check_scopes(self, kind: "ItemKind", name: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if scopes are all that this caller lacks to use an item."""
+        """Raise InsufficientScope if this caller cannot use an item only because scopes are missing."""
         if self._registry.access_rules is None:
             return
         if kind == "resource":

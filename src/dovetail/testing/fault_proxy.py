@@ -27,7 +27,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Piece(NamedTuple):
-    """Bytes to forward, and the message that ends with these bytes."""
+    """The bytes to forward, and the message that ends with these bytes, or None."""
 
     data: bytes
     message: bytes | None = None
@@ -97,7 +97,7 @@ class HTTPMessageSplitter:
         return self._take(size, self.buffer[start:size]) if len(self.buffer) >= size else None
 
     def _read_chunk(self) -> Piece | None:
-        """Read chunks and encode them again. Return one chunk per event, or one chunk for a complete body."""
+        """Read a chunked body and encode it again, with one chunk for each event or one chunk for the complete body."""
         event = self._read_event()
         if event is not None:
             return event
@@ -186,7 +186,7 @@ async def _open_proxy(faults: FaultPlan, target: Any, backend: Backend | None) -
 async def apply_faults(
     faults: FaultPlan, to: Receiver, piece: Piece, kill: Callable[[PlannedFault], Awaitable[None]]
 ) -> bytes:
-    """Apply faults to a piece of data and return the bytes to forward. Raise ConnectionCut to close the connection."""
+    """Apply faults to a message and return the bytes to forward. Raise ConnectionCut if a fault cuts the connection."""
     if piece.message is None:
         return piece.data
     try:
@@ -216,7 +216,7 @@ async def _apply_due_faults(
 
 
 class StreamPair(NamedTuple):
-    """Reader and writer of one end of a connection."""
+    """The reader and writer of one end of a connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

@@ -98,7 +98,7 @@ class DuplexServer:
         return self._client_requests.open_questions
 
     def set_principal(self, principal: Principal | None) -> None:
-        """Set the principal for the next messages. The caller is the same, but its scopes may have changed."""
+        """Set the principal for the next messages. It is the same caller, but possibly with other scopes."""
         if principal is not self._principal:
             self._principal = principal
             if self._session is not None:
@@ -346,7 +346,7 @@ class DuplexServer:
         return self._session is not None and self._session.is_subscribed(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Notify the client of a change. Equal changes are sent once if the client does not read in between."""
+        """Notify the client of a change. While the client does not read, equal changes are queued only once."""
         for subscribed_uri in self._session.get_subscribed_uris(uri) if self._session is not None else ():
             if self._can_receive(subscribed_uri):
                 self._pending_changes[method, subscribed_uri] = None
@@ -398,7 +398,7 @@ class DuplexServer:
 
 
 def _default_session(message: dict[str, Any]) -> handshake.HandshakeState:
-    """Return a session for a request before the handshake. Only `ping` is allowed then.
+    """Return a session for a request before the handshake. Only `ping` is allowed before the handshake.
 
     spec: handshake/lifecycle#initialization
     """

@@ -126,7 +126,7 @@ class LineProtocol(asyncio.Protocol):
     # The event loop calls the following methods.
 
     def connection_made(self, transport: Any) -> None:
-        """Store the transport, which may be only for reading."""
+        """Store the transport. If it can only read, `set_writer` sets another transport for writing."""
         self._reader = transport
         if self._writer is None and hasattr(transport, "write"):
             self._writer = transport
@@ -141,9 +141,7 @@ class LineProtocol(asyncio.Protocol):
             self._take_lines()
 
     def _take_lines(self) -> None:
-        """Handle the pending lines, and stop while the client does not read the responses. After a number of lines, let
-        other tasks run, because one chunk may contain thousands of lines.
-        """
+        """Handle the pending lines. Pause while the client does not read. After many lines, let other tasks run."""
         lines_left = MAX_LINES_PER_ITERATION
         self._is_taking_lines = True
         try:
@@ -196,7 +194,7 @@ class LineProtocol(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection. With two pipes, the client may continue to read responses."""
+        """End the connection. If it has two pipes, the client may continue to read responses."""
         self.is_lost = self.is_lost or self._reader is self._writer
         self._writable.set()
         self._cancel_timers()
@@ -304,7 +302,6 @@ class LineProtocol(asyncio.Protocol):
         self._loop.call_soon(self.end)
 
     def end(self) -> None:
-        """Mark the connection as ended by completing `done`."""
         if not self.done.done():
             self.done.set_result(None)
 

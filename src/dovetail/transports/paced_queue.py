@@ -25,7 +25,7 @@ class PacedQueue(Generic[T]):
         self.is_waiting = False  # True if the next iteration of the event loop handles more lines
 
     def extend(self, lines: Iterable[T]) -> None:
-        """Add lines, and handle as many as one iteration of the event loop may."""
+        """Add lines, and handle a limited number of lines in this iteration of the event loop."""
         self._lines.extend(lines)
         if not self.is_waiting:
             self._handle_some()

@@ -52,7 +52,7 @@ async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Wr
 
 
 def prepare_pipe(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
-    """Return a file object for a pipe, in a form that this event loop can close."""
+    """Return an object for a pipe that this event loop can close safely."""
     if not type(loop).__module__.startswith("uvloop"):
         return pipe
     with pipe:

@@ -64,15 +64,13 @@ class MemoryBudget:
         return self.used_bytes > self.max_bytes * _MAX_OVERCOMMIT
 
     def count_added(self, size: int) -> None:
-        """Count the bytes of a large message. After too many bytes, further results wait, because encoding and writing
-        all of them in one iteration of the event loop would delay other clients.
-        """
+        """Count the bytes of a large message. After too many bytes in one loop iteration, further results wait."""
         self._iteration_bytes += size
         if self._iteration_bytes > MAX_BYTES_PER_ITERATION and not self.is_crowded:
             self._schedule_iteration(asyncio.get_running_loop())
 
     async def wait_for_turn(self, size: int) -> None:
-        """Wait before a large result is encoded. One result continues in each iteration of the event loop.
+        """Wait until a large result may be encoded. Only one waiting result continues in each loop iteration.
 
         The results that wait are in memory. If they are too large together, further results do not wait.
         """

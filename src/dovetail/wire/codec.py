@@ -75,7 +75,7 @@ def decode(data: bytes) -> Any:
 
 
 def _check_large(data: bytes, value: Any, separators: int) -> None:
-    """Check a large message in a faster way. It mostly contains long strings, so counting its members is cheap."""
+    """Check a large message for duplicate names and long numbers. This is fast if the message has few members."""
     counts = _scan_members(value, len(data) // _MIN_BYTES_PER_MEMBER)
     if counts is None:
         _refuse_depth(value)
@@ -95,7 +95,7 @@ def _count_separators(data: bytes) -> int:
 
 
 def _scan_members(value: Any, max_members: int) -> tuple[int, bool] | None:
-    """Return the number of commas and colons that a value has as JSON, and whether all numbers are short.
+    """Return the number of commas and colons in the JSON text of a value, and whether all numbers are short.
 
     Return None if the value has too many members to visit each. A float counts as long, because it may have lost
     digits.

@@ -27,7 +27,7 @@ class ModelPreferences(WireStruct):
 
 
 class ToolChoice(WireStruct):
-    """The choice whether the model may, must or must not call tools. Added in protocol version 2025-11."""
+    """Whether the model may, must or must not call tools. Added in protocol version 2025-11."""
 
     mode: Literal["auto", "required", "none"] = "auto"
 

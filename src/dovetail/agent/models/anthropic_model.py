@@ -24,7 +24,7 @@ _TOOL_CHOICE_TYPES: Final = {"auto": "auto", "required": "any", "none": "none"}
 
 
 class AnthropicModel:
-    """Models of Anthropic. The first model in the list is the default.
+    """The language models of Anthropic. The first model that you pass is the default.
 
     Other options are passed to `anthropic.AsyncAnthropic`. Without `api_key`, the client reads ANTHROPIC_API_KEY. The
     temperature is not sent, because newer models reject it.

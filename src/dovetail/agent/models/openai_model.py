@@ -29,7 +29,7 @@ _STOP_REASONS: Final = {"stop": "endTurn", "length": "maxTokens", "tool_calls": 
 
 
 class OpenAIModel:
-    """Models of OpenAI, or of another server with the same API.
+    """The language models of OpenAI, or of another server with the same API.
 
     The first model answers, unless a server prefers another model. Other options are passed to `openai.AsyncOpenAI`.
     Without `api_key`, the client reads OPENAI_API_KEY.

@@ -8,7 +8,7 @@ from dovetail.wire.sampling import ModelPreferences
 
 
 class ModelInfo(Struct, frozen=True):
-    """A model of a provider. Scores range from 0 to 1."""
+    """A model that a provider offers, with its price and scores. Scores range from 0 to 1."""
 
     name: str  # The name of the model.
     # The price in dollars per million input tokens and per million output tokens.
@@ -28,7 +28,7 @@ def measure_usage(model: ModelInfo, input_tokens: int, output_tokens: int) -> Us
 
 
 def as_model_infos(models: Sequence[str | ModelInfo]) -> tuple[ModelInfo, ...]:
-    """Convert model names to ModelInfo. Raise ValueError if the list is empty."""
+    """Convert model names to ModelInfo objects. Raise ValueError if there are no names."""
     if not models:
         raise ValueError("pass at least one model name. The first model is the default")
     return tuple(ModelInfo(model) if isinstance(model, str) else model for model in models)

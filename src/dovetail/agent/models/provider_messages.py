@@ -38,7 +38,7 @@ class ToolAliases:
         return alias
 
     def to_name(self, alias: str) -> str:
-        """Return the MCP name of a tool. The provider may know the tool by another name."""
+        """Return the MCP name of the tool that has this name at the provider."""
         return self._name_by_alias.get(alias, alias)
 
     def to_entries(self, tools: Iterable[Tool]) -> list[CatalogEntry]:
@@ -56,7 +56,7 @@ def get_blocks(message: SamplingMessage) -> Sequence[Any]:
 
 
 def format_content(content: Iterable[ContentBlock]) -> str:
-    """Format the blocks of a tool result as text, without images, which `get_images` returns."""
+    """Format the blocks of a tool result as text. Images are left out, and `get_images` returns them."""
     return "\n".join(text for block in content if (text := _format_block(block)) is not None)
 
 

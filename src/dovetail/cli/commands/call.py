@@ -121,7 +121,7 @@ def _unknown_tool_error(name: str, tool_names: Iterable[str]) -> click.UsageErro
 
 
 def format_result(result: CallToolResult) -> str:
-    """Return the text of a tool result, or its structured content. Blocks that are not text become one line each."""
+    """Return the text of a tool result, or its structured content. Each block that is not text becomes one line."""
     parts = [format_block(block) for block in result.content]
     if any(parts):
         return "\n".join(parts)

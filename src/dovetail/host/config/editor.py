@@ -24,7 +24,7 @@ REFERENCE_PATTERN: Final = re.compile(r"\$\{(?:env:)?(\w+)\}")
 
 
 class HostFormat(NamedTuple):
-    """The configuration format of one host. The guide page on desktop hosts names the documentation of each host."""
+    """The configuration format of one host. The guide page on desktop hosts links to the documentation of each host."""
 
     title: str
     section: str
@@ -267,7 +267,7 @@ def _check_object(parsed: Any, suffix: str) -> dict[str, Any]:
 
 
 def _parse_result(new: str, suffix: str, section: str) -> Any:
-    """Parse the new text of a configuration file in the format of its host."""
+    """Parse the edited text of a configuration file, to check that it is valid."""
     # Without the yaml library, dovetail can only create new files.
     # The entries of new files are written as JSON, which is valid YAML.
     if suffix == ".yaml" and not _has_yaml():

@@ -56,7 +56,7 @@ class Reference(Struct, frozen=True):
 
 
 class SecretNotFound(KeyError):
-    """A reference in a configuration file has no value.
+    """Raised if a reference in a configuration file has no value.
 
     Args:
         name: The reference.

@@ -178,12 +178,12 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 def _list_variables(config: ServerConfig) -> dict[str, str]:
-    """Return the environment variables as in the file. A variable that is passed on is a reference to its own name."""
+    """Return the variables as in the file. A variable that is passed on unchanged has a reference as its value."""
     return {name: f"${{{name}}}" for name in config.env_passthrough} | config.env
 
 
 def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSettings:
-    """Return the settings of a server. `defaults` applies to settings that are not in its file."""
+    """Return the settings of a server. Settings that are missing in its configuration file come from `defaults`."""
     return replace(defaults, **{name: getattr(config.settings, name) for name in config.settings_keys})
 
 

@@ -64,7 +64,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """Return the question in one line. The server cannot change its wording."""
+        """Return the question for the user in one line. A server cannot change the wording."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
         return _SUMMARY_TEMPLATES[self.kind].format_map(
             {name: escape_line(_elide_middle(value, _MAX_NAME_CHARS)) for name, value in names.items()}
@@ -230,7 +230,7 @@ def quote_value(name: str, value: Any, max_chars: int | None = _MAX_VALUE_CHARS)
 
 
 def _is_longer(value: Any, max_chars: int) -> bool:
-    """Return whether a value has more characters than this. Formatting a very long value would take too long."""
+    """Return whether the text of a value is longer than `max_chars`, if possible without formatting the value."""
     if isinstance(value, str):
         return len(value) > max_chars
     with contextlib.suppress(TypeError, ValueError):  # a program can pass values that JSON does not have

@@ -227,7 +227,7 @@ def _format_difference(old: str, new: str) -> str:
 
 
 def _drop_lines(lines: list[str], other_lines: list[str]) -> list[str]:
-    """Return the lines that another text does not contain. The running time is linear, whatever a server sends."""
+    """Return the lines that another text does not contain. The running time is linear, because texts may be long."""
     remaining = Counter(other_lines)
     kept: list[str] = []
     for line in lines:

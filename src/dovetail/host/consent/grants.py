@@ -129,7 +129,7 @@ def _get_type_name(value: Any) -> str:
 
 
 def _use_current_names(document: Document) -> None:
-    """Rename the fields and kinds of format version 1, because a limit under its old name would have no effect."""
+    """Rename the fields and kinds of file format version 1 to their current names."""
     records = document.get("grants")
     rename_fields(records, {"shape": "arguments", "granted": "granted_at", "expires": "expires_at"})
     for record in records or ():
@@ -138,7 +138,7 @@ def _use_current_names(document: Document) -> None:
 
 
 class _GrantIndex:
-    """Grants by what they allow, so that no request reads all grants. The oldest grant is first."""
+    """An index that finds the grants for a request without reading all grants. The oldest grant comes first."""
 
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self._grants: dict[int, Grant] = {}  # by identity
@@ -167,7 +167,7 @@ class _GrantIndex:
             del self._grants_by_key[key]
 
     def list_equal(self, grant: Grant) -> "list[Grant]":
-        """Return the grants that allow the same as this one."""
+        """Return the grants that allow the same requests as this grant."""
         subject = _get_subject(grant)
         return [other for other in self._grants_by_key.get(_get_key(grant), ()) if _get_subject(other) == subject]
 
@@ -193,7 +193,7 @@ def _hash_arguments(arguments: Mapping[str, Any]) -> bytes:
 
 
 def _normalize_name(kind: str, name: str) -> str:
-    """Return the key of a URI, because several spellings mean the same resource. Other names stay."""
+    """Return the normalized form of a URI. Other names are returned unchanged."""
     return uri_key(name) if kind == "resource.read" else name
 
 
@@ -326,7 +326,7 @@ def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> G
 
 
 def _get_subject(grant: Grant) -> Grant:
-    """Return a grant without its ID and times. Two grants with the same subject allow the same requests."""
+    """Return a copy of a grant without its ID and times, to find grants that allow the same requests."""
     return replace(grant, id="", server="", granted_at=0.0, expires_at=None)
 
 

@@ -44,7 +44,7 @@ CREATE TABLE asked (
 
 
 def _use_current_names(database: "sqlite3.Connection") -> None:
-    """Rename the fields and kinds of format version 1."""
+    """Rename the fields and kinds of file format version 1 to their current names."""
     answer_names = {"expires": "expires_in", "exact": "exact_arguments", "dismissed": "cancelled"}
     for ticket, request_data, answer_data in database.execute("SELECT ticket, request, answer FROM asked").fetchall():
         request: dict[str, Any] = json.loads(request_data)
@@ -140,7 +140,7 @@ class Inbox:
         return ticket
 
     async def attach(self, ticket: str, deferred_call: DeferredCall) -> None:
-        """Store the call that continues after the answer to a ticket."""
+        """Store the call that continues after the user has answered the consent request with this ticket."""
         self._execute("UPDATE asked SET work = ? WHERE ticket = ?", self._seal(ticket, deferred_call), ticket)
 
     @property
@@ -185,7 +185,7 @@ class Inbox:
         return bool(self._execute("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: ConsentAnswer) -> bool:
-        """Store the answer to a ticket. Return whether a caller may be waiting for it."""
+        """Store the answer to the consent request with this ticket. Return whether a caller may be waiting."""
         rows = self._execute(
             "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
             " RETURNING ticket",
@@ -214,7 +214,7 @@ class Inbox:
         return data if self._sealer is None else self._sealer.seal(data, ticket.encode())
 
     def _open(self, ticket: str, data: bytes) -> bytes:
-        """Return the stored call of a ticket. Raise UnsealError if it was encrypted by another key or version."""
+        """Decrypt the stored call of a ticket. Raise UnsealError if it was encrypted with another key or version."""
         return data if self._sealer is None else self._sealer.open(data, ticket.encode(), time.time())
 
 

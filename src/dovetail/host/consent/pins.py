@@ -63,7 +63,7 @@ class PinComparison(Struct, frozen=True, kw_only=True):
 
 
 def _use_current_names(document: Document) -> None:
-    """Rename the fields of format version 1."""
+    """Rename the fields of file format version 1 to their current names."""
     rename_fields(document.get("pins"), {"seen": "pinned_at"})
 
 
@@ -173,7 +173,7 @@ class PinStore:
 
 
 def compare_with_pin(pin: Pin, definition: Any) -> "list[DefinitionChange]":
-    """Return the changes of a definition whose fingerprint differs from its pin."""
+    """Return how a definition differs from its pin."""
     definition_changes = diff_definitions(pin.definition, definition) if pin.definition else []
     return definition_changes or [
         DefinitionChange("", "widening", "changed. The old definition was too large to be stored")

@@ -93,7 +93,7 @@ def _get_use(state: RequestState) -> tuple[Any, Any, float]:
 
 
 class ConsentRequired(Exception):
-    """The caller's user must be asked first. `result` is the input required result for the caller."""
+    """Raised if the caller's user must be asked first. `result` is the response that asks the caller for input."""
 
     def __init__(self, result: InputRequiredResult) -> None:
         self.result = result
@@ -257,7 +257,7 @@ class ConsentRound:
         return forwarded
 
     def wrap_result(self, result: Result | bytes) -> Result | bytes:
-        """Return the result for the caller.
+        """Return the result of the server in the form that the caller expects.
 
         If the server asks for input, encrypt the server's request state together with the user's consent.
         """

@@ -100,7 +100,7 @@ class GatewayNameMap(NameMap):
         return super().to_outer(kind, inner_name)
 
     def to_inner(self, kind: ItemKind, name: str) -> str | None:
-        """Return the name that an item of the gateway has on the server, or None. Look up a shortened name."""
+        """Return the name that an item of the gateway has on this server, or None if it cannot be on this server."""
         if kind not in ("tool", "prompt"):
             return super().to_inner(kind, name)
         if len(name) > MAX_NAME_CHARS:
@@ -124,7 +124,7 @@ class GatewayNameMap(NameMap):
         return next((names[name] for _, names in current_indexes.values() if name in names), None)
 
     def needs_items(self, kind: ItemKind, name: str) -> bool:
-        """Return whether a name was shortened and is not in the known items."""
+        """Return whether the items must be listed first, because a shortened name does not belong to any known item."""
         return (
             kind in ("tool", "prompt")
             and name.count(SEPARATOR) == _SHORTENED_SEPARATORS

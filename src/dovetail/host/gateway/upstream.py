@@ -93,11 +93,11 @@ class Upstream:
         return await self._catalog.filter_visible(supervisor, kind, items)
 
     async def has_item(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> bool:
-        """Return whether the server has this item or may have it."""
+        """Return whether the server has this item. Any resource URI may exist."""
         return kind == "resource" or name in await self.list_items(kind, exchange)
 
     def list_known(self, kind: ItemKind) -> Sequence[Mapping[str, Any]]:
-        """Return the last known lists, for any caller."""
+        """Return the last known items of a kind, with one mapping for each client of the server."""
         known = (supervisor.known.get(kind) for supervisor in self._servers.list_for_callers(self.supervisor))
         return [items for items in known if items]
 

@@ -57,7 +57,7 @@ def normalize(schema: Schema | None, arguments: Mapping[str, Any]) -> Mapping[st
 
 
 class TooManySteps(Exception):
-    """The evaluation of a condition takes too many steps."""
+    """Raised if the evaluation of a condition takes too many steps."""
 
 
 class StepBudget:
@@ -76,7 +76,7 @@ class StepBudget:
 
 
 class ExpectedSchemas:
-    """The schemas that a value may match. It must match at least one of them. Without schemas, any value is allowed."""
+    """The schemas for a value, which must match at least one of them. Without schemas, any value is allowed."""
 
     __slots__ = ("_children", "_remaining_items", "_root", "_schemas", "_types", "steps")
 
@@ -119,7 +119,7 @@ def create_expected_schemas(schema: Schema | None, steps: StepBudget | None = No
 
 
 def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any]:
-    """Yield each value that a server may read from `value`.
+    """Yield each way in which a server may interpret a value. For example, some servers convert "1" to 1.
 
     The first one is `value` itself, or UNCLEAR if the schema does not allow it.
     """
@@ -142,7 +142,7 @@ def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any
 def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
-    """Yield each value that a server may read at a JSON pointer.
+    """Yield each way in which a server may interpret the value at a JSON pointer.
 
     There is at least one value, which may be MISSING or UNCLEAR.
     """
@@ -248,7 +248,7 @@ def _parse_number(text: str) -> int | float | None:
 
 
 class _SchemaWalk:
-    """Visits the schemas of a value, each of them once."""
+    """Finds the types and child schemas in untrusted schemas, and visits only a limited number of schemas."""
 
     __slots__ = ("_root", "_schemas_left", "_steps", "is_by_position")
 
@@ -290,7 +290,7 @@ class _SchemaWalk:
         return types
 
     def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
-        """Return the schemas for a child value. Return an empty sequence if one of them is unknown."""
+        """Return the schemas for a member or item of a value. Return an empty sequence if one of them is unknown."""
         child_schemas: list[Any] = []
         for schema in schemas:
             children = self._find_child_schemas(schema, step)
@@ -300,7 +300,7 @@ class _SchemaWalk:
         return child_schemas
 
     def _find_child_schemas(self, schema: Any, step: str | int) -> Sequence[Any]:
-        """Return the schemas that a child value may match, or an empty sequence if they are unknown."""
+        """Return the schemas for a member or item of a value, or an empty sequence if they are unknown."""
         if not self._can_enter(schema):
             return ()
         direct_schema = (
@@ -324,7 +324,7 @@ class _SchemaWalk:
         return schema.get("additionalItems") if isinstance(items, list) else items
 
     def _iter_alternatives(self, schema: Schema) -> Iterator[Sequence[Any]]:
-        """Yield groups of schemas. A value must match at least one schema in each group."""
+        """Yield the groups of subschemas in a schema. A value must match at least one subschema of each group."""
         if "$ref" in schema:
             yield [self._resolve_reference(schema["$ref"])]
         for keyword in ("anyOf", "oneOf"):

@@ -113,7 +113,7 @@ def evaluate_condition(
     if_unclear: bool,
     schema: Mapping[str, Any] | None,
 ) -> bool:
-    """Return whether a condition is true. The conditions of one decision share the steps."""
+    """Return whether a condition is true for these arguments. All conditions of a decision share the limit `steps`."""
     return condition._evaluate(arguments, steps, if_unclear=if_unclear, schema=schema)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -237,7 +237,7 @@ def _compare_readings(value: Any, other: Any, expected: ExpectedSchemas) -> bool
 
 
 def _normalize_numbers(value: Any) -> Any:
-    """Return a value in which equal numbers are identical. For example, 1.0 becomes 1."""
+    """Return a copy of a value in which each number has one form. For example, 1.0 becomes 1."""
     match value:
         case float() if value.is_integer() and abs(value) <= _MAX_EXACT_INTEGER:
             return int(value)

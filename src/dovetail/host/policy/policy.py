@@ -314,7 +314,7 @@ def _is_configured(request: PolicyRequest) -> bool:
 
 
 def _has_default(request: PolicyRequest) -> bool:
-    """Return whether the default of a level applies to a request."""
+    """Return whether a policy's default can apply to a request."""
     return not _is_configured(request) and request.kind != "definition.changed"
 
 

@@ -83,7 +83,7 @@ def _min_or_none(left: Any, right: Any) -> Any:
 
 
 class Meter:
-    """Counts calls by server and tool, and enforces their limits. Other requests are counted by server and kind.
+    """Counts the calls of each tool and enforces their limits. Other requests are counted by server and kind.
 
     URIs and prompt names are not counted separately, because callers choose them. With many different names, a caller
     could bypass the limits and fill the memory.

@@ -32,7 +32,7 @@ _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
 
 def matches_restrictive(glob: str, server: str, tool: str) -> bool:
-    """Return whether a glob matches a tool or URI, for rules that ask, deny or hide. In doubt, it matches."""
+    """Return whether a glob of a rule that asks, denies or hides matches a tool or URI. If unclear, return True."""
     if fnmatchcase(tool, glob) or fnmatchcase(make_full_name(server, tool), glob):
         return True
     if SEPARATOR in glob and fnmatchcase(make_model_name(server, tool), glob):
@@ -58,7 +58,7 @@ def _list_names(server: str, uri: str) -> frozenset[str]:
 
 @lru_cache(256)
 def _expand_glob(glob: str) -> frozenset[str]:
-    """Return a glob as written and with percent-encoding decoded. An encoded wildcard stays an ordinary character."""
+    """Return a glob as written, and a form with percent-encoding decoded. An encoded wildcard is not a wildcard."""
     literal = _IPV6_START.sub("[[]", glob)
     literal = _CLASS_OR_ESCAPED_WILDCARD.sub(lambda match: _LITERAL_WILDCARDS.get(match[1], match[0]), literal)
     return frozenset({glob, nfc(glob), nfc(unquote(literal))})
@@ -72,7 +72,7 @@ def _build_names(reading: str, server: str) -> list[str]:
 def matches_permissive(
     glob: str, server: str, tool: str, *, has_server_rule: bool = False, is_certain_uri: bool = False
 ) -> bool:
-    """Return whether a glob matches a tool or URI, for rules that allow. In doubt, it does not match.
+    """Return whether a glob of a rule that allows matches a tool or URI. If unclear, return False.
 
     Args:
         has_server_rule: True if the rule has globs for the server, too.
@@ -192,7 +192,7 @@ class PolicyRequest(Struct, frozen=True, kw_only=True):
         return make_full_name(self.server, self.tool) if self.tool else self.server
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "PolicyRequest":
-        """Return this request with these arguments, decoded by the schema.
+        """Return a copy of this request with other arguments. A string is decoded if the schema expects another type.
 
         Send the decoded arguments to the server.
         """
@@ -325,7 +325,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def rule_matches(rule: Rule, request: PolicyRequest, steps: StepBudget) -> bool:
-    """Return whether a rule applies to a request. All rules of a policy share the steps."""
+    """Return whether a rule applies to a request. All rules of a decision share the limit `steps`."""
     return rule._matches(request, steps)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -401,7 +401,7 @@ def rule(
 
 
 def as_rule(value: Any) -> Rule:
-    """Return the given rule. Convert a dict of options to a rule."""
+    """Return the rule, or create a rule from a dict of options."""
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):

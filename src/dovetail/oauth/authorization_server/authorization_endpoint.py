@@ -611,7 +611,7 @@ class AuthorizationEndpoints:
             return None
 
     def _warn_provider_failure(self, exc: LoginFailed) -> None:
-        """Log an error of the provider that the operator must fix. Errors of a single user are not logged."""
+        """Log an error of the provider if the operator must fix it. Errors of a single user are not logged."""
         if exc.__cause__ is not None:
             self._warn(f"{exc}: {exc.__cause__}")
 

@@ -169,7 +169,7 @@ class ClientAuthenticator:
         return keys
 
     def _take_share(self, client: ClientRecord, address: str, now: float) -> None:
-        """Count a valid assertion, because the server must remember it.
+        """Count an assertion that a client used. The number is limited, because the server stores each one.
 
         Raise OAuthError if the client or the address has used too many assertions.
         """
@@ -204,7 +204,7 @@ class ClientAuthenticator:
 
 
 def parse_basic_auth(request: Request) -> tuple[str, str] | None:
-    """Return the name and secret in a Basic Authorization header."""
+    """Return the client ID and the secret from a Basic Authorization header."""
     scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None

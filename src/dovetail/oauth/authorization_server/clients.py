@@ -275,7 +275,7 @@ def _parse_name(metadata: Mapping[str, Any]) -> str:
 
 
 def _parse_grant_types(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the requested grant types that this server supports.
+    """Return those of the requested grant types that this server supports.
 
     Other types are ignored, because many clients list every grant type they know.
     """

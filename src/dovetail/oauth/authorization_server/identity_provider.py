@@ -22,7 +22,7 @@ _USER_CLAIMS: Final = ("name", "email", "login", "preferred_username", "picture"
 
 
 class ProviderMetadata(Struct, frozen=True, kw_only=True):
-    """Endpoints and options of an identity provider."""
+    """The endpoints and options of an identity provider."""
 
     name: str  # The name of the provider that users see.
     authorization_endpoint: str  # The URL of the login page.

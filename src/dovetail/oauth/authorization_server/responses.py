@@ -18,9 +18,7 @@ _MAX_FIELDS: Final = 32
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """HTTP request to the authorization server. `path` is relative to the issuer, and header names are in lower
-    case.
-    """
+    """An HTTP request to the authorization server. `path` is relative to the issuer. Header names are in lower case."""
 
     method: str
     path: str
@@ -117,7 +115,7 @@ def redirect_response(url: str, fields: Mapping[str, str | None]) -> HTTPRespons
 
 
 def csp_source(url: str) -> str:
-    """Return a URL in the syntax of a content security policy. Browsers block form redirects to other URLs."""
+    """Return the source expression for a URL in a content security policy, which allows form redirects to this URL."""
     parts = urlsplit(url)
     source_expression = (
         f"{parts.scheme}://{parts.netloc.lower()}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"

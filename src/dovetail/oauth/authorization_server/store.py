@@ -79,9 +79,7 @@ class InMemoryStore:
         records[key] = (until, value)
 
     def _make_room(self, kind: str, records: dict[str, tuple[float, bytes]], now: float) -> None:
-        """Remove the expired entries. Raise StoreFull if there are none. This reads all entries, so it happens at most
-        once until the next entry expires, and frees room for many entries that the server can fetch again.
-        """
+        """Remove expired entries. If there are none, remove entries that can be fetched again, or raise StoreFull."""
         if now < self._next_expiry.get(kind, 0.0):
             raise StoreFull(kind)
         for expired_key in [name for name, (until, _) in records.items() if until <= now]:
@@ -191,7 +189,7 @@ def encode_record(value: Struct) -> bytes:
 
 
 def decode_record(data: bytes | None, record_type: type[T]) -> T | None:
-    """Decode a stored value. Return None if there is no data, or if the data has another type."""
+    """Decode a stored value. Return None if the value is missing or has another type."""
     if data is None:
         return None
     try:

@@ -60,7 +60,7 @@ class OAuthTokenIssuer:
 
     @property
     def is_local(self) -> bool:
-        """Return whether only this process stores the tokens."""
+        """Return whether the tokens are stored only in the memory of this process."""
         return isinstance(self._store, InMemoryStore)
 
     def get_signing_key(self, now: float) -> Any:
@@ -153,7 +153,7 @@ class OAuthTokenIssuer:
         return None if match is None else match[1].grant
 
     def _find_family(self, refresh_token: str, now: float) -> tuple[bytes, TokenFamily] | None:
-        """Return the stored token family of a refresh token, both encoded and decoded."""
+        """Return the stored token family of a refresh token, as encoded bytes and as an object."""
         family_id, _, rest = refresh_token.partition(".")
         root, _, secret = rest.partition(".")
         stored = self._store.get("family", family_id, now)

@@ -27,7 +27,7 @@ from dovetail.wire.base import Struct
 
 
 class RequestHead(Struct, frozen=True, kw_only=True):
-    """Method, URLs and headers of a request that a guard checks."""
+    """The method, URLs and headers of a request that a guard checks."""
 
     method: str
     url: str  # The URL that the client requested.
@@ -74,7 +74,7 @@ class CredentialChecker:
 
     @property
     def is_local(self) -> bool:
-        """Return whether the guard accepts tokens that only this process knows."""
+        """Return whether the guard accepts tokens that are stored in the memory of this process."""
         return any(is_local_verifier(verifier) for verifier in self._verifiers)
 
     def authenticate(self, head: RequestHead) -> Flow[Principal]:
@@ -195,7 +195,7 @@ class CredentialChecker:
         return unauthorized
 
     def scopes_for(self, needed: Iterable[str], granted: Iterable[str] = ()) -> Sequence[str]:
-        """Return all scopes that a token needs for a request: those that the guard requires, `needed` and `granted`."""
+        """Return the scopes for a new token: those that the guard requires, `needed`, and those already `granted`."""
         implied = {included for scope in granted for included in self._implied_scopes.get(scope, ())}
         return tuple(
             dict.fromkeys((*self._required_scopes, *needed, *(scope for scope in granted if scope not in implied)))
@@ -299,7 +299,7 @@ _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 class ServerLocation(Struct, frozen=True):
-    """URLs of a server and of its metadata."""
+    """The URLs of a server and of its metadata."""
 
     base_url: str  # The URL of the application.
     path: str  # The path of the MCP endpoint, relative to `base_url`.
@@ -321,7 +321,7 @@ class ServerLocation(Struct, frozen=True):
 
 
 def location_from_public_url(public_url: str, path: str) -> ServerLocation:
-    """Return the location for a public URL, which can be the URL of the endpoint or of the application."""
+    """Return the URLs of a server from its public URL, which can be the URL of the endpoint or of the application."""
     parts = urlsplit(public_url)
     origin = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2].lower()}"
     prefix = parts.path.rstrip("/")
@@ -331,7 +331,7 @@ def location_from_public_url(public_url: str, path: str) -> ServerLocation:
 
 
 def location_from_request(scheme: str, host: str, port: int | None, root_path: str, path: str) -> ServerLocation:
-    """Return the location for the URL of a request. `host` must not contain a port."""
+    """Return the URLs of a server from the URL of a request. `host` must not contain a port."""
     host_part = f"[{host}]" if ":" in host else host
     port_suffix = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
     return ServerLocation(f"{scheme}://{host_part}{port_suffix}{root_path.rstrip('/')}", path)

@@ -114,7 +114,7 @@ def _suppress_warnings(algorithm: str) -> Generator[None]:
 
 
 def check_algorithms(algorithms: Collection[str]) -> tuple[str, ...]:
-    """Raise ValueError unless all algorithms use a public and a private key."""
+    """Raise ValueError unless all algorithms are asymmetric, which means that they use a public and a private key."""
     names = (algorithms,) if isinstance(algorithms, str) else tuple(algorithms)
     unsupported = [algorithm for algorithm in names if algorithm not in ASYMMETRIC_ALGORITHMS]
     if unsupported or not names:

@@ -34,7 +34,7 @@ _INACTIVE_TOKEN_TTL_S: Final = 5.0  # An inactive token rarely becomes active ag
 
 
 class _TokenCache(Generic[T]):
-    """Cache of checked tokens. A full cache is cleared."""
+    """A cache for the results of token checks. When the cache is full, all entries are removed."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, tuple[float, T]] = {}
@@ -75,11 +75,11 @@ class TokenVerifier(Protocol):
 
 class BuiltInVerifier:
     def _may_accept(self, token: str) -> bool:
-        """Return whether this verifier accepts tokens of this form."""
+        """Return whether a token has a form that this verifier may accept."""
         return True
 
     def _is_local(self) -> bool:
-        """Return whether only this process knows the tokens."""
+        """Return whether the accepted tokens are stored only in the memory of this process."""
         return False
 
 
@@ -175,7 +175,7 @@ class JWTVerifier(BuiltInVerifier):
         return _require_keys(keys)
 
     def _handle_clock_change(self, now: float) -> None:
-        """Allow a fetch immediately if the clock was set back. Otherwise no fetch would happen until the old time."""
+        """Allow a fetch of the keys if the clock was set back. Otherwise the next fetch would be too late."""
         if self._fetch_tried_at is not None and self._fetch_tried_at > now + _KEY_FETCH_INTERVAL_S:
             self._fetch_tried_at = None
         if self._fetched_at is not None and self._fetched_at > now + _KEY_FETCH_INTERVAL_S:
@@ -345,7 +345,7 @@ def run_verifier(verifier: TokenVerifier, token: str, resource: str) -> Flow[Pri
 
 
 def is_local_verifier(verifier: TokenVerifier) -> bool:
-    """Return whether only this process knows the tokens that a verifier accepts."""
+    """Return whether a verifier accepts tokens that are stored in the memory of this process."""
     return isinstance(verifier, BuiltInVerifier) and verifier._is_local()  # pyright: ignore[reportPrivateUsage]
 
 

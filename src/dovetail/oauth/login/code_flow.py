@@ -106,7 +106,7 @@ def choose_scopes(
     settings: Any,
     saved_login: SavedLogin | None,
 ) -> list[str] | None:
-    """Choose the scopes to request: those of the challenge or of the resource, and all scopes of earlier requests.
+    """Choose the scopes to request: the scopes of the challenge or of the resource, and all scopes of earlier requests.
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """
@@ -127,7 +127,7 @@ def choose_proof_key(
     document: ProtectedResourceMetadata | None,
     saved_login: SavedLogin | None,
 ) -> dict[str, Any] | None:
-    """Return the key to which tokens are bound (DPoP). Return None if neither the user nor the server requires it."""
+    """Return the DPoP key to which tokens are bound. Return None if neither the user nor the server requires DPoP."""
     if is_required is None:
         is_required = challenge.scheme == "dpop" or (
             document is not None and document.dpop_bound_access_tokens_required

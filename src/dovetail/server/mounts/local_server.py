@@ -26,7 +26,7 @@ class ItemResolver(Protocol):
 
 
 class MountedItems(Protocol):
-    """Mounts of a server that is itself mounted on another server."""
+    """The mounts of a server that is itself mounted on another server."""
 
     @property
     def resolver(self) -> ItemResolver: ...
@@ -39,7 +39,7 @@ class MountedItems(Protocol):
 
 
 class MountingServer(Protocol):
-    """The part of a dispatcher that mounts need."""
+    """The attributes and methods of a dispatcher that mounting needs."""
 
     @property
     def registry(self) -> Registry: ...

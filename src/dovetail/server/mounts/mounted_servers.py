@@ -72,7 +72,7 @@ class ListedItem:
 
 
 class ToolRoute(NamedTuple):
-    """Route for calls of a tool: the mounted server, and the name of the tool on that server."""
+    """The route for calls of a tool: the mounted server, and the name of the tool on that server."""
 
     name: str
     mount: Mount
@@ -524,7 +524,7 @@ class MountedServers:
 
 
 def _restore_completion(transform: Transform, ref_name: str, params: CompleteParams) -> dict[str, Any]:
-    """Translate the argument and the context of a completion for the mounted server.
+    """Translate the argument names in a completion request for the mounted server.
 
     Raise InvalidParams for an argument that the transform hides from callers.
     """

@@ -102,7 +102,7 @@ class NameMap:
                 yield f"`{outer}` would be renamed to `{inner}`, which already exists. Rename or hide `{inner}`, too"
 
     def _find_conflict(self, inner_name: str) -> str | None:
-        """Return another item of the mounted server that a transform renames to the name of this item."""
+        """Return the name of another item that a transform renames to the name of this item, or None."""
         transform, conflicting_name = (
             self.get_transform(inner_name),
             self._inner_by_new_name.get(inner_name, inner_name),
@@ -135,7 +135,7 @@ class NameMap:
         return inner_name
 
     def _to_inner_template(self, prefix: str, template: str) -> str | None:
-        """Return a template for the mounted server, or None if it cannot have such a template."""
+        """Return the text of a template on the mounted server, or None if that server cannot have such a template."""
         if template[: len(prefix)].lower() != prefix.lower():
             return None
         bare_template = template[len(prefix) :]
@@ -149,7 +149,7 @@ class NameMap:
         return inner_template
 
     def _to_inner_uri(self, prefix: str, uri: str) -> str | None:
-        """Return a URI for the mounted server, or None if that server cannot have such a URI.
+        """Return the URI of a resource on the mounted server, or None if that server cannot have such a URI.
 
         The spelling of the URI is kept, unless the resource is renamed.
         """

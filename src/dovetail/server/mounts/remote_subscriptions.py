@@ -48,7 +48,7 @@ class RemoteSubscription:
 
 
 class RemoteSubscriptions:
-    """Subscriptions of one server to the resources of its remote mounts."""
+    """The subscriptions of one server to resources of its remote mounts."""
 
     def __init__(self, mounts: Sequence[Mount], resolver: MountResolver, report_update: Callable[[str], None]) -> None:
         self._mounts = mounts

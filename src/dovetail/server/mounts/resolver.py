@@ -207,7 +207,7 @@ class MountResolver:
         return None
 
     async def _load_names(self, kind: ItemKind, name: str, exchange: IncomingExchange) -> None:
-        """List the items of each mount that cannot translate this name without its list."""
+        """Fetch the item list of each mount that needs its list to translate this name."""
         mounts = [mount for mount in self._mounts if mount.name_map.needs_items(kind, name)]
         if mounts and not self.find_candidates(kind, name):
             await asyncio.gather(*(mount.target.list_items(kind, exchange) for mount in mounts))
@@ -237,7 +237,7 @@ class MountResolver:
         return candidates
 
     def is_certain(self, mount: Mount, inner_name: str, kind: ItemKind) -> bool:
-        """Return whether this is the only mount that can have this name."""
+        """Return whether no other mount can have an item with this name."""
         return (
             mount.name_map.is_unambiguous
             and not self._needs_tags
@@ -364,7 +364,7 @@ class MountResolver:
         return not candidates and self._registry.access_rules is None and not self._is_hidden(uri)
 
     def _is_hidden(self, uri: str) -> bool:
-        """Return whether the transform of a mount hides or renames the resource."""
+        """Return whether a transform of a mount hides or renames the resource at a URI."""
         return any(mount.name_map.is_hidden(uri) for mount in self._mounts)
 
     def is_listed(self, access_rule: "AccessRule | None", name: str, principal: Principal | None) -> bool:
@@ -375,7 +375,7 @@ class MountResolver:
         )
 
     def is_enabled(self, declaration: Any) -> bool:
-        """Return whether the item has no disabled tag."""
+        """Return whether an item is enabled, which means that none of its tags is disabled."""
         return self._registry.disabled_tags.isdisjoint(get_tags(declaration))
 
     def find_rule_by_tags(self, declaration: Any) -> "AccessRule | None":

@@ -33,7 +33,7 @@ _CONNECTION_HEADERS: Final = frozenset(
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """Location and format in which an argument is sent."""
+    """The location and format in which an argument of an operation is sent."""
 
     argument: str
     name: str

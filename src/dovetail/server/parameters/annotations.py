@@ -76,7 +76,7 @@ def convert_value(annotation: Any, value: Any, *, lax: bool = False) -> Any:
 
 
 def convert_with_hook(annotation: Any, value: Any, *, strict: bool) -> Any:
-    """Convert JSON data, also to types that msgspec does not support. Raise the errors of msgspec."""
+    """Convert JSON data to a type. A hook converts types that msgspec does not support. Raise msgspec's errors."""
     return msgspec.convert(value, annotation, strict=strict, dec_hook=decode_hook)
 
 
@@ -116,7 +116,7 @@ def to_json(value: Any) -> tuple[Any, bytes]:
 
 
 def get_default_factories(class_type: type) -> dict[str, Callable[[], Any]]:
-    """Return the default factories of a class. The keys are the field names in JSON. Schemas omit these defaults."""
+    """Return the default factories of a class, which are not in its JSON Schema. The keys are field names in JSON."""
     fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(class_type), "fields", ())
     return {field.encode_name: field.default_factory for field in fields if callable(field.default_factory)}
 

@@ -59,7 +59,7 @@ Path = tuple[str | int, ...]
 
 
 class Mismatch(NamedTuple):
-    """A part of a value that was rejected, and the reason. `branch` is the path of the union that contains the part."""
+    """A rejected part of a value, and the reason. `branch` is the path of the union that contains the part."""
 
     path: Path
     reason: str
@@ -82,21 +82,19 @@ def format_path(path: Iterable[str | int], root: str = "") -> str:
 
 
 class OverlookedMessage(str):
-    """Message about a problem that msgspec and pydantic do not find: an unknown field, or a boolean instead of a
-    number.
-    """
+    """A message about a problem that msgspec and pydantic miss: an unknown field, or a boolean instead of a number."""
 
     __slots__ = ()
 
 
 class BooleanMessage(OverlookedMessage):
-    """Message about a boolean that was passed instead of a number."""
+    """A message about a boolean that was passed instead of a number."""
 
     __slots__ = ()
 
 
 class _SchemaSteps:
-    """Limits the steps through a schema, because other servers write schemas and callers send many values."""
+    """Limits the time for checking a value, because schemas from other servers and values from callers may be large."""
 
     __slots__ = ("_left",)
 
@@ -111,7 +109,7 @@ class _SchemaSteps:
 
 
 class _TooManySteps(Exception):
-    """A value and its schema are too large to compare."""
+    """Raised if a value and its schema are too large to compare."""
 
 
 class _Location(NamedTuple):
@@ -159,7 +157,7 @@ def find_boolean_mismatches(schema: Schema, value: Any) -> list[str]:
 
 
 def merge_mismatches(mismatches: Iterable[Mismatch], schema_messages: Sequence[str], root: str) -> Iterator[str]:
-    """Yield a message for each problem of an argument. If both checks find a problem, use the schema's message.
+    """Yield a message for each problem of an argument. If the schema check has found the same problem, use its message.
 
     The schema check alone is not enough, because pydantic may accept values that its schema does not describe.
     """

@@ -24,7 +24,7 @@ _DEFINITIONS: Final = ("$defs", "definitions")
 
 
 class CustomSchemaSignature:
-    """Signature of a tool with a custom input schema. The function gets the arguments as one dict."""
+    """The signature of a tool with a custom input schema. The function gets the arguments as one dict."""
 
     def __init__(self, inner: Signature, schema: dict[str, Any], *, passes_context: bool) -> None:
         if schema.get("type") != "object":

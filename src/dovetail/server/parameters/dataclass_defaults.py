@@ -10,7 +10,7 @@ from dovetail.server.parameters.type_hints import iter_reachable_types
 
 
 class _ClassInfo(NamedTuple):
-    """Fields of a class with their defaults, and the fields that may contain other dataclass objects."""
+    """The fields of a class, their defaults, and the fields that may contain other dataclass objects."""
 
     fields: tuple[str, ...]
     defaults: Mapping[str, Any]
@@ -41,7 +41,7 @@ def _has_defaults(annotation: Any) -> bool:
 
 
 def _may_have_defaults(annotation: Any) -> bool:
-    """Return whether the type of a field may have defaults. A type variable can represent such a type."""
+    """Return whether the type of a field may be a class with defaults. A type variable may be any class."""
     return _has_defaults(annotation) or any(isinstance(type_, TypeVar) for type_ in iter_reachable_types([annotation]))
 
 

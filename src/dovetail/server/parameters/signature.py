@@ -149,7 +149,7 @@ class InvalidArguments(ToolError):
 
 
 class Signature:
-    """Input schema of a function, and conversion of the arguments of a call. Create it with `compile_signature`."""
+    """The input schema of a function. It converts the arguments of calls. Create it with `compile_signature`."""
 
     __slots__ = (
         "_fill_defaults",
@@ -364,12 +364,12 @@ class Signature:
 
 
 def rename_all(names: Iterable[str], rename: ArgumentNamer) -> list[str]:
-    """Return the new names, without names that `rename` maps to None."""
+    """Return the results of `rename` for all names, without None."""
     return [outer_name for name in names if (outer_name := rename(name)) is not None]
 
 
 class ContextSignature(Signature):
-    """Signature of a function whose runner needs the context as the first argument."""
+    """The signature of a function whose runner needs the context as the first argument."""
 
     __slots__ = ()
 
@@ -436,7 +436,7 @@ def _check_is_bound(signature: inspect.Signature, hints: Mapping[str, Any], wher
 
 
 class _Layout:
-    """Parameters of a function: the source of each value, and how it is passed."""
+    """The parameters of a function: the source of each value, and how it is passed."""
 
     def __init__(self, where: str, returns: Any, descriptions: Mapping[str, str]) -> None:
         self.where = where
@@ -663,7 +663,7 @@ def make_validator(schema: dict[str, Any]) -> Any:
 
 
 def _find_pattern_errors(validator: Any, raw_arguments: dict[str, Any], rename: ArgumentNamer) -> dict[str, list[str]]:
-    """Return the pattern errors of each argument. The list is empty if an argument may have other errors."""
+    """Return the pattern errors of each argument. An argument with an empty list may have other errors."""
     messages_by_argument: dict[str, list[str]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(raw_arguments), _MAX_ERRORS)]
     for error in errors:

@@ -22,11 +22,11 @@ _STEP_BYTES = 64 * 1024  # Each step decompresses at most this many bytes.
 
 
 class ResponseTooLarge(TransportError):
-    """The HTTP response is larger than a limit."""
+    """Raised if an HTTP response is larger than a limit."""
 
 
 class InvalidHTTPResponse(TransportError):
-    """The response is not valid HTTP/1.1."""
+    """Raised if a response is not valid HTTP/1.1."""
 
 
 class Decompressor:

@@ -54,7 +54,7 @@ _MAX_CACHED_ROUTES = 256  # The caches for routes and for header names have this
 
 
 class HostUnreachable(TransportError):
-    """The client could not connect to the host, so nothing was sent. `reason` explains why."""
+    """Raised if the client could not connect to the host, so that nothing was sent. `reason` explains why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -62,7 +62,7 @@ class HostUnreachable(TransportError):
 
 
 class Origin(NamedTuple):
-    """The target of a connection. Connections with the same origin can replace each other."""
+    """The target of a connection. A request can use any idle connection with the same origin."""
 
     scheme: str
     host: str
@@ -76,7 +76,7 @@ class Origin(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The parts that all requests with the same method and URL have in common."""
+    """The target and the encoded start of all requests with the same method and URL."""
 
     origin: Origin
     head: bytes

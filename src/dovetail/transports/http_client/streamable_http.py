@@ -291,7 +291,7 @@ class StreamableHTTPClient:
             parser = _continue_parser(parser)
 
     async def _listen_once(self, parser: SSEParser, is_repeated: bool) -> None:
-        """Read the GET stream until it ends. Without an event ID, a new stream may have missed messages."""
+        """Read the GET stream until it ends. A repeated stream without an event ID may have missed messages."""
         response = await self._open_stream(parser.last_event_id)
         self._listen_settled.set()
         try:

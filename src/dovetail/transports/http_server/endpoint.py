@@ -495,13 +495,13 @@ def _get_relative_path(scope: Scope) -> str:
 
 
 def _check_encoding(raw_path: bytes, path: str) -> None:
-    """Reject an unusual spelling of a path, such as /%6dcp, because a proxy's rule for the path would not match it."""
+    """Reject a path with unnecessary encoding, such as /%6dcp, because a proxy's rule for /mcp would not match it."""
     if not raw_path.removesuffix(b"/").endswith(quote(path.removesuffix("/")).encode()):
         raise Refusal(404, "Not found. Write the path without unnecessary percent-encoding")
 
 
 def _check_transfer_encoding(request: EndpointRequest) -> None:
-    """Reject a Transfer-Encoding with which a proxy may see the end of the body elsewhere. RFC 9112, section 6.1"""
+    """Reject a Transfer-Encoding for which a proxy may find a different end of the body. RFC 9112, section 6.1"""
     if request.scope.get("http_version") == "1.0":
         raise Refusal(400, "HTTP/1.0 requests cannot have Transfer-Encoding", [(b"connection", b"close")])
     if request.headers[b"transfer-encoding"].lower() != b"chunked":

@@ -62,7 +62,7 @@ async def send_spool(send: Send, spool: Spool, *, has_more: bool) -> None:
 
 
 class _StallTimer:
-    """Moves a response to disk if sending a slice takes long, and cancels the response if disk and memory are full."""
+    """Moves a response to disk if sending it takes long, and cancels the response if disk and memory are full."""
 
     __slots__ = ("_spool", "_task", "_timer", "dropped_task")
 

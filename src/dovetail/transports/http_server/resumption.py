@@ -40,7 +40,7 @@ class SessionResponseWriter(ResponseWriter):
         self._is_released = False
 
     def attach(self, exchange: IncomingExchange, is_stateful: bool) -> None:
-        """Connect an exchange to this response, so that it can send messages and requests to the client."""
+        """Let the handler of a request send messages and requests to the client on this response."""
         exchange.emit = self.emit
         if is_stateful and self._mode != "json":
             exchange.ask = self._ask_client

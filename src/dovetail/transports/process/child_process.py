@@ -69,12 +69,12 @@ class ChildProcess:
         cwd: str | Path | None = None,
         stderr: Sink | Literal["inherit"] | None = None,
     ) -> "ChildProcess":
-        """Start a command and pass its stdout to the protocol. The protocol is paused while `stdin` is full.
+        """Start a command and pass its stdout to the protocol. While the pipe to its stdin is full, pause the protocol.
 
         env: variables for the child, in addition to the inherited variables.
         inherit: "minimal" passes the variables that a program needs to run, and none that could be a secret. "all"
-            passes
-        all variables. A list of names or patterns such as "AWS_*" passes these in addition to the minimal ones.
+            passes all variables. A list of names or patterns such as "AWS_*" passes these in addition to the minimal
+            ones.
         stderr: a function that receives each line, a text stream, or "inherit" for this process's stderr.
         """
         argv = check_command(command, cwd)
@@ -199,7 +199,7 @@ def _create_resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any
 
 
 class _Input(asyncio.Protocol):
-    """The stdin of a child process, which pauses the protocol while the pipe is full."""
+    """Writes to the stdin of a child process. While the pipe is full, the protocol must not write."""
 
     transport: asyncio.WriteTransport | None = None
 
@@ -221,14 +221,14 @@ class _Input(asyncio.Protocol):
             self.resume_writing()  # Tasks that wait for writing must see that the pipe is closed.
 
     def drop(self) -> None:
-        """Discard data that was not sent. Do not abort a transport that is already closing without data."""
+        """Discard the data that was not sent."""
         pipe = self.transport
         if pipe is not None and (pipe.get_write_buffer_size() or not pipe.is_closing()):
             pipe.abort()
 
 
 class _Output(asyncio.Protocol):
-    """The stdout of a child process, which passes all data to the protocol."""
+    """Reads the stdout of a child process, and passes all data to the protocol."""
 
     transport: asyncio.ReadTransport | None = None
 
@@ -246,7 +246,7 @@ class _Output(asyncio.Protocol):
 
 
 class _Stderr(asyncio.Protocol):
-    """The stderr of a child process. It keeps the last lines, and passes each line to the user's function or stream."""
+    """Reads the stderr of a child process, keeps the last lines, and passes each line to a function or stream."""
 
     transport: asyncio.ReadTransport | None = None
 

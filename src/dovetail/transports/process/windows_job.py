@@ -10,7 +10,7 @@ _ACCOUNTING_CLASS = 1
 
 
 class BasicLimits(ctypes.Structure):
-    """JOBOBJECT_BASIC_LIMIT_INFORMATION."""
+    """The Windows structure JOBOBJECT_BASIC_LIMIT_INFORMATION."""
 
     _fields_ = (
         ("PerProcessUserTimeLimit", ctypes.c_int64),
@@ -26,7 +26,7 @@ class BasicLimits(ctypes.Structure):
 
 
 class ExtendedLimits(ctypes.Structure):
-    """JOBOBJECT_EXTENDED_LIMIT_INFORMATION."""
+    """The Windows structure JOBOBJECT_EXTENDED_LIMIT_INFORMATION."""
 
     _fields_ = (
         ("BasicLimitInformation", BasicLimits),
@@ -39,7 +39,7 @@ class ExtendedLimits(ctypes.Structure):
 
 
 class Accounting(ctypes.Structure):
-    """JOBOBJECT_BASIC_ACCOUNTING_INFORMATION."""
+    """The Windows structure JOBOBJECT_BASIC_ACCOUNTING_INFORMATION."""
 
     _fields_ = (
         ("TotalUserTime", ctypes.c_int64),
@@ -54,7 +54,7 @@ class Accounting(ctypes.Structure):
 
 
 def load_kernel32() -> Any:
-    """Load the Windows functions for job objects with their argument types. A handle has the size of a pointer."""
+    """Load the Windows functions for job objects and set their argument types. A handle has the size of a pointer."""
     handle, number, pointer = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
     library = ctypes.WinDLL("kernel32", use_last_error=True)
     library.CreateJobObjectW.restype = handle
