@@ -14,7 +14,7 @@ _ENV_KEYS: Final = ("env", "environment", "envs")
 
 
 class EntryParts(NamedTuple):
-    """The parts of an entry, as written in it."""
+    """The command or URL of an mcp.json entry, with the values exactly as in the entry."""
 
     command: Any  # the program, or None
     args: Any
@@ -23,7 +23,7 @@ class EntryParts(NamedTuple):
 
 
 def select_entry(config: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
-    """Return the name and the entry of an mcp.json with one server. Return an entry unchanged, without a name."""
+    """Return the name and the entry of the only server in an mcp.json. If `config` is an entry, the name is None."""
     servers = config.get("mcpServers") or config.get("servers")
     if not isinstance(servers, Mapping):
         return None, config
@@ -38,7 +38,7 @@ def select_entry(config: Mapping[str, Any]) -> tuple[str | None, Mapping[str, An
 
 
 def read_entry(entry: Mapping[str, Any]) -> EntryParts:
-    """Return the parts of an entry. If the entry has a command and a URL, the command counts."""
+    """Return the command or URL of an mcp.json entry. If the entry has both, use the command."""
     command, args = entry.get("command") or entry.get("cmd"), entry.get("args") or []
     env = _get_first(entry, _ENV_KEYS)
     if isinstance(command, Mapping):  # Older versions of Zed store the command as an object.
@@ -54,7 +54,7 @@ def _get_first(entry: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _merge(inner: Any, outer: Any) -> Any:
-    """Return both mappings as one. If one of them is not a mapping, return it, so that the caller rejects it."""
+    """Merge two mappings. If one of the values is not a mapping, return that value, so that the caller rejects it."""
     if isinstance(inner, Mapping) and isinstance(outer, Mapping):
         return {**inner, **outer}
     return inner if outer is None or not (inner is None or isinstance(inner, Mapping)) else outer

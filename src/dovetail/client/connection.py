@@ -417,7 +417,7 @@ class Connection:
 
 
 def _add_progress_token(params: Any, id: RequestId) -> Any:
-    """Return the parameters of a request with its ID as the progress token. In the draft, progress has this ID."""
+    """Set the progress token in the parameters of a request to its ID, because the draft version has no tokens."""
     try:
         data = to_plain(params)
     except InvalidResult:

@@ -179,7 +179,7 @@ def resolve_target(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> ResolvedTarget:
-    """Return the name, the key and the transport of a target. The options are added to those of the target.
+    """Return the name, the key and the transport of a target. The options are added to the options of the target.
 
     Raise TypeError or ValueError if the target is invalid, or if an option does not apply to it. Raise ScriptNotFound
     if the target is a script that does not exist.
@@ -241,7 +241,8 @@ def _create_command_target(target: str | Path | Sequence[str]) -> CommandTarget:
 
 
 def set_stderr_handler(target: Target, handler: Callable[[str], None]) -> Target:
-    """Return the target with a function that gets each line of its process on stderr, unless it already has one.
+    """Return a copy of a target whose process passes each stderr line to `handler`, unless it already has a handler.
+
     Return a target that starts no process unchanged.
     """
     command: object = target

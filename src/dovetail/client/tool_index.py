@@ -69,8 +69,9 @@ class ToolEntry:
 
 
 def _is_wrapped(schema: dict[str, Any] | None) -> bool | None:
-    """Return whether the server wraps the value of a result as `{"result": ...}`. Return None if the schema does not
-    say, because not every server marks the schemas of wrapped values.
+    """Return whether the server wraps the value of a result as `{"result": ...}`, or None if this is unclear.
+
+    Not every server marks the schemas of wrapped values.
     """
     if schema is None or schema.get(WRAPPED_RESULT_KEYWORD) is True:
         return None if schema is None else True

@@ -211,8 +211,9 @@ def downgrade_result(revision: str, method: str, value: Result, *, wrap_structur
 
 
 def must_wrap(schema: dict[str, Any] | None) -> bool:
-    """Return whether results with this output schema must be wrapped as `{"result": ...}`, because they are not
-    objects.
+    """Return whether results with this output schema must be wrapped as `{"result": ...}`.
+
+    Only objects are sent unchanged.
     """
     return schema is not None and schema.get("type") != "object"
 

@@ -189,8 +189,9 @@ class ChangeListener(Protocol):
         ...
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Send a notification if this listener is the handshake session with this ID. Return whether it is. This method
-        must not block.
+        """Send a notification if this listener belongs to the session with this ID, and return whether it does.
+
+        This method must not block.
         """
         ...
 
@@ -204,9 +205,7 @@ class Service(Protocol):
     def instructions(self) -> str | None: ...
     @property
     def refresh_description(self) -> Callable[[], Awaitable[None]] | None:
-        """The function that updates the name, the version and the instructions before a client reads them. None if they
-        never change.
-        """
+        """The function that updates the name, version and instructions for a new client, or None."""
         ...
 
     @property

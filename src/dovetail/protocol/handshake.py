@@ -275,8 +275,9 @@ class PendingRequests(Generic[Waiter]):
         return self._last_id, jsonrpc.encode_request(self._last_id, method, params)
 
     def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a progress notification. The draft has the ID of the request instead of the token,
-        and one object for the progress.
+        """Convert the parameters of a progress notification from the draft version to the newest format.
+
+        The draft has the ID of the request instead of a progress token, and one object for the progress.
         """
         progress, id = params.get("progress"), params.get("requestId")
         if type(progress) is not dict or type(id) is not int:

@@ -149,7 +149,7 @@ class WindowLimiter:
 
 
 def _is_sweep_due(sweep_at: float, window_s: float, now: float) -> bool:
-    """Return whether to remove old keys: at most once per window, because the removal reads all keys."""
+    """Return whether it is time to remove old keys. This happens at most once per window, because it reads all keys."""
     # A time far ahead is from before the clock was set back.
     return not sweep_at - window_s <= now < sweep_at
 

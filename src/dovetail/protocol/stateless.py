@@ -58,7 +58,7 @@ def is_stateless_message(message: dict[str, Any]) -> bool:
 
 
 class Described(Protocol):
-    """A server with a name and a version, which may change."""
+    """A server whose name and version may change."""
 
     @property
     def implementation(self) -> Implementation: ...

@@ -167,8 +167,9 @@ class Dispatcher:
         return self._open_recorder
 
     def set_description_source(self, describe: Callable[[], Awaitable[None]]) -> None:
-        """Call a function before a client reads the name, the version and the instructions. The function can change
-        them. The client waits at most two seconds.
+        """Call a function that may update the name, version and instructions before a client reads them.
+
+        The client waits at most two seconds.
         """
 
         async def refresh_description() -> None:

@@ -154,7 +154,7 @@ def build_meta(meta: Mapping[str, Any] | None, tags: Collection[str], version: s
 
 
 def read_annotations(annotations: Any, annotations_type: type[AnyAnnotations]) -> AnyAnnotations | None:
-    """Return annotations as a struct. A mapping can have custom names besides those of the specification."""
+    """Convert annotations to a struct. A dict may contain names that are not in the specification."""
     if annotations is None or isinstance(annotations, annotations_type):
         return annotations
     if not isinstance(annotations, Mapping):

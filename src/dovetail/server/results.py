@@ -154,7 +154,7 @@ def _build_output(schema: dict[str, Any], wrapping: Wrapping, to_result: Callabl
 
 
 def _build_plain_output(convert: Callable[..., ToolResult], wrap_results: bool) -> Output:
-    """Create the output of a tool without a schema."""
+    """Create the converter of a tool without an output schema."""
     return Output(None, convert if wrap_results else functools.partial(convert, wrapping="none"))
 
 

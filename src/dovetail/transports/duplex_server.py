@@ -220,7 +220,7 @@ class DuplexServer:
     async def _introduce(
         self, message: dict[str, Any], reply: Write, refresh_description: Callable[[], Awaitable[None]]
     ) -> None:
-        """Answer `initialize` with a description that is up to date. The session is already open."""
+        """Update the server's description, and answer an `initialize` request. The session is already open."""
         await refresh_description()
         if not self._is_closed:
             _, response = handshake.open_session(message, self._service, self._principal)
@@ -354,7 +354,7 @@ class DuplexServer:
             self._notify_task = self._loop.create_task(self._send_changes())
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Send a notification if this connection has the session with this ID."""
+        """Send a notification if this connection has the session with this ID, and return whether it does."""
         session = self._session
         if session is None or session.caller.session_id != session_id:
             return False

@@ -75,7 +75,7 @@ def _find_node() -> str | None:
 
 
 def _check_node_version(node: str) -> None:
-    """Raise UsageError if Node is too old for the suite, which would print only a syntax error."""
+    """Raise UsageError if Node.js is too old for the suite, because the suite would only print a syntax error."""
     try:
         version = subprocess.run(
             [node, "--version"], capture_output=True, text=True, timeout=20, check=False

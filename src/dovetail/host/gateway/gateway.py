@@ -233,7 +233,7 @@ class Gateway:
                 self._mounted[name] = upstream, self.server.mount(upstream, names)
 
     async def _start_new_servers(self) -> None:
-        """Start the servers that have not run yet, because a client that connects reads the instructions first."""
+        """Start the servers that have not run yet, because a new client needs their instructions."""
         if self._has_instructions:
             return
         new_servers = [
@@ -244,8 +244,9 @@ class Gateway:
         await asyncio.gather(*(supervisor.ready() for supervisor in new_servers), return_exceptions=True)
 
     def _update_description(self, _event: HostEvent | None = None) -> None:
-        """Pass on the instructions of the servers that have run, unless the gateway has other instructions. On a path
-        with only one server, pass on its name and version, too.
+        """Copy the instructions of the servers that have run to the gateway, unless the user set other instructions.
+
+        On a path with only one server, copy its name and version, too.
         """
         if self._has_instructions:
             return

@@ -338,8 +338,9 @@ def location_from_request(scheme: str, host: str, port: int | None, root_path: s
 
 
 def is_metadata_path(path: str, prefix: str, mcp_path: str) -> bool:
-    """Return whether a path has the metadata of the MCP endpoint at `mcp_path`: the path from RFC 9728, or one below
-    the path prefix of the application.
+    """Return whether `path` serves the metadata of the MCP endpoint at `mcp_path`.
+
+    The path follows RFC 9728, or is below the path prefix of the application.
     """
     resource_path = prefix if mcp_path == "/" else prefix + mcp_path
     return path in (

@@ -180,7 +180,7 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 
 def _lists_all_fields(type_: Any) -> bool:
-    """Return whether the schema lists all accepted fields. Aliases, `extra` or validators may accept others."""
+    """Return whether the schema of a class lists all accepted fields. Aliases, `extra` or validators may add more."""
     config: Any = getattr(type_, "model_config", None) or getattr(type_, "__pydantic_config__", None) or {}
     fields: Any = getattr(type_, "__pydantic_fields__", None) or {}
     decorators = getattr(type_, "__pydantic_decorators__", None)

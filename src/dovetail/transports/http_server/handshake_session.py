@@ -120,8 +120,9 @@ class HandshakeSession:
                 stream.append(encode_change(method, subscribed_uri))
 
     def send_to_session(self, session_id: str, method: str, message: bytes) -> bool:
-        """Send a notification on the GET stream if this is the session with this ID. If the stream is not open, keep
-        the newest notifications and send them later.
+        """Send a notification on the GET stream. Return False if the session has another ID.
+
+        If the stream is not open, keep the newest notifications and send them later.
         """
         if self.handshake.caller.session_id != session_id:
             return False
@@ -198,7 +199,7 @@ class HandshakeSession:
                 await emit(cancellation)
 
     def read_progress(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a progress notification in the form of the newest version."""
+        """Convert the parameters of a progress notification to the format of the newest protocol version."""
         return params if self._client_requests is None else self._client_requests.read_progress(params)
 
     def end_unread_requests(self, now: float, max_age: float) -> None:
