@@ -138,7 +138,7 @@ class RequestSender:
         self._cache.clear()
 
     def clear(self) -> None:
-        """Clear everything that is known about the server."""
+        """Clear all stored data about the server."""
         self.tool_index.clear()
         self._name_index.clear()
         self._cache.clear()

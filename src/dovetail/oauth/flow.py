@@ -52,9 +52,7 @@ def parse_json_object(body: bytes) -> dict[str, Any] | None:
 
 
 class OpenBrowser(Struct, frozen=True):
-    """Action: open this URL for the user. The result is a mapping of the query parameters of the redirect with this
-    state.
-    """
+    """Action: open a URL in the user's browser. The result is a dict of the query parameters of the redirect."""
 
     url: str
     state: str

@@ -107,7 +107,7 @@ class HandshakeState:
         return METHODS[method].exists_in(self.caller.protocol_version)
 
     def admit(self, message: dict[str, Any]) -> IncomingExchange:
-        """Return the exchange for a request in this session."""
+        """Check a request in this session, and return it as an `IncomingExchange`."""
         method = message["method"]
         if method == INITIALIZE:
             raise InvalidRequest("Invalid request: this session is already initialized")
@@ -124,7 +124,7 @@ class HandshakeState:
         return IncomingExchange(message["id"], method, params, meta, self.caller)
 
     def admit_notification(self, message: dict[str, Any]) -> IncomingExchange:
-        """Return the exchange for a notification in this session. A notification has no ID and gets no response."""
+        """Return a notification in this session as an `IncomingExchange`. It has no ID and gets no response."""
         params: dict[str, Any] = message.get("params") or {}
         meta = params.get("_meta")
         return IncomingExchange("", message["method"], params, meta if type(meta) is dict else {}, self.caller)

@@ -86,7 +86,7 @@ class StatelessProtocol:
     def admit(
         self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: Principal | None = None
     ) -> IncomingExchange:
-        """Return the exchange for a request. `headers` is None if the transport has no headers."""
+        """Check a request and return it as an `IncomingExchange`. `headers` is None if the transport has none."""
         params: dict[str, Any] = message.get("params") or {}
         meta: Any = params.get("_meta")
         if type(meta) is not dict:

@@ -30,7 +30,7 @@ def get_mapping(schema: Schema, member: str = "properties") -> Mapping[str, Any]
 
 
 def get_list(schema: Schema, member: str) -> list[Any]:
-    """Return the value of a keyword that is a list."""
+    """Return the value of a keyword if it is a list. Otherwise return an empty list."""
     value = schema.get(member)
     return cast("list[Any]", value) if isinstance(value, list) else []
 
@@ -51,7 +51,7 @@ def get_types(schema: Schema) -> list[str]:
 
 
 def get_number(schema: Schema, member: str, default: int = 0) -> float:
-    """Return the value of a keyword that is a number."""
+    """Return the value of a keyword if it is a number. Otherwise return `default`."""
     value = schema.get(member)
     return value if isinstance(value, int | float) else default
 

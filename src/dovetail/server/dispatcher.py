@@ -554,7 +554,7 @@ class Dispatcher:
         return is_allowed
 
     def watch_resource(self, uri: str, principal: Principal | None, origin: str | None) -> Callable[[], None] | None:
-        """Forward updates of a resource from mounted servers to a client. Return a function that stops this."""
+        """Forward updates of a resource from mounted servers to a client. The returned function ends this."""
         return None if self.mounts is None else self.mounts.watch_resource(uri, principal, origin)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:

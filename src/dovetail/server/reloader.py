@@ -297,7 +297,7 @@ class ReloadRelay:
                 self._send_message({"jsonrpc": "2.0"} | notice)
 
     def _replay(self, message: dict[str, Any]) -> None:
-        """Send a request of the client again, to a new child."""
+        """Send a request of the client again, to the new child process."""
         self._replay_count += 1
         id = f"dovetail-reload-{self._replay_count}"
         self._replay_ids.add(id)

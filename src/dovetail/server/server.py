@@ -661,7 +661,7 @@ class Server:
 
 
 def set_other_apps(server: Server, create_other_apps: "Callable[[ASGIOptions], OtherApps]") -> None:
-    """Serve other ASGI applications at other paths next to a server. They get the options of `Server.asgi`."""
+    """Serve more ASGI applications together with a server, at other paths. They get the options of `Server.asgi`."""
     server._create_other_apps = create_other_apps  # pyright: ignore[reportPrivateUsage]
 
 

@@ -40,7 +40,7 @@ async def read_into(reader: asyncio.StreamReader, descriptor: int) -> asyncio.Re
 
 
 async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.WriteTransport:
-    """Open a transport that writes to a pipe and closes it.
+    """Open a transport that writes to a pipe. Closing the transport closes the pipe.
 
     The transport calls `pause_writing` and `resume_writing` of the protocol.
     """

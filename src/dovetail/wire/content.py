@@ -72,7 +72,7 @@ class ResourceLink(WireStruct, tag_field="type", tag="resource_link"):
 
 
 class ResourceContents(WireStruct):
-    """The contents of a resource, as `text` or as `blob` in base64. If a server sends both, `blob` counts."""
+    """The contents of a resource, as `text` or as `blob` in base64. If a server sends both, `blob` is used."""
 
     uri: str
     mime_type: str | None = None

@@ -190,7 +190,7 @@ def _get_type_fields(host_format: HostFormat, entry: ServerConfig) -> dict[str, 
 
 
 def _split_codex_headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the headers under Codex's keys: literal values, names of variables, and the variable of a bearer token."""
+    """Group headers by the keys of Codex: literal values, names of variables, and the variable of a bearer token."""
     values: dict[str, str] = {}
     variables: dict[str, str] = {}
     token_fields: dict[str, str] = {}

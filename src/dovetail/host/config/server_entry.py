@@ -178,7 +178,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 def _list_variables(config: ServerConfig) -> dict[str, str]:
-    """Return the variables as in the file. A variable that is passed on unchanged has a reference as its value."""
+    """Return the environment variables of a server. A variable that is passed on unchanged becomes a reference."""
     return {name: f"${{{name}}}" for name in config.env_passthrough} | config.env
 
 

@@ -229,7 +229,7 @@ class Policy:
         return decision
 
     def explain(self, request: PolicyRequest | None = None) -> str:
-        """Return a text that lists the rules. In each level, the strictest rules come first.
+        """Return a text that lists the rules of all levels. In each level, the strictest rules come first.
 
         Args:
             request: A request to explain. With it, the text includes the decision and whether each rule applies.
@@ -306,7 +306,7 @@ _CONFIGURED_DECISION: Final = Decision(action="allow", reason="configured by the
 
 
 def _is_configured(request: PolicyRequest) -> bool:
-    """Return whether the user allowed this request when they configured the server.
+    """Return whether a request is allowed because the user has configured the server.
 
     The configuration file of a project cannot allow the start of a server.
     """

@@ -32,7 +32,7 @@ _LITERAL_WILDCARDS: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
 
 def matches_restrictive(glob: str, server: str, tool: str) -> bool:
-    """Return whether a glob of a rule that asks, denies or hides matches a tool or URI. If unclear, return True."""
+    """Match a glob with a tool or URI, for rules that ask, deny or hide. If the result is unclear, return True."""
     if fnmatchcase(tool, glob) or fnmatchcase(make_full_name(server, tool), glob):
         return True
     if SEPARATOR in glob and fnmatchcase(make_model_name(server, tool), glob):
@@ -72,7 +72,7 @@ def _build_names(reading: str, server: str) -> list[str]:
 def matches_permissive(
     glob: str, server: str, tool: str, *, has_server_rule: bool = False, is_certain_uri: bool = False
 ) -> bool:
-    """Return whether a glob of a rule that allows matches a tool or URI. If unclear, return False.
+    """Match a glob with a tool or URI, for rules that allow. If the result is unclear, return False.
 
     Args:
         has_server_rule: True if the rule has globs for the server, too.

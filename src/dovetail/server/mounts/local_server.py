@@ -126,7 +126,7 @@ class LocalServer:
         return await self.server.dispatch(exchange)
 
     def watch_changes(self, callback: ChangeCallback) -> Callable[[], None]:
-        """Call a function for each change on the server. Return a function that stops this."""
+        """Call a function for each change on the server. The returned function removes the callback."""
         return self.server.registry.subscriptions.add_callback(callback)
 
     def can_receive_updates(self, uri: str, principal: Principal | None) -> bool:

@@ -38,7 +38,7 @@ _PREFIX_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
 
 
 class NameMap:
-    """Translates between the names on this server and on a mounted server."""
+    """Translates names of items between this server and a mounted server."""
 
     def __init__(self, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]) -> None:
         check_type("prefix=", prefix, str, "a text")
@@ -194,7 +194,7 @@ class NameMap:
         return bool(self._tags)
 
     def is_allowed(self, declaration: Any) -> bool:
-        """Return whether the mount offers an item with these tags."""
+        """Return whether the mount offers an item, based on the tags of the item."""
         return not self._tags or not self._tags.isdisjoint(get_tags(declaration))
 
     def rename_declarations(self, kind: ItemKind, declarations: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class RemoteSubscriptions:
         self.end(subscription)
 
     async def open(self, subscription: RemoteSubscription) -> set[str]:
-        """Subscribe on all remote mounts that can have the resources. Return the URIs that a server accepted."""
+        """Subscribe to the resources on all remote mounts that can have them. Return the accepted URIs."""
         self._open_subscriptions.add(subscription)
         accepted_uris = await asyncio.gather(*(self._subscribe(mount, subscription) for mount in tuple(self._mounts)))
         return {uri for uris in accepted_uris for uri in uris}

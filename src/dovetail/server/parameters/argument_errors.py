@@ -400,7 +400,7 @@ def _has_matching_tags(schema: Schema, value: dict[str, Any]) -> bool:
 
 
 def _get_constant_members(schema: Schema) -> dict[str, list[Any]]:
-    """Return the fields that allow only one value, with this value."""
+    """Return the fields of an object schema that allow only one value, and this value."""
     members = {
         name: member.get("enum")
         for name, member in _get_object(schema, "properties").items()

@@ -82,7 +82,7 @@ class HandshakeSession:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the session has no running call and no stream with a reader.
+        """Return whether the session has no running call, and no client reads one of its streams.
 
         A call that waits for the client does not count as running.
         """
