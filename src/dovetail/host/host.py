@@ -284,7 +284,7 @@ class Host:
         credentials: CredentialsProvider | None = None,
         **client_options: Unpack[ManagedClientOptions],
     ) -> ManagedServer:
-        """Add a server. The target and the options are those of `Client`.
+        """Add a server. This method takes the same targets and options as `Client`.
 
         Args:
             settings: The settings of the server. Defaults to the `defaults` of the host.
@@ -553,7 +553,7 @@ class Host:
         name: str = "gateway",
         **options: Unpack[ServerOptions],
     ) -> Server:
-        """Return a gateway, which is one server with the items of all servers. The options are those of `Server`.
+        """Return a gateway: one server with the items of all servers. This method takes the same options as `Server`.
 
         Args:
             mode: "merged" offers all tools, "search" offers three tools that find and call the others.
@@ -577,7 +577,7 @@ class Host:
         auth: "ServerAuth | None" = None,
         **options: Unpack[ASGIOptions],
     ) -> ASGIApp:
-        """Return the gateway as an ASGI application. The options are those of `Server.asgi`.
+        """Return the gateway as an ASGI application. This method takes the same options as `Server.asgi`.
 
         The paths are `/mcp`, `/search/mcp`, and `/servers/NAME/mcp` for each server.
 

@@ -100,7 +100,7 @@ class ConsentRequired(Exception):
 
 
 class ConsentRound:
-    """One attempt of a caller's request, with the answers from earlier attempts. It can ask the caller's user.
+    """Asks the caller's user for consent during one attempt of a request, and keeps answers from earlier attempts.
 
     A stateless caller sends its answer back together with the request state of the server behind the gateway. Both are
     encrypted in one state. An answer counts only for the text that was shown and for one definition (`fingerprint`).

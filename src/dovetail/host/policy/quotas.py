@@ -54,7 +54,7 @@ def combine_limits(first: ToolLimits, second: ToolLimits) -> ToolLimits:
 
 
 def parse_limits(limits: ToolLimits | str | Mapping[str, Any]) -> ToolLimits:
-    """Return the limits from a policy, which are a rate or a table. Raise ValueError if a value is invalid."""
+    """Parse the limits in a policy, which are a rate or a table. Raise ValueError if a value is invalid."""
     if isinstance(limits, ToolLimits):
         return limits
     table: dict[str, Any] = {"rate": limits} if isinstance(limits, str) else dict(limits)
