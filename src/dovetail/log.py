@@ -28,7 +28,7 @@ log: Final = logging.getLogger("dovetail")
 
 
 class OwnText(str):
-    """A log text that dovetail wrote itself. The log filter does not escape its line breaks."""
+    """A log text that dovetail wrote itself. The log filter neither shortens nor escapes it."""
 
     __slots__ = ()
 

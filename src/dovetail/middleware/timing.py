@@ -31,7 +31,7 @@ class TimingStats(Struct):
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return the number of seconds within which this percentage of the requests finished, rounded up.
+        """Return an upper bound for the seconds in which this percentage of the requests finished.
 
         The result is at most twice the true value.
         """

@@ -24,7 +24,7 @@ REFERENCE_PATTERN: Final = re.compile(r"\$\{(?:env:)?(\w+)\}")
 
 
 class HostFormat(NamedTuple):
-    """The configuration format of one host. The guide page on desktop hosts links to the documentation of each host."""
+    """The configuration format of one host. The guide page on desktop hosts names the documentation of each host."""
 
     title: str
     section: str

@@ -173,7 +173,7 @@ class PinStore:
 
 
 def compare_with_pin(pin: Pin, definition: Any) -> "list[DefinitionChange]":
-    """Return how a definition differs from its pin."""
+    """Return how a definition differs from its pin. Their fingerprints must be different."""
     definition_changes = diff_definitions(pin.definition, definition) if pin.definition else []
     return definition_changes or [
         DefinitionChange("", "widening", "changed. The old definition was too large to be stored")
