@@ -1,15 +1,19 @@
 """Test the records of dovetail's logger: short, on one line, with the exception and the author's frames first."""
 
 import contextlib
+import importlib
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dovetail import Client, Server
+from dovetail.error_context import clip
 from dovetail.errors import RemoteError, ServerBusy
+from dovetail.host import SecretResolver
 from dovetail.log import OwnText, log
 from dovetail.middleware import LogRequests
 from dovetail.testing import connect
@@ -83,6 +87,14 @@ def make_server() -> Server:
     def ask() -> str:
         raise LookupError("no")
 
+    @app.prompt
+    def choose(kind: str) -> str:
+        return kind
+
+    @app.completion("choose", "kind")
+    def kinds(value: str) -> list[str]:
+        raise LookupError("no")
+
     return app
 
 
@@ -92,15 +104,21 @@ def make_server() -> Server:
         ("call_tool", "divide", ZeroDivisionError, "divide"),
         ("read_resource", "notes://7", TypeError, None),
         ("get_prompt", "ask", LookupError, "ask"),
+        ("complete", "choose", LookupError, "kinds"),
     ],
 )
 async def test_a_failure_names_the_item_and_carries_the_exception(
     caplog: pytest.LogCaptureFixture, method: str, name: str, error: type[Exception], frame: str | None
 ) -> None:
     async with connect(make_server()) as client:
-        arguments = [{"a": 1}] if name == "divide" else []
         with contextlib.nullcontext() if name == "divide" else pytest.raises(RemoteError, match=name):
-            await getattr(client, method)(name, *arguments)
+            match method:
+                case "complete":
+                    await client.complete("kind", "x", prompt=name)
+                case "call_tool":
+                    await client.call_tool(name, {"a": 1})
+                case _:
+                    await getattr(client, method)(name)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert name in record.getMessage()
     assert record.exc_info is not None
@@ -154,3 +172,48 @@ async def test_a_mounted_server_cannot_forge_records(lines: list[str]) -> None:
     assert [line for line in lines if "boom" in line]
     for line in lines:
         check_safe(line)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_exception_that_cannot_be_printed_is_logged(lines: list[str]) -> None:
+    log.warning("failed: %s", Unprintable())
+    log.error("failed", exc_info=Unprintable())
+    assert "Unprintable" in lines[0]
+    assert "Unprintable" in lines[1]
+
+
+def test_a_long_traceback_keeps_the_first_frame_and_the_error(
+    lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comment = "  # " + "x" * 400
+    functions = [f"def step{number}():\n    step{number + 1}(){comment}\n" for number in range(25)]
+    (tmp_path / "long_program.py").write_text("".join(functions) + "def step25():\n    1 / 0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    program = importlib.import_module("long_program")
+    with pytest.raises(ZeroDivisionError) as caught:
+        program.step0()
+    assert caught.tb.tb_next is not None
+    log.error("failed", exc_info=(caught.type, caught.value, caught.tb.tb_next))
+    assert "in step0" in lines[0]
+    assert "in step25" in lines[0]
+    assert lines[0].rstrip().endswith("ZeroDivisionError: division by zero")
+    check_safe(lines[0])
+
+
+def test_the_secrets_of_a_host_are_masked(lines: list[str]) -> None:
+    secrets = SecretResolver({"WEBHOOK": "https://hooks.example/s3cret"})
+    value = secrets.resolve("${WEBHOOK}")
+    log.warning("%s sent an invalid message: %s", "a", f"debug: {value}")
+    log.warning("%s sent an invalid message: %s", "a", clip(f"{'x' * 180}{value}", 200))
+    try:
+        raise ValueError(value)
+    except ValueError as exc:
+        log.error("failed", exc_info=exc)
+    assert len(lines) == 3
+    for line in lines:
+        assert "hooks.example" not in line
+        assert "***" in line

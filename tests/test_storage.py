@@ -253,3 +253,43 @@ def test_reading_waits_for_no_other_process_that_changes_it(tmp_path: Path) -> N
         assert ledger.read() == {"a": 1}
     changing.join()
     assert ledger.read() == {"a": 2}
+
+
+@posix
+def test_a_pipe_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        os.close(open_for_append(pipe))
+        write_private_file(pipe, b"x")
+        monkeypatch.setattr("os.geteuid", lambda: 12345 if os.getuid() != 12345 else 12346)
+        monkeypatch.setattr("dovetail.storage._ROOT_USER_ID", -1)
+        for write in (lambda: open_for_append(pipe), lambda: write_private_file(pipe, b"y")):
+            with pytest.raises(PermissionError, match=str(pipe)):
+                write()
+        assert os.read(reader, 10) == b"x"
+    finally:
+        os.close(reader)
+
+
+@posix
+def test_the_file_of_another_user_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "recording"
+    path.write_bytes(b"theirs")
+    monkeypatch.setattr("os.geteuid", lambda: 12345 if os.getuid() != 12345 else 12346)
+    monkeypatch.setattr("dovetail.storage._ROOT_USER_ID", -1)
+    with pytest.raises(PermissionError, match=str(path)):
+        write_private_file(path, b"ours")
+    assert path.read_bytes() == b"theirs"
+
+
+@posix
+def test_no_directory_of_a_stored_file_is_open_to_others(tmp_path: Path) -> None:
+    previous_mask = os.umask(0)
+    try:
+        SharedDocument(tmp_path / "home" / "deep" / "ledger.json").change(lambda document: document.update(a=1))
+    finally:
+        os.umask(previous_mask)
+    for directory in (tmp_path / "home", tmp_path / "home" / "deep"):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700

@@ -1,18 +1,21 @@
 """The logger of dovetail. A filter makes every log record safe to write.
 
-Values in a record may come from another program, so the filter shortens them and escapes their control characters. If
-a record has an exception, its traceback starts with the first frame of the user's code.
+Values in a record may come from another program. The filter masks the known secrets of hosts, shortens the values and
+escapes their control characters. If a record has an exception, its traceback starts with the first frame of the user's
+code.
 """
 
 import logging
 import os
 import traceback
+import weakref
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dovetail.error_context import clip
 
 _MAX_VALUE_CHARS: Final = 1000
+_MAX_MASKED_CHARS: Final = 16 * 1024
 _MAX_TRACEBACK_CHARS: Final = 8192
 _MAX_PART_CHARS: Final = 512  # Maximum length of one frame or one exception message.
 # Frames from these paths belong to dovetail, or to modules through which it calls the user's functions.
@@ -31,6 +34,22 @@ class OwnText(str):
     """A log text that dovetail wrote itself. The log filter neither shortens nor escapes it."""
 
     __slots__ = ()
+
+
+class KnownSecrets(Protocol):
+    """Secrets that must not appear in the log."""
+
+    def mask_known(self, text: str) -> str:
+        """Return the text with its known secrets masked."""
+        ...
+
+
+_known_secrets: Final[list["weakref.ref[KnownSecrets]"]] = []
+
+
+def mask_in_log(secrets: KnownSecrets) -> None:
+    """Mask these secrets in all later records, as long as the object exists."""
+    _known_secrets.append(weakref.ref(secrets, _known_secrets.remove))
 
 
 def trim_traceback(trace: TracebackType | None) -> TracebackType | None:
@@ -52,11 +71,13 @@ def format_traceback(exc: BaseException, trace: TracebackType | None) -> str:
     # Each part is a frame or the message of an exception. A message may contain text from the caller.
     parts = [
         part if len(part) <= _MAX_PART_CHARS else part[:_MAX_PART_CHARS] + "…\n"
-        for part in traceback.format_exception(type(exc), exc, trace, limit=30)
+        for part in map(_mask, traceback.format_exception(type(exc), exc, trace, limit=30))
     ]
-    return "\n".join(
-        f"  {clip(line, _MAX_PART_CHARS + 1)}" for line in "".join(parts)[-_MAX_TRACEBACK_CHARS:].splitlines()
-    )
+    text = "".join(parts)
+    if len(text) > _MAX_TRACEBACK_CHARS:
+        # Keep the first frames, which are the author's, and the frames and the message at the end.
+        text = f"{text[: _MAX_TRACEBACK_CHARS // 2]}\n…\n{text[-_MAX_TRACEBACK_CHARS // 2 :]}"
+    return "\n".join(f"  {clip(line, _MAX_PART_CHARS + 1)}" for line in text.splitlines())
 
 
 def _make_safe(record: logging.LogRecord) -> bool:
@@ -76,7 +97,22 @@ def _make_safe(record: logging.LogRecord) -> bool:
 def _clip_value(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | OwnText):
         return value
-    return clip(str(value), _MAX_VALUE_CHARS)
+    try:
+        text = str(value)
+    except Exception as exc:  # logging must not fail because of an exception that cannot be printed
+        text = f"<{type(value).__name__} that cannot be printed: {type(exc).__name__}>"
+    # Mask before shortening, because half a secret would not be recognized.
+    return clip(_mask(text), _MAX_VALUE_CHARS)
+
+
+def _mask(text: str) -> str:
+    """Mask the known secrets at the start of a text. The filter leaves out the rest."""
+    text = text[:_MAX_MASKED_CHARS]
+    for reference in tuple(_known_secrets):
+        secrets = reference()
+        if secrets is not None:
+            text = secrets.mask_known(text)
+    return text
 
 
 log.addFilter(_make_safe)

@@ -59,8 +59,12 @@ def _get_user_dir(xdg_variable: str, default: str) -> Path:
 
 
 def make_private_dir(path: Path) -> None:
-    """Create a directory that only the user can enter, unless the directory exists."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Create a directory that only the user can enter, and its missing parents. An existing directory stays as it
+    is.
+    """
+    missing = [directory for directory in (path, *path.parents) if not directory.exists()]
+    for directory in reversed(missing):
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -81,11 +85,21 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def write_private_file(path: Path, data: bytes) -> None:
-    """Write a file that only the user can read. The path can also be a device or a pipe."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Write a file that only the user can read. The path can also be a device or a pipe.
+
+    Raises:
+        PermissionError: another user owns the file or the pipe.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        if os.name != "nt" and stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.fchmod(descriptor, 0o600)
+        file_stat = os.fstat(descriptor)
+        if stat.S_ISREG(file_stat.st_mode):
+            _check_owner(file_stat, path)
+            if os.name != "nt":
+                os.fchmod(descriptor, 0o600)
+            os.truncate(descriptor, 0)
+        else:
+            _check_pipe(path)
         file.write(data)
 
 
@@ -93,13 +107,15 @@ def open_for_append(path: str | Path) -> int:
     """Open a file to which several processes append. A new file can be read only by the user.
 
     Raises:
-        PermissionError: other users can write the file.
+        PermissionError: another user owns the file or the pipe, or other users can write the file.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         file_stat = os.fstat(descriptor)
         if stat.S_ISREG(file_stat.st_mode):
             _check_writers(file_stat, path)
+        else:
+            _check_pipe(path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -141,12 +157,23 @@ def read_private_file(path: Path) -> bytes | None:
 
 def _check_writers(file_stat: os.stat_result, path: str | Path) -> None:
     """Raise PermissionError if another user owns the file or can write it, because the file may be forged."""
-    if os.name == "nt":
-        return
-    if file_stat.st_uid not in (os.geteuid(), _ROOT_USER_ID):
-        raise PermissionError(f"another user owns {path}. Move the file away, or run chown if the file is yours")
-    if file_stat.st_mode & _OTHERS_WRITE_MODE:
+    _check_owner(file_stat, path)
+    if os.name != "nt" and file_stat.st_mode & _OTHERS_WRITE_MODE:
         raise PermissionError(f"other users can write {path}. If the file is yours, run chmod 600 on it")
+
+
+def _check_owner(file_stat: os.stat_result, path: str | Path) -> None:
+    if os.name != "nt" and file_stat.st_uid not in (os.geteuid(), _ROOT_USER_ID):
+        raise PermissionError(f"another user owns {path}. Move the file away, or run chown if the file is yours")
+
+
+def _check_pipe(path: str | Path) -> None:
+    """Raise PermissionError if the path is a pipe of another user, who could read from it. Devices such as /dev/stderr
+    are not checked.
+    """
+    path_stat = os.lstat(path)
+    if stat.S_ISFIFO(path_stat.st_mode):
+        _check_owner(path_stat, path)
 
 
 def _remove_readers(file_stat: os.stat_result, path: str | Path) -> None:

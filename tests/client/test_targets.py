@@ -416,3 +416,11 @@ def test_an_unknown_option_names_the_option_or_the_target_that_has_it(
         client_type("https://example.com/mcp", **{option: 1})
     assert option in str(caught.value)
     assert suggestion in str(caught.value)
+
+
+def test_a_name_contains_no_secret() -> None:
+    assert "s3cret" not in Client(["uvx", "mcp-a", "--api-key", "s3cret", "-v"]).name
+    assert "s3cret" not in Client(["uvx", "mcp-a", "--token=s3cret", "https://ada:s3cret@a.example"]).name
+    with pytest.raises(ValueError, match="user name") as caught:
+        Client("https://ada:s3cret@a.example/mcp")
+    assert "s3cret" not in str(caught.value)

@@ -1,23 +1,29 @@
 """Test secret references: each kind, limits for projects, errors that name the setting, and redaction."""
 
+import base64
+import json
 import logging
 import os
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.errors import RemoteError
 from dovetail.host.config.secret_lookup import (
     Reference,
     ReferenceContext,
     SecretLookup,
     SecretNotFound,
     SecretResolver,
+    mask_error,
     split_references,
 )
 from dovetail.protocol.redaction import may_hold_secrets
@@ -271,3 +277,49 @@ def test_ordinary_values_need_no_masking() -> None:
     encoded_value = encode({"tool": "echo", "arguments": {"text": "string(5)"}, "reason": "allow, server up"})
     assert not may_hold_secrets(encoded_value)
     assert not lookup.has_known_secret(encoded_value)
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda secret: quote(secret, safe=""),
+        lambda secret: quote_plus(secret),
+        lambda secret: json.dumps({"a": secret}),
+        lambda secret: base64.b64encode(secret.encode()).decode(),
+    ],
+    ids=["url", "form", "json", "base64"],
+)
+def test_an_encoded_secret_is_masked(spell: Callable[[str], str]) -> None:
+    lookup = SecretLookup()
+    lookup.remember(['p@ss "w/rd é'])
+    masked = lookup.mask("connecting with " + spell('p@ss "w/rd é'))
+    assert "w/rd" not in masked
+    assert "***" in masked
+    assert "w%2Frd" not in masked
+
+
+def test_a_part_of_a_secret_is_masked_where_a_limit_cut_it() -> None:
+    lookup = SecretLookup()
+    lookup.remember([CANARY * 3])
+    for cut in ("x" * 50 + (CANARY * 3)[:20], "x" * 50 + (CANARY * 3)[:20] + "…", (CANARY * 3)[-20:] + " and more"):
+        assert CANARY[:9] not in lookup.mask(cut)
+        assert CANARY[-9:] not in lookup.mask(cut)
+    assert lookup.mask("it ends with canary") == "it ends with canary"
+
+
+def test_a_number_that_is_a_secret_is_masked() -> None:
+    lookup = SecretLookup()
+    lookup.remember(["12345678"])
+    assert lookup.mask({"code": 12345678, "other": 1234}) == {"code": "***", "other": 1234}
+    assert lookup.has_known_secret(encode({"code": 12345678}))
+
+
+def test_the_data_notes_and_context_of_an_error_are_masked() -> None:
+    lookup = SecretLookup()
+    lookup.remember([CANARY])
+    error = RemoteError(1, "failed", {"value": CANARY})
+    error.__context__ = ValueError(CANARY)
+    error.add_note(CANARY)
+    mask_error(error, lookup.mask)
+    assert CANARY not in "".join(traceback.format_exception(error))
+    assert error.data == {"value": "***"}

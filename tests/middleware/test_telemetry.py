@@ -189,3 +189,21 @@ async def test_over_http_the_transport_is_recorded() -> None:
     attributes = theirs.spans["tools/call work"].attributes
     assert attributes["network.protocol.name"] == "http"
     assert attributes["mcp.session.id"]
+
+
+async def test_secrets_are_masked_in_spans() -> None:
+    theirs, ours = Kept(include_arguments=True), Kept(include_arguments=True)
+    app = server(theirs)
+
+    @app.tool
+    def fail(password: str) -> str:
+        raise RuntimeError(f"login failed: password={password}")
+
+    async with Client(app, middleware=[ours.middleware]) as client:
+        await client.call_tool("fail", {"password": "s3cret"})
+        with pytest.raises(RemoteError):
+            await client.read_resource("x:b?token=s3cret")
+    for kept in (theirs, ours):
+        for span in kept.spans.values():
+            assert "s3cret" not in span.to_json()
+    assert "***" in theirs.spans["tools/call fail"].attributes["gen_ai.tool.call.arguments"]

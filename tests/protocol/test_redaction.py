@@ -5,7 +5,10 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dovetail.protocol.headers import encode_value
 from dovetail.protocol.recording_format import create_frame, create_header
 from dovetail.protocol.redaction import (
     MASK,
@@ -172,6 +175,118 @@ def test_a_heading_has_no_user_and_no_query(address: str, stored: str) -> None:
     "piece", ["eyJaaaaaaaa-", "eyJaaaaaaaa.", "bearer ", "a://b:", "-----BEGIN PRIVATE KEY-----", "a=", "sk-a"]
 )
 def test_masking_takes_linear_time(piece: str) -> None:
+    started = time.process_time()
+    mask_text(piece * (400_000 // len(piece)))
+    assert time.process_time() - started < 5  # a quadratic search takes minutes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'export DB_PASSWORD="s3cret s3cret"',
+        "password = 's3cret'",
+        "connect(host, password=s3cret)",
+        "run --env=API_TOKEN=s3cret now",
+        "mcp-server --api-key s3cret --verbose",
+        '{"user": "ada", "password": "s3cret',  # cut off
+        '{"token": "s3cret"}\n{"token": "s3cret"}',
+        "{'api_key': 's3cret', 'pin': 1234}",
+        'error: {\\"password\\": \\"s3cret\\"}',
+        'Here it is:\n```json\n{"client_secret": "s3cret"}\n```',
+        "database:\n  user: ada\n  password: s3cret-7\n",
+        "Authorization: Token s3cret-s3cret",
+        "use DPoP s3cret-s3cret",
+        "https://app.example/callback#access_token=s3cret&state=1",
+        "https://app.example/callback?code=s3cret&state=1",
+        "https://bucket.example/file?X-Amz-Signature=s3cret",
+        "https://app.example/messages?session_id=s3cret",
+        "https://s3cret@git.example/repo",
+        "postgres://ada:p@s3cret@db/x",
+        "https://hooks.slack.com/services/T000/B000/s3crets3cret",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\ns3cret\n-----END PGP PRIVATE KEY BLOCK-----",
+        "eyJs3crets3cret.s3cret-s3cret.s3cret-s3cret.s3cret-s3cret.s3cret-s3cret",  # an encrypted token
+        "hf_s3crets3crets3crets3cret",
+    ],
+)
+def test_a_secret_is_recognized_however_a_text_assigns_it(text: str) -> None:
+    assert "s3cret" not in mask_text(text)
+    assert "s3cret" not in json.dumps(mask_secrets({"content": [{"text": text}]}))
+    assert may_hold_secrets(encode({"content": [{"text": text}]}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token: The token to use.",
+        "Pass a password. The password must have 8 characters.",
+        '{"inputSchema": {"password": {"type": "string"}}, ',
+        '"maxTokens": 100, "token": null, "token_type": "bearer"',
+        "if token == other: pass",
+        "https://example.com/@ada?code=NO&page=2",
+        "see https://example.com/a?b=c",
+    ],
+)
+def test_a_text_about_secrets_stays(text: str) -> None:
+    assert mask_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"args": ["serve", "--password", "s3cret", "-v"]},
+        {"headers": [{"key": "Authorization", "value": "s3cret"}]},
+        {"fields": [{"id": "api_token", "value": "s3cret"}]},
+        {"Bearer s3crets3cret": True},
+        {"inputResponses": {"api_token": {"action": "accept", "content": {"value": "s3cret"}}}},
+    ],
+)
+def test_a_secret_is_masked_by_the_name_beside_it(value: Any) -> None:
+    assert "s3cret" not in json.dumps(mask_secrets(value))
+    assert may_hold_secrets(encode(value))
+
+
+def test_a_text_nested_too_deeply_to_search_is_masked() -> None:
+    text = json.dumps({"password": "s3cret"})
+    for _ in range(12):
+        text = json.dumps({"text": text})
+    assert "s3cret" not in mask_secrets(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pin", "recovery_codes", "mfaCode", "authorization_code", "device_code", "consumer_key", "openai_key",
+     "stripeKey", "license_key", "seed_phrase", "mnemonic", "card_number"],
+)  # fmt: skip
+def test_more_names_of_secrets(name: str) -> None:
+    assert is_secret_name(name)
+
+
+def test_an_encoded_header_is_decoded_to_find_a_secret() -> None:
+    secret, plain = encode_value("password=s3cret é"), encode_value("Zoë")
+    assert mask_headers({"Mcp-Param-Query": secret, "Mcp-Param-Name": plain}) == {
+        "Mcp-Param-Query": MASK,
+        "Mcp-Param-Name": plain,
+    }
+
+
+_TEXTS = st.sampled_from(
+    ["password", "token: ", "=", "--", "api_key", "'", '"', ": ", "s3cret-s3cret-s3cret", "Bearer ", "a", " ", "\n",
+     "https://", "@", "?", "&", "#", "eyJ", ".", "{", "}", "[", "]", ",", "value", "name", "sk-", "AKIA", "-----"]
+)  # fmt: skip
+_STRINGS = st.lists(_TEXTS, max_size=8).map("".join)
+
+
+@given(st.recursive(_STRINGS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_STRINGS, inner, max_size=3)))
+def test_a_value_without_hints_is_not_changed_by_masking(value: Any) -> None:
+    if not may_hold_secrets(encode(value)):
+        assert mask_secrets(value) == value
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ['password="', "--token ", "'token': ", '\\"token\\": \\"', "?code=", "token: ", "a b ", "x@", "cookie: a\n"],
+)
+def test_masking_assignments_takes_linear_time(piece: str) -> None:
     started = time.process_time()
     mask_text(piece * (400_000 // len(piece)))
     assert time.process_time() - started < 5  # a quadratic search takes minutes

@@ -1,5 +1,7 @@
 import json
+import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,7 @@ async def test_a_cassette_is_written_once_and_compared_from_then_on(
     monkeypatch.setenv("DOVETAIL_RECORD_CASSETTES", "1")
     (await conversation()).assert_matches(cassette)
     written = cassette.read_bytes()
+    assert os.name == "nt" or stat.S_IMODE(cassette.stat().st_mode) == 0o600
     (await conversation(3)).assert_matches(cassette)
     assert cassette.read_bytes() == written
     monkeypatch.delenv("DOVETAIL_RECORD_CASSETTES")

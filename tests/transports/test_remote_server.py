@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from client.scripted_http_server import HttpRequest, ScriptedHttpServer, run_scripted_server
+from dovetail import Client
 from dovetail.errors import (
     ConnectError,
     ConnectionLost,
@@ -222,3 +223,21 @@ def test_files_of_certificates_that_are_not_there_are_named(tmp_path: Path) -> N
             check_certificate_files(verify, cert)
         with pytest.raises(FileNotFoundError, match=said):
             door("https://127.0.0.1:9/mcp", verify=verify, cert=cert)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        said(307, location="https://login.example/?next=%2F&api_key=s3cret"),
+        said(404, b"Cannot POST /mcp?api_key=s3cret"),
+        said(401, b"no access for /mcp?api_key=s3cret"),
+    ],
+    ids=["redirect", "page", "refusal"],
+)
+async def test_an_error_does_not_repeat_the_secrets_in_a_url(reply: bytes) -> None:
+    async with run_scripted_server(saying(reply)) as server:
+        client = Client(f"{server.url}?api_key=s3cret")
+        with pytest.raises(MCPError) as caught:
+            await client.connect()
+        await client.close()
+    assert "s3cret" not in str(caught.value)

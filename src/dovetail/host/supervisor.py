@@ -53,7 +53,7 @@ class ServerSupervisor:
         enabled: bool = True,
         authorize_start: Callable[[], Awaitable[None]] | None = None,
         find_start_obstacle: Callable[[], str] = str,
-        mask: Callable[[str], str] = str,
+        mask: Callable[[Any], Any] = lambda value: value,
         input_filter: InputFilter | None = None,
         change_callbacks: dict[object, ChangeCallback] | None = None,
     ) -> None:

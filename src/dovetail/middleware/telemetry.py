@@ -8,10 +8,13 @@ import asyncio
 import time
 from typing import Any, Final
 
+from dovetail.error_context import clip
 from dovetail.errors import MCPError
+from dovetail.log import format_traceback, trim_traceback
 from dovetail.middleware.exchange_facts import has_failed
 from dovetail.protocol.exchange import Ask, Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext
+from dovetail.protocol.redaction import mask_secrets, mask_text
 from dovetail.version import VERSION
 
 INSTRUMENTATION_NAME: Final = "dovetail"
@@ -21,6 +24,7 @@ _TARGET_ATTRIBUTE_BY_METHOD: Final = {
     "prompts/get": ("gen_ai.prompt.name", "name"),
 }
 _RESOURCE_METHODS: Final = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
+_MAX_MESSAGE_CHARS: Final = 1000
 
 
 class Telemetry:
@@ -31,7 +35,8 @@ class Telemetry:
     Args:
         tracer_provider: The OpenTelemetry tracer provider. Defaults to the global provider.
         meter_provider: The OpenTelemetry meter provider. Defaults to the global provider.
-        include_arguments: Whether to add the arguments of tools to the spans. Arguments may contain private data.
+        include_arguments: Whether to add the arguments of tools to the spans, with secrets masked. Arguments may
+            contain private data.
     """
 
     def __init__(
@@ -132,9 +137,10 @@ class Telemetry:
             if self._include_arguments:
                 from dovetail.wire.codec import encode
 
-                span_attributes["gen_ai.tool.call.arguments"] = encode(params.get("arguments") or {}).decode()
+                arguments = mask_secrets(params.get("arguments") or {})
+                span_attributes["gen_ai.tool.call.arguments"] = encode(arguments).decode()
         if method in _RESOURCE_METHODS and isinstance(params.get("uri"), str):
-            span_attributes["mcp.resource.uri"] = params["uri"]
+            span_attributes["mcp.resource.uri"] = mask_text(params["uri"])
         return span_attributes, metric_attributes
 
     async def _run_traced(
@@ -145,7 +151,7 @@ class Telemetry:
             if has_failed(result):
                 self._mark_failed(span, metric_attributes, "tool_error", "")
                 if exchange.exception is not None:
-                    span.record_exception(exchange.exception)
+                    _record_exception(span, exchange.exception)
             return result
 
         return await self._record_duration(span, side, metric_attributes, call_and_check())
@@ -170,12 +176,12 @@ class Telemetry:
                 span,
                 metric_attributes,
                 str(code) if code is not None else type(exc).__name__,
-                exc.args[0] if exc.args else "",
+                mask_text(str(exc.args[0])) if exc.args else "",
             )
             raise
         except BaseException as exc:
             self._mark_failed(span, metric_attributes, type(exc).__name__, "")
-            span.record_exception(exc)
+            _record_exception(span, exc)
             raise
         finally:
             self._durations[side].record(time.perf_counter() - started, metric_attributes)
@@ -192,3 +198,10 @@ def _build_network_attributes(exchange: Exchange) -> dict[str, str]:
     session = exchange.headers.get(b"mcp-session-id")
     attributes = {"network.transport": "tcp", "network.protocol.name": "http"}
     return attributes | ({"mcp.session.id": session.decode("latin-1")} if session else {})
+
+
+def _record_exception(span: Any, exc: BaseException) -> None:
+    """Add an exception to a span. Its text may come from a caller, so it is masked and shortened."""
+    trace = format_traceback(exc, trim_traceback(exc.__traceback__))
+    message = clip(mask_text(str(exc)), _MAX_MESSAGE_CHARS)
+    span.record_exception(exc, attributes={"exception.message": message, "exception.stacktrace": mask_text(trace)})

@@ -107,11 +107,13 @@ def _function_name(function: Middleware) -> str:
 
 
 def get_target_name(exchange: Exchange) -> str:
-    """Return the name of the requested tool or prompt, or the URI of the resource. Other requests have an empty
-    name.
+    """Return the name of the requested tool or prompt, or the URI of the resource. A completion is about the prompt or
+    the resource that its `ref` names. Other requests have an empty name.
     """
-    for field in ("name", "uri"):
-        value = exchange.params.get(field)
-        if type(value) is str:
-            return clip(value, 200)
+    reference = exchange.params.get("ref")
+    for members in (exchange.params, reference if type(reference) is dict else {}):
+        for field in ("name", "uri"):
+            value = members.get(field)
+            if type(value) is str:
+                return clip(value, 200)
     return ""

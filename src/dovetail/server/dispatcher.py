@@ -73,7 +73,7 @@ _SWEEP_INTERVAL_S: Final = 0.5  # Seconds between two checks for calls that take
 _LARGE_MESSAGE_BYTES: Final = 64 * 1024  # Larger messages count toward `max_inflight_bytes`.
 _URIS_PER_SLICE: Final = 20  # After this many URIs of a subscription, other tasks of the event loop run.
 # Errors and log messages describe the failed item with these nouns.
-_ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt"}
+_ITEM_NOUNS: Final = {"resources/read": "resource", "prompts/get": "prompt", "completion/complete": "completion of"}
 # The transports handle these notifications.
 _SESSION_NOTIFICATIONS: Final = frozenset(
     {"notifications/cancelled", "notifications/initialized", "notifications/progress"}

@@ -166,7 +166,7 @@ class Traffic:
         if os.environ.get(RECORD_ENV_VAR):
             cassette.parent.mkdir(parents=True, exist_ok=True)
             heading = create_header(self._header.server)
-            cassette.write_bytes(b"".join(map(encode_line, (heading, *frames))))
+            write_private_file(cassette, b"".join(map(encode_line, (heading, *frames))))
             return
         if not cassette.exists():
             raise AssertionError(f"cassette {cassette} not found. Record it with --mcp-record or {RECORD_ENV_VAR}=1")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dovetail.host.catalog_item import CatalogEntry
 from dovetail.host.qualified_names import make_model_name
+from dovetail.protocol.redaction import mask_text, strip_url
 from dovetail.wire.base import UNSET
 from dovetail.wire.codec import to_plain
 from dovetail.wire.content import (
@@ -91,7 +92,7 @@ def build_tool_call(
 def describe_failure(exc: Exception) -> str:
     """Describe an error from a provider's client. If the provider did not respond, include its URL."""
     request = None if getattr(exc, "response", None) is not None else getattr(exc, "request", None)
-    return str(exc) if request is None else f"{exc} ({request.url})"
+    return mask_text(str(exc)) if request is None else f"{mask_text(str(exc))} ({strip_url(str(request.url))})"
 
 
 def _format_block(block: ContentBlock) -> str | None:

@@ -5,17 +5,22 @@ and the reference. A project file may not run commands, read files outside the p
 projects or users.
 """
 
+import base64
 import contextlib
+import json
 import os
 import re
 import shlex
 import subprocess
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import quote, quote_plus
 
 from dovetail.error_context import clip
 from dovetail.errors import MCPError
+from dovetail.log import mask_in_log
 from dovetail.protocol.redaction import MASK, is_secret_setting, mask_secrets
 from dovetail.wire.base import Struct
 from dovetail.wire.codec import encode
@@ -31,6 +36,7 @@ _VARIABLE_PATTERN: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.
 _NAMED_REFERENCE_PATTERN: Final = re.compile(r"(input|keyring|file|cmd):(.+)", re.DOTALL)
 _PATH_VARIABLES: Final = frozenset(("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/"))
 _MIN_MASKED_CHARS: Final = 6  # Shorter values are not masked, because they may be ordinary text.
+_MIN_CUT_CHARS: Final = 8  # Shorter parts of a secret are not recognized.
 _MAX_MASKED_CHARS: Final = 64 * 1024  # Texts of servers are shortened to this length before they are masked.
 _MAX_SECRET_CHARS: Final = 8 * 1024
 _COMMAND_TIMEOUT_S: Final = 30.0  # A command may ask the user for a password, so it gets this much time.
@@ -125,8 +131,11 @@ class SecretLookup:
         self._env = os.environ if env is None else env
         self._inputs = dict(inputs or {})
         self._keyring = keyring or _get_keyring_password
-        self._values: set[str] = set()
+        self._values: set[str] = set()  # the known secrets, in all spellings
+        self._longest_first: list[str] = []
         self._encoded_values: set[bytes] = set()  # the known secrets, escaped as in JSON text
+        self._lock = threading.Lock()
+        mask_in_log(self)
 
     def resolve(self, text: str, setting: str, context: ReferenceContext | None = None) -> str:
         """Replace the references in a setting with their values. Errors contain the name of the setting."""
@@ -150,15 +159,17 @@ class SecretLookup:
         self.remember(str(value) for name, value in members.items() if is_secret_setting(name))
 
     def remember(self, values: Iterable[str]) -> None:
-        """Mask these values in all later output. Mask each line of a value separately, because output is read line
-        by line.
+        """Mask these values in all later output. Mask each line of a value separately, because output is read line by
+        line. Mask the encoded forms in URLs, JSON texts and base64, too.
         """
+        spellings: set[str] = set()
         for value in values:
             for secret in {value, value.removeprefix("Bearer "), *map(str.strip, value.splitlines())}:
-                if len(secret) >= _MIN_MASKED_CHARS:
-                    self._values.add(secret)
-                    with contextlib.suppress(UnicodeEncodeError):  # Half a surrogate pair cannot appear in JSON text.
-                        self._encoded_values.add(encode(secret)[1:-1])
+                spellings |= _list_spellings(secret) if len(secret) >= _MIN_MASKED_CHARS else set()
+        with self._lock:  # Another thread may read the collections now, so replace them.
+            self._values = self._values | spellings
+            self._longest_first = sorted(self._values, key=len, reverse=True)
+            self._encoded_values = self._encoded_values | {*_encode_for_json(spellings)}
 
     def mask(self, value: Any) -> Any:
         """Mask the secrets in a JSON value or a text.
@@ -167,19 +178,28 @@ class SecretLookup:
         """
         return mask_secrets(self._replace_secrets(value))
 
+    def mask_known(self, text: str) -> str:
+        """Mask the known secrets in a text, also if a length limit has cut a secret at the start or the end."""
+        for secret in self._longest_first:
+            if secret in text:
+                text = text.replace(secret, MASK)
+            if len(secret) > _MIN_CUT_CHARS:
+                text = _mask_cut_secret(text, secret)
+        return text
+
     def has_known_secret(self, encoded_value: bytes) -> bool:
         """Return whether a JSON text contains a known secret."""
         return any(secret in encoded_value for secret in self._encoded_values)
 
     def _replace_secrets(self, value: Any) -> Any:
         if isinstance(value, str):
-            for secret in sorted(self._values, key=len, reverse=True):
-                value = value.replace(secret, MASK)
-            return value
+            return self.mask_known(value)
         if isinstance(value, list):
             return [self._replace_secrets(item) for item in value]
         if isinstance(value, dict):
             return {self._replace_secrets(name): self._replace_secrets(member) for name, member in value.items()}
+        if isinstance(value, int | float) and not isinstance(value, bool) and str(value) in self._values:
+            return MASK
         return value
 
     def _look_up(self, reference: Reference, setting: str, context: ReferenceContext) -> str:
@@ -279,18 +299,31 @@ def mask_start(text: str, mask: Callable[[str], str]) -> str:
     return f"{mask(text[:_MAX_MASKED_CHARS])[:-_MAX_SECRET_CHARS]}…"
 
 
-def mask_error(exc: MCPError, mask: Callable[[str], str]) -> None:
-    """Mask the secrets in an error. Remove its cause if the cause contains secrets."""
+def mask_error(exc: MCPError, mask: Callable[[Any], Any]) -> None:
+    """Mask the secrets in an error. Remove its causes if they contain secrets."""
     exc.args = tuple(mask_start(arg, mask) if isinstance(arg, str) else arg for arg in exc.args)
-    for name in ("message", "stderr", "hint"):
-        if isinstance(text := getattr(exc, name, None), str):
-            setattr(exc, name, mask_start(text, mask))
-    cause = exc.__cause__
+    for name in ("message", "data", "body", "stderr", "hint", "__notes__"):
+        if (value := getattr(exc, name, None)) is not None:
+            setattr(exc, name, mask_start(value, mask) if isinstance(value, str) else _mask_data(value, mask))
+    if any(mask_start(cause_text, mask) != cause_text for cause_text in map(str, _iter_causes(exc))):
+        exc.__cause__ = None  # This also hides the context.
+
+
+def _mask_data(data: Any, mask: Callable[[Any], Any]) -> Any:
+    """Mask the secrets in the data of an error. Very large data is removed, because masking it takes too long."""
+    try:
+        is_large = len(encode(data)) > _MAX_MASKED_CHARS
+    except (TypeError, ValueError):
+        is_large = True
+    return None if is_large else mask(data)
+
+
+def _iter_causes(exc: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions that the traceback of an exception also shows."""
+    cause = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
     while cause is not None:
-        if mask_start(cause_text := str(cause), mask) != cause_text:
-            exc.__cause__ = None
-            return
-        cause = cause.__cause__
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def _resolve_path_variable(name: str, context: ReferenceContext) -> str:
@@ -351,3 +384,41 @@ def _get_keyring_password(service: str, name: str) -> str | None:
         return keyring.get_password(service, name)
     except KeyringError:  # The system does not have a keyring, or the keyring is locked.
         return None
+
+
+def _list_spellings(secret: str) -> set[str]:
+    """Return a secret as it is, and as it looks in a URL, in a JSON text and in base64."""
+    data = secret.encode("utf-8", "surrogatepass")
+    return {
+        secret,
+        quote(data),
+        quote(data, safe=""),
+        quote_plus(data),
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        base64.b64encode(data).decode("ascii").rstrip("="),
+        base64.urlsafe_b64encode(data).decode("ascii").rstrip("="),
+    }
+
+
+def _encode_for_json(secrets: Iterable[str]) -> Iterator[bytes]:
+    for secret in secrets:
+        with contextlib.suppress(UnicodeEncodeError):  # Half a surrogate pair cannot appear in JSON text.
+            yield encode(secret)[1:-1]
+
+
+def _mask_cut_secret(text: str, secret: str) -> str:
+    """Mask the first part of a secret at the end of a text, and the last part of a secret at the start."""
+    body = text.removesuffix("…")
+    first, last = secret[:_MIN_CUT_CHARS], secret[-_MIN_CUT_CHARS:]
+    tail_start = max(0, len(body) - len(secret) + 1)
+    start = body.find(first, tail_start)
+    while start >= 0 and not secret.startswith(body[start:]):
+        start = body.find(first, start + 1)
+    if start >= 0:
+        text = f"{body[:start]}{MASK}{text[len(body) :]}"
+    head_end = len(secret) - 1
+    end = text.find(last, 0, head_end)
+    while end >= 0 and not secret.endswith(text[: end + len(last)]):
+        end = text.find(last, end + 1, head_end)
+    return text if end < 0 else f"{MASK}{text[end + len(last) :]}"

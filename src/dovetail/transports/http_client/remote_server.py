@@ -138,7 +138,7 @@ class RemoteServer:
         target = self._resolve_same_origin(location, response.url)
         if target is None:
             raise add_context(
-                HTTPStatusError(f"the server redirects to another origin, which is not allowed: {clip(location)}"),
+                HTTPStatusError(f"the server redirects to another origin, which is not allowed: {_quote(location)}"),
                 status_code=response.status,
                 hint="connect to the new URL if you trust it. Credentials are never sent to another origin",
             )
@@ -148,7 +148,7 @@ class RemoteServer:
         """Resolve an endpoint URL from the server. Raise NotMCPServer if it has another origin."""
         target = self._resolve_same_origin(location, base_url)
         if target is None:
-            raise NotMCPServer(f"the server sent an endpoint URL with another origin: {clip(location)}")
+            raise NotMCPServer(f"the server sent an endpoint URL with another origin: {_quote(location)}")
         return target
 
     def _resolve_same_origin(self, location: str, base_url: str) -> str | None:
@@ -207,12 +207,19 @@ def _is_html(response: ClientResponse) -> bool:
 
 
 def _excerpt(text: bytes) -> str:
-    return clip(" ".join(text[: _MAX_EXCERPT_CHARS * 4].decode("utf-8", "replace").split()), _MAX_EXCERPT_CHARS)
+    return _quote(" ".join(text[: _MAX_EXCERPT_CHARS * 4].decode("utf-8", "replace").split()), _MAX_EXCERPT_CHARS)
 
 
 def _quote_body(response: ClientResponse, text: bytes) -> str:
     excerpt = "" if _is_html(response) else _excerpt(text)
     return f" and {excerpt!r}" if excerpt else ""
+
+
+def _quote(text: str, max_chars: int = 200) -> str:
+    """Return text of a server for an error. Servers repeat the URL of the client, which may contain a secret."""
+    from dovetail.protocol.redaction import mask_text  # only errors need this module
+
+    return clip(mask_text(text), max_chars)
 
 
 def _get_location(response: ClientResponse) -> str:
@@ -225,7 +232,7 @@ def _redirect_error(response: ClientResponse) -> HTTPStatusError:
     if not location:
         error = HTTPStatusError(f"the server answered with status {response.status}, a redirect without a target")
         return add_context(error, status_code=response.status, hint="check the URL, including a slash at the end")
-    error = HTTPStatusError(f"the server answered with status {response.status}, a redirect to {clip(location, 200)}")
+    error = HTTPStatusError(f"the server answered with status {response.status}, a redirect to {_quote(location)}")
     return add_context(
         error,
         status_code=response.status,
