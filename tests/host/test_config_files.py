@@ -291,3 +291,15 @@ def test_files_of_more_hosts_are_found(
 def test_the_transport_of_a_url_is_read(tmp_path: Path, source: str, entry: dict[str, Any], transport: str) -> None:
     ((found,), _) = _load(tmp_path / "mcp.json", {"mcpServers": {"a": entry}}, source)
     assert found.transport == transport
+
+
+@pytest.mark.parametrize("variable", ["XDG_CONFIG_HOME", "APPDATA"])
+def test_a_relative_directory_of_the_user_is_ignored(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    write(project / "mine" / "opencode" / "opencode.json", json.dumps({"mcp": {"time": STDIO}}))
+    write(project / "mine" / "Claude" / "claude_desktop_config.json", json.dumps({"mcpServers": {"time": STDIO}}))
+    monkeypatch.chdir(project)
+    monkeypatch.setenv(variable, "mine")
+    assert [entry for entry in discover_configs(home=tmp_path)[0] if entry.level == "user"] == []

@@ -189,7 +189,7 @@ async def test_other_brokers_keep_no_inbox() -> None:
 
 
 def worker(description: str = "Works.", **more: Any) -> Server:
-    app = Server("hr")
+    app = Server("hr", secret_keys=SECRETS)
     app.add_tool(lambda path="": f"worked on {path}", name="work", description=description, **more)
     return app
 
@@ -326,3 +326,19 @@ async def test_a_yes_fills_in_no_form(tmp_path: Path) -> None:
         with pytest.raises(InputRequestError, match="AllowWithChanges"):
             await host.answer(out.ticket, True)
         assert isinstance(await host.answer(out.ticket, {"value": "x"}), CallAwaitingConsent)
+
+
+async def test_the_keys_of_a_server_are_not_lines_of_the_host(tmp_path: Path) -> None:
+    app = Server("hr", secret_keys=SECRETS)
+
+    @app.tool
+    async def quiz(ctx: Context) -> Any:
+        forms = {"because": Elicit("Your pin?", str), "checked by dovetail": Elicit("Your age?", int)}
+        return InputRequired(forms, request_state="asked")
+
+    async with life(tmp_path / "inbox", app, CALLS) as host:
+        await host.call("hr.quiz", wait=False)
+        (item,) = await open_questions(host)
+    lines = item.request.text.splitlines()
+    assert "Your pin?" in item.request.text
+    assert not [line for line in lines if "checked by dovetail" in line and not line.startswith("  │ ")]

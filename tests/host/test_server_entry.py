@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail.host.config.secret_lookup import SecretResolver
-from dovetail.host.config.server_entry import ServerConfig, parse_entry, select_inputs
+from dovetail.host.config.server_entry import ServerConfig, describe_config, parse_entry, select_inputs
 
 HERE = Path("/p/mcp.json")
 
@@ -94,3 +94,15 @@ def test_what_is_started_is_what_it_is_known_by() -> None:
     assert read({"command": "x", "args": ["a"]}, name="other").identity == one.identity
     assert read({"command": "x", "args": ["b"]}).identity != one.identity
     assert read({"command": "x", "args": ["a"]}, level="project").identity != one.identity
+
+
+def test_the_headers_of_a_project_are_shown_before_they_are_sent() -> None:
+    headers = {"X-Mode": "admin", "Authorization": "Bearer ${GITHUB_TOKEN}"}
+    details = describe_config(read({"url": "https://x.example/mcp", "headers": headers}, level="project"))
+    assert details["headers"] == headers
+
+
+@pytest.mark.parametrize("headers", [{"A": "1\nB: 2"}, {"A\nB": "1"}, {"A": "1\x00"}])
+def test_a_header_with_a_control_character_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="headers"):
+        read({"url": "https://x.example/mcp", "headers": headers})

@@ -19,7 +19,12 @@ from dovetail.host.consent.consent import (
     ConsentRequest,
     is_interactive,
 )
-from dovetail.host.consent.definition_changes import DefinitionChange, diff_definitions, format_changes
+from dovetail.host.consent.definition_changes import (
+    DefinitionChange,
+    describe_changes,
+    diff_definitions,
+    format_changes,
+)
 from dovetail.host.consent.grants import Grant, GrantStore, peek_grant
 from dovetail.host.consent.pins import PinStore, compare_with_pin, fingerprint
 from dovetail.host.events import EventEmitter, HostEvent
@@ -220,11 +225,12 @@ class RequestAuthorizer:
         definition_changes = (
             None if is_pinned else self.find_definition_changes(request, definition, current_fingerprint)
         )
-        if definition_changes is not None:
-            await self._confirm_changes(request, definition_changes, wait, ask)
         should_pin = definition_changes is None or request.caller != ANONYMOUS
-        if definition_changes is not None and should_pin:
-            await self.pin_definition(request, definition, current_fingerprint)
+        if definition_changes is not None:
+            is_all_seen = await self._confirm_changes(request, definition, definition_changes, wait, ask)
+            should_pin = should_pin and is_all_seen
+            if should_pin:
+                await self.pin_definition(request, definition, current_fingerprint)
         authorization = await self._authorize_decision(request, decision, current_fingerprint, details, wait, ask)
         if should_pin:
             await self.pin_definition(request, definition, current_fingerprint)
@@ -411,20 +417,29 @@ class RequestAuthorizer:
         return compare_with_pin(pin, definition)
 
     async def _confirm_changes(
-        self, request: PolicyRequest, definition_changes: list[DefinitionChange], wait: bool, ask: AskUser | None
-    ) -> None:
+        self,
+        request: PolicyRequest,
+        definition: Any,
+        definition_changes: list[DefinitionChange],
+        wait: bool,
+        ask: AskUser | None,
+    ) -> bool:
+        """Ask the user about a changed definition. Return whether the question had all of it. If not, the answer counts
+        only once.
+        """
         change_request = replace(request, kind="definition.changed", arguments=None)
         decision = self.check(change_request)
         reason = "its definition differs from the definition that was used before"
-        answer = await (ask or self.consent_handler.ask)(
-            build_consent_request(change_request, reason, {"changes": format_changes(definition_changes)}, wait)
-        )
+        details = describe_changes(definition_changes, definition)
+        consent_request = build_consent_request(change_request, reason, details, wait)
+        answer = await (ask or self.consent_handler.ask)(consent_request)
         self.emit_answer(change_request, answer, reason)
         if isinstance(answer, AnswerLater):
             raise ConsentDeferred(answer.ticket)
         if not isinstance(answer, Allow):
             text = f"its definition changed, and the change was not accepted: {format_changes(definition_changes[:3])}"
             raise self._refusal_error(request, decision, text)
+        return not consent_request.is_shortened
 
 
 async def _store(request: PolicyRequest, save: Callable[..., T], *args: Any) -> T:

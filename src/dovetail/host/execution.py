@@ -19,7 +19,7 @@ from dovetail.host.policy.policy import PolicyRequest, Rule
 from dovetail.host.policy.quotas import truncate_result
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.server.uri_template import expand
-from dovetail.wire.base import Struct, WireStruct, replace
+from dovetail.wire.base import UNSET, Struct, WireStruct, replace
 from dovetail.wire.codec import convert, encode, to_plain
 from dovetail.wire.raw_message import decode_body
 from dovetail.wire.tools import CallToolResult
@@ -58,6 +58,10 @@ class CallExecutor:
                 self._authorizer.allow(request, decision)
             return result
         details = {"result": to_plain(result.content)}
+        if result.structured_content is not UNSET:
+            details["structured content"] = to_plain(result.structured_content)
+        if result.meta:
+            details["metadata"] = to_plain(result.meta)
         edited = (await self._authorizer.authorize(request, None, details, decision=decision, ask=ask)).edited_value
         if edited is None:
             return result

@@ -214,7 +214,10 @@ def _describe_params(params: CreateMessageRequestParams) -> dict[str, Any]:
     details = {
         "system": params.system_prompt,
         "preferences": params.model_preferences,
-        "tools": [tool.name for tool in params.tools or ()] or None,
+        "tools": params.tools or None,  # the model reads all of a definition
+        "tool_choice": params.tool_choice,
+        "temperature": params.temperature,
+        "stop_sequences": params.stop_sequences or None,
         "max_tokens": params.max_tokens,
     }
     return {name: to_plain(value) for name, value in details.items() if value is not None}

@@ -67,8 +67,8 @@ def find_config_files(home: Path | None = None, cwd: Path | None = None) -> Iter
 def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple[str, Path, ConfigLevel]]:
     home, cwd = home or Path.home(), cwd or Path.cwd()
     macos_dir = home / "Library" / "Application Support"
-    windows_dir = Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
-    xdg_dir = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    windows_dir = _get_user_dir("APPDATA", home / "AppData" / "Roaming")
+    xdg_dir = _get_user_dir("XDG_CONFIG_HOME", home / ".config")
     for source, name in (
         ("mcp.json", "mcp.json"),
         ("claude-code", ".mcp.json"),
@@ -108,6 +108,12 @@ def _iter_candidate_files(home: Path | None, cwd: Path | None) -> Iterator[tuple
         extensions_dir = user_dir / "globalStorage"
         yield "cline", extensions_dir / "saoudrizwan.claude-dev" / "settings" / "cline_mcp_settings.json", "user"
         yield "roo", extensions_dir / "rooveterinaryinc.roo-cline" / "settings" / "mcp_settings.json", "user"
+
+
+def _get_user_dir(variable: str, default: Path) -> Path:
+    """Return the directory in an environment variable. A relative path would be a directory of the project."""
+    directory = Path(os.environ.get(variable, ""))
+    return directory if directory.is_absolute() else default
 
 
 def discover_configs(

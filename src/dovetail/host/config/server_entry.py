@@ -190,8 +190,8 @@ def apply_settings(config: ServerConfig, defaults: ServerSettings) -> ServerSett
 def describe_config(config: ServerConfig) -> dict[str, Any]:
     """Return the settings that the user reviews before a server may start, as written in the file.
 
-    The values of variables are included, because a variable such as NODE_OPTIONS can run other code. The value behind a
-    reference is not included.
+    The values of variables and headers are included, because a variable such as NODE_OPTIONS can run other code. The
+    value behind a reference is not included.
     """
     references = [str(reference) for reference in config.references if reference.kind != "place"]
     details: dict[str, Any] = {
@@ -199,7 +199,7 @@ def describe_config(config: ServerConfig) -> dict[str, Any]:
         "folder": config.cwd,
         "variables": dict(sorted(_list_variables(config).items())),
         "file of variables": config.env_file,
-        "headers": sorted(config.headers),
+        "headers": dict(sorted(config.headers.items())),
         "given": references + config.env_passthrough,
         "from": str(config.path),
     }
@@ -316,6 +316,9 @@ def _parse_headers(entry: dict[str, Any]) -> dict[str, str]:
     }
     if token := entry.get("bearer_token_env_var"):
         headers["Authorization"] = f"Bearer ${{{token}}}"
+    for name, value in headers.items():
+        if any(char < " " or char == "\x7f" for char in name + value):
+            raise ValueError(f"headers: {clip(name)} contains a control character")
     return headers
 
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias, cast, get_args
 
@@ -45,6 +46,7 @@ RENAMED_KINDS: Final[Mapping[str, str]] = {
 }
 
 _MAX_NAME_CHARS: Final = 200  # Longer names are shortened in the text for the user.
+_PLAIN_NAME: Final = re.compile(r"[^\s\"\u2800]+")  # a name without blanks
 _MAX_VALUE_CHARS: Final = 40_000  # Longer values are shortened in the text for the user.
 _MAX_BYTES_PER_CHAR: Final = 4  # The maximum in UTF-8.
 _MAX_SHOWN_MEMBERS: Final = 40  # A shortened object or list shows at most this many members.
@@ -67,7 +69,7 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
         """Return the question for the user in one line. A server cannot change the wording."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
         return _SUMMARY_TEMPLATES[self.kind].format_map(
-            {name: escape_line(_elide_middle(value, _MAX_NAME_CHARS)) for name, value in names.items()}
+            {name: _quote_name(_elide_middle(value, _MAX_NAME_CHARS)) for name, value in names.items()}
         )
 
     @property
@@ -101,9 +103,9 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
 
     def _list_values(self) -> list[tuple[str, Any]]:
         values: list[tuple[str, Any]] = [("full name", self.tool)] if len(self.tool) > _MAX_NAME_CHARS else []
-        if self.arguments is not None:
-            values.append(("arguments", self.arguments))
-        return values + [(name, value) for name, value in self.details.items() if name != "host"]
+        values += [(name, value) for name, value in self.details.items() if name != "host"]
+        # The arguments come last, because a long text of the server would move them off the screen.
+        return values if self.arguments is None else [*values, ("arguments", self.arguments)]
 
 
 class Allow(Struct, frozen=True):
@@ -238,6 +240,16 @@ def _is_longer(value: Any, max_chars: int) -> bool:
         if len(encode(value)) > _MAX_BYTES_PER_CHAR * max_chars:
             return True
     return len(_format_value(value)) > max_chars
+
+
+def _quote_name(name: str) -> str:
+    """Return a name for the question. A name with blanks gets quotation marks, because its words would look like words
+    of the host.
+    """
+    line = escape_line(name)
+    if _PLAIN_NAME.fullmatch(line):
+        return line
+    return '"{}"'.format(line.replace('"', '\\"')) if line else ""
 
 
 def _format_value(value: Any) -> str:

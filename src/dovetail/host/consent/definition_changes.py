@@ -197,6 +197,20 @@ def format_changes(changes: Sequence[DefinitionChange]) -> str:
     )
 
 
+def describe_changes(changes: Sequence[DefinitionChange], definition: object) -> dict[str, Any]:
+    """Return what the user sees before the host uses a changed definition: the changes, and all of the new definition
+    if the changes do not show all of the new text.
+    """
+    text = format_changes(changes)
+    # "…" marks text that was left out. A change without a path has no text of the definition.
+    is_complete = "…" not in text and len(changes) < _MAX_REPORTED_CHANGES and all(change.path for change in changes)
+    if is_complete:
+        return {"changes": text}
+    fields = extract_pinned_fields(definition)
+    encoded = encode_canonical(fields)
+    return {"changes": text, "new definition": fields if len(encoded) <= MAX_COMPARED_BYTES else encoded.decode()}
+
+
 def _indent(text: str) -> str:
     return "\n".join(f"    {text_line}" for text_line in text.split("\n"))
 

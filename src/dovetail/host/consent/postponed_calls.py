@@ -223,7 +223,8 @@ def _combine_requests(supervisor: ServerSupervisor, forms: Mapping[str, Mapping[
     first = next(iter(requests.values()))
     if len(requests) == 1:
         return first
-    details = {key: {**request.details} for key, request in requests.items()}
+    # The server chose the keys, so they are part of a value and not names of details.
+    details = {"questions": {key: {**request.details} for key, request in requests.items()}}
     return replace(
         first,
         kind="elicitation.form",

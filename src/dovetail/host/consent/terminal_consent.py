@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
-from typing import Final, TextIO
+from typing import Final, TextIO, TypeVar
 
 from dovetail.host.consent.consent import (
     Allow,
@@ -15,6 +15,8 @@ from dovetail.host.consent.consent import (
     quote_value,
 )
 from dovetail.terminal.line_reader import LineReader
+
+T = TypeVar("T")
 
 
 class TerminalConsent:
@@ -53,29 +55,49 @@ def _prompt(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
 
 
 def _ask_choice(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
-    from dovetail.terminal.form import choose
-
-    lines.write_wrapped(f"{request.text}\n")
+    _show(request, lines, request.text)
     if request.is_shortened:
         # The user has not seen the whole request, so a lasting answer is not offered.
         prompt = "This is not all. [v]iew all of it, [y]es once, [n]o: "
-        answer = choose(lines, prompt, {**_ONCE_ANSWERS, "v": None, "view": None}, _CHOICE_HINT)
+        answer = _choose(lines, prompt, {**_ONCE_ANSWERS, "v": None, "view": None})
         if answer is not None:
             return answer
-        lines.write_wrapped(f"{request.full_text}\n")
+        _show(request, lines, request.full_text)
     if request.kind in ("tool.call", "resource.read", "prompt.get", "server.start"):
         prompt = "[y]es once, for this [s]ession, [a]lways, [n]o: "
-        return choose(lines, prompt, {**_ONCE_ANSWERS, **_LASTING_ANSWERS}, _CHOICE_HINT)
-    return choose(lines, "[y]es, [n]o: ", _ONCE_ANSWERS, _CHOICE_HINT)
+        return _choose(lines, prompt, {**_ONCE_ANSWERS, **_LASTING_ANSWERS})
+    return _choose(lines, "[y]es, [n]o: ", _ONCE_ANSWERS)
 
 
 def _ask_form(request: ConsentRequest, lines: LineReader) -> ConsentAnswer:
-    from dovetail.terminal.form import choose, fill_form
+    from dovetail.terminal.form import fill_form
 
-    lines.write_wrapped("\n".join([request.summary, *quote_value("message", request.details.get("message", "")), ""]))
-    if isinstance(choose(lines, "[y]es to answer, [n]o to decline: ", _ONCE_ANSWERS, _CHOICE_HINT), Deny):
+    message = request.details.get("message", "")
+    shown, whole = quote_value("message", message), quote_value("message", message, max_chars=None)
+    _show(request, lines, "\n".join([request.summary, *shown]))
+    answer: ConsentAnswer | None = None
+    if shown != whole:
+        prompt = "This is not all. [v]iew all of it, [y]es to answer, [n]o to decline: "
+        answer = _choose(lines, prompt, {**_ONCE_ANSWERS, "v": None, "view": None})
+        if answer is None:
+            _show(request, lines, "\n".join([request.summary, *whole]))
+    if isinstance(answer or _choose(lines, "[y]es to answer, [n]o to decline: ", _ONCE_ANSWERS), Deny):
         return Deny("the user declined")
     return AllowWithChanges(fill_form(lines, request.details.get("schema") or {}))
+
+
+def _show(request: ConsentRequest, lines: LineReader, text: str) -> None:
+    """Write a question. Repeat its first line at the end if a long text moved that line off the screen."""
+    if not lines.write_wrapped(f"{text}\n"):
+        lines.write_wrapped(f"{request.summary}\n")
+
+
+def _choose(lines: LineReader, prompt: str, answers: Mapping[str, T]) -> T:
+    """Ask until the user types one of the answers. Keys that were pressed before the question do not count."""
+    from dovetail.terminal.form import choose
+
+    lines.discard_typed()
+    return choose(lines, prompt, answers, _CHOICE_HINT)
 
 
 _CHOICE_HINT: Final = "Type one of the letters in brackets. An empty line means no.\n"

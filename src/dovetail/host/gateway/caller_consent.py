@@ -35,6 +35,8 @@ _STATE_ID_KEY: Final = "ticket"
 _SEALED_AT_KEY: Final = "sealed_at"
 _OWNER_KEY: Final = "owner"
 _REQUEST_KEY_PREFIX: Final = "dovetail.consent."
+# A stateless caller can repeat these requests with an answer.
+_REPEATABLE_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 _ROUND_PARAMS: Final = frozenset({"inputResponses", "requestState"})
 _CHOICES: Final = {"once": "Yes, once", "session": "Yes, from now on", "no": "No"}
 
@@ -158,7 +160,9 @@ class ConsentRound:
         caller = self._exchange.caller
         elicitation = caller.client_capabilities.elicitation
         has_forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
-        return has_forms and (caller.is_stateless or self._exchange.ask is not None)
+        if caller.is_stateless:
+            return has_forms and self._exchange.method in _REPEATABLE_METHODS
+        return has_forms and self._exchange.ask is not None
 
     @property
     def can_ask_directly(self) -> bool:

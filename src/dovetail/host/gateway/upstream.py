@@ -52,6 +52,7 @@ class PolicySubject(Struct, frozen=True):
     kind: str
     name: str
     arguments: dict[str, Any] | None = None
+    details: dict[str, Any] | None = None  # what the question shows besides the arguments
 
 
 class Upstream:
@@ -200,6 +201,7 @@ class Upstream:
         request = self._authorizer.create_request(supervisor, subject.kind, subject.name, subject.arguments)
         return await self._authorizer.authorize(
             replace(request, caller=consent_round.caller_id),
+            details=subject.details,
             limits=self._authorizer.get_limits(supervisor, subject.name),
             ask=partial(self._ask, consent_round=consent_round),
         )
@@ -215,10 +217,8 @@ class Upstream:
         server starts.
         """
         params = convert_params(exchange, CompleteParams)
-        context = (params.context.arguments if params.context is not None else None) or {}
-        known_arguments = {**context, params.argument.name: params.argument.value}
         prompt = name if isinstance(params.ref, PromptReference) else None
-        denial = find_completion_denial(self._authorizer, supervisor, prompt, name, known_arguments)
+        denial = find_completion_denial(self._authorizer, supervisor, prompt, name, _collect_values(params))
         if denial is not None:
             raise denial
 
@@ -255,10 +255,16 @@ def _find_subject(exchange: IncomingExchange) -> PolicySubject:
         case "resources/read":
             return PolicySubject("resource.read", str(params.get("uri")))
         case _:
-            reference = convert_params(exchange, CompleteParams).ref
-            return PolicySubject(
-                "completion", reference.name if isinstance(reference, PromptReference) else reference.uri
-            )
+            completion = convert_params(exchange, CompleteParams)
+            reference = completion.ref
+            name = reference.name if isinstance(reference, PromptReference) else reference.uri
+            return PolicySubject("completion", name, details={"values": _collect_values(completion)})
+
+
+def _collect_values(params: CompleteParams) -> dict[str, str]:
+    """Return the values of a completion: those that the user has chosen, and the one to complete."""
+    context = (params.context.arguments if params.context is not None else None) or {}
+    return {**context, params.argument.name: params.argument.value}
 
 
 def _to_denial_result(exchange: IncomingExchange, exc: PolicyError) -> Result:
