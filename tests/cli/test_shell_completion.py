@@ -148,3 +148,18 @@ def test_the_key_is_pressed(shell: str, url: str, environment: dict[str, str]) -
         at.wait_for("900002")
         at.type("exit\n")
         at.read_rest()
+
+
+def test_an_item_is_not_suggested_as_an_option(complete: Complete, tmp_path: Path) -> None:
+    program = (
+        "from dovetail import Server\napp = Server('s')\n@app.tool(name='--output=x')\ndef a() -> str:\n    return ''\n"
+    )
+    (tmp_path / "s.py").write_text(program, encoding="utf-8")
+    (tmp_path / "--header=a:b.py").write_text("", encoding="utf-8")
+    assert complete("dovetail call ", cwd=tmp_path) == ["s.py"]
+
+
+def test_completion_opens_no_file_that_an_option_names(complete: Complete, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("", encoding="utf-8")
+    os.mkfifo(tmp_path / "steps")  # opening a pipe waits for its other end
+    assert complete("dovetail record --steps-file steps s", cwd=tmp_path) == ["s.py"]

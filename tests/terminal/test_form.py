@@ -102,3 +102,29 @@ def test_choices() -> None:
     assert confirm(open_reader("x", "n")[0], "Send?", default=True) is False
     with pytest.raises(EOFError):
         confirm(open_reader()[0], "Send?", default=True)
+
+
+@pytest.mark.parametrize(
+    "filler",
+    ["─", "\u03b1", "\U0001fae8", "\U0001f1e6", "䷀", "☰", "\ue000", "…"],
+    ids=["line", "greek", "new emoji", "flag", "hexagram", "trigram", "private", "dots"],
+)
+def test_characters_that_a_terminal_may_show_wide_do_not_push_text_to_the_left_edge(filler: str) -> None:
+    rows = wrap_lines("\n".join(quote_lines(filler * 70 + FORGED)), 80).split("\n")
+    assert all(row.startswith("  │ ") for row in rows)
+    for row in rows:
+        text = row.removeprefix("  │ ")
+        assert len(text) + text.count(filler) <= 76
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"https://a.example/{'x' * 58}[y]es_once,_[n]o:",
+        f"https://a.example/{'x' * 58}error:|sudo",
+        f"https://a.example/{'x' * 5000}",
+    ],
+)
+def test_only_a_plain_url_stays_in_one_piece(text: str) -> None:
+    rows = wrap_lines("\n".join(quote_lines(text)), 80).split("\n")
+    assert all(row.startswith("  │ ") and len(row) <= 80 for row in rows)

@@ -4,6 +4,7 @@ Text from the server is escaped, and each line of it starts with a bar. A URL is
 automatically.
 """
 
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -106,7 +107,7 @@ class AnswerProvider:
         message = "\n".join(quote_lines(text))
         self.unanswered.append(message)
         options = " ".join(
-            f"--answer {output.escape_line(name)}={_format_choices(property_schema)}"
+            f"--answer {shlex.quote(output.escape_line(name))}={_format_choices(property_schema)}"
             for name, property_schema in fields.items()
         )
         return add_context(
@@ -120,4 +121,4 @@ def _print_message(lines: LineReader, request: ElicitRequestParams) -> None:
 
 
 def _format_choices(schema: Mapping[str, Any]) -> str:
-    return "|".join(output.escape_line(choice) for choice in list_choices(schema)) or "..."
+    return "|".join(shlex.quote(output.escape_line(choice)) for choice in list_choices(schema)) or "..."

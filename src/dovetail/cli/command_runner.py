@@ -27,6 +27,7 @@ from dovetail.error_context import add_context
 from dovetail.errors import InputRequestError, MCPError, ProcessStartError
 from dovetail.protocol.mountable import ItemKind
 from dovetail.protocol.recording_format import Recorder
+from dovetail.protocol.safe_text import QUOTE_PREFIX
 from dovetail.terminal import output
 from dovetail.terminal.output import ProgressBar
 from dovetail.wire.logs import LoggingMessageNotificationParams
@@ -243,13 +244,23 @@ def report_error(exc: MCPError, as_json: bool) -> None:
     """Print an error on stderr, as text or as JSON."""
     translate_error(exc)
     if not as_json:
-        output.print_error(str(exc))
+        output.print_error(format_error(exc))
         return
     fields = {name: getattr(exc, name, None) for name in (*_ERROR_FIELDS, "code")}
     document = {"error": type(exc).__name__, "message": str(exc.args[0]) if exc.args else ""}
     click.echo(
         output.format_json(document | {name: value for name, value in fields.items() if value is not None}), err=True
     )
+
+
+def format_error(exc: MCPError) -> str:
+    """Return the text of an error. A message of a server can have several lines. They get a bar, so that they do not
+    look like lines of dovetail.
+    """
+    message = str(exc.args[0]) if exc.args else ""
+    first_line, *lines = message.split("\n")
+    quoted_lines = [line if line.startswith(QUOTE_PREFIX) else f"{QUOTE_PREFIX}{line}" for line in lines]
+    return str(exc).replace(message, "\n".join([first_line, *quoted_lines]), 1) if lines else str(exc)
 
 
 _ERROR_FIELDS = ("server", "step", "protocol_version", "status_code", "exit_code", "stderr", "hint")

@@ -62,6 +62,9 @@ def list_candidates(
         for candidate in _complete_line(
             commands, command_candidates, preceding[1:], prefix, [arg for arg in target_command if arg]
         ):
+            # A server or a project could have an item with the name of an option.
+            if candidate.text.startswith("-") and not prefix.startswith("-"):
+                continue
             if candidate.text.startswith(prefix) and _SHELL_SAFE_PATTERN.fullmatch(candidate.text):
                 yield Candidate(candidate.text, candidate.description.split("\n")[0][:80])
 
@@ -128,7 +131,7 @@ def _complete_command(
 def _complete_value(option: click.Option, prefix: str) -> Iterable[Candidate]:
     if isinstance(option.type, click.Choice):
         return [Candidate(str(choice)) for choice in option.type.choices]
-    return _list_files(prefix, all_files=True) if isinstance(option.type, click.Path | click.File) else []
+    return _list_files(prefix, all_files=True) if isinstance(option.type, click.Path) else []
 
 
 def _list_files(prefix: str, *, all_files: bool = False) -> Iterator[Candidate]:

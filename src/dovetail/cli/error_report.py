@@ -1,6 +1,7 @@
 """Exit codes, and hints for users of the command line."""
 
 import re
+import shlex
 from typing import Any, Final
 
 from dovetail.errors import (
@@ -130,7 +131,7 @@ def translate_error(exc: MCPError) -> None:
         case Forbidden() if "insufficient_scope" in (exc.challenge or ""):
             scope_match = _SCOPE_PATTERN.search(exc.challenge or "")
             scopes = scope_match[1].split() if scope_match else ["SCOPE"]
-            scope_options = " ".join(f"--scope {scope}" for scope in scopes)
+            scope_options = " ".join(f"--scope {shlex.quote(scope)}" for scope in scopes)
             exc.hint = f"{_LOGIN_HINT} and {scope_options}, or pass a token that has the scope"
         case Unauthorized() if exc.challenge and "resource_metadata=" not in exc.challenge:
             exc.hint = "pass --auth TOKEN. The server does not name a service to log in to"

@@ -1,5 +1,6 @@
 """Saved logins, and the login methods of commands. Without a terminal, a command never waits for a login."""
 
+import shlex
 import sys
 import webbrowser
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from dovetail.error_context import add_context
 from dovetail.errors import LoginFailed, UnsupportedFileVersion
 from dovetail.oauth.login.login_settings import BearerAuth, DeviceLogin, OAuth
 from dovetail.oauth.login.saved_login import SavedLogin
+from dovetail.protocol.redaction import mask_text, strip_url
 from dovetail.terminal import output
 from dovetail.terminal.line_reader import LineReader
 
@@ -49,7 +51,8 @@ def create_auth(auth_option: str | None, url: str) -> Any:
 
 def format_login_command(url: str, scopes: Iterable[str] = ()) -> str:
     """Return the command line that logs in and requests these scopes."""
-    return " ".join(("dovetail auth login", url, *(f"--scope {scope}" for scope in scopes)))
+    options = (f"--scope {shlex.quote(scope)}" for scope in scopes)
+    return " ".join(("dovetail auth login", shlex.quote(mask_text(url)), *options))
 
 
 def get_granted_scopes(saved_login: SavedLogin) -> list[str]:
@@ -69,9 +72,9 @@ def load_login(url: str) -> SavedLogin | None:
     try:
         stored = FileTokenStore().get(url)
     except LoginFailed as exc:
-        output.print_note(f"cannot read the saved login for {url}: {exc}")
+        output.print_note(f"cannot read the saved login for {strip_url(url)}: {exc}")
         return None
-    return _decode_login(stored, url, FileTokenStore().get_path(url)) if stored is not None else None
+    return _decode_login(stored, strip_url(url), FileTokenStore().get_path(url)) if stored is not None else None
 
 
 def load_all_logins() -> list[SavedLogin]:
@@ -131,8 +134,9 @@ def prompt_for_redirect(url: str) -> str:
 
 
 def print_device_code(url: str, code: str) -> None:
-    """Print the URL of the login page, and the code to enter on that page."""
-    click.echo(f"Open {output.escape_full_line(url)} and enter the code {output.escape_line(code)}", err=True)
+    """Print the URL of the login page, and the code to enter on that page. The authorization server chose both."""
+    click.echo("To log in, open this page and enter this code:", err=True)
+    output.print_quoted(f"{output.escape_full_line(url)}\n{output.escape_line(code)}")
 
 
 def create_login_auth(login_method: str, **options: Any) -> Any:

@@ -417,7 +417,8 @@ def parse_pairs(values: Iterable[str], separator: str, option: str) -> dict[str,
     for item in values:
         name, actual_separator, value = item.partition(separator)
         if not actual_separator or not name:
-            raise click.UsageError(f"{option} must be NAME{separator}VALUE, not {item!r}")
+            # The value may be a secret, so the error does not contain it.
+            raise click.UsageError(f"{option} must be NAME{separator}VALUE. NAME and {separator!r} are required")
         result[name.strip()] = value.strip() if separator == ":" else value
     return result
 

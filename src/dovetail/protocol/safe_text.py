@@ -36,8 +36,9 @@ def escape_json(text: str) -> str:
 QUOTE_PREFIX: Final = "  │ "
 _CONTINUATION_PREFIX: Final = "    "
 _MIN_WRAP_COLUMNS: Final = 20
-# A URL stays in one piece, so that the user can copy it.
-_WRAP_PIECE_PATTERN: Final = re.compile(r"https?://[!-~]+|.", re.DOTALL)
+# A URL stays in one piece, so that the user can copy it. It cannot look like a prompt, because it has no blanks and no
+# brackets.
+_WRAP_PIECE_PATTERN: Final = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,2000}+(?=\s|$)|.", re.DOTALL)
 
 
 def quote_lines(text: str) -> list[str]:
@@ -55,12 +56,14 @@ def wrap_lines(text: str, columns: int) -> str:
 
 
 def _wrap_line(line: str, width: int) -> list[str]:
-    if get_text_width(line) <= width:
+    start = QUOTE_PREFIX if line.startswith(QUOTE_PREFIX) else ""
+    text = line.removeprefix(start)
+    if len(start) + _get_max_width(text) <= width:
         return [line]
-    prefix = QUOTE_PREFIX if line.startswith(QUOTE_PREFIX) else _CONTINUATION_PREFIX
-    rows, row, row_width = list[str](), "", 0
-    for piece in _WRAP_PIECE_PATTERN.findall(line):
-        piece_width = get_text_width(piece)
+    prefix = start or _CONTINUATION_PREFIX
+    rows, row, row_width = list[str](), start, len(start)
+    for piece in _WRAP_PIECE_PATTERN.findall(text):
+        piece_width = _get_max_width(piece)
         if row_width + piece_width > width and row not in ("", prefix):
             rows.append(row)
             row, row_width = prefix, len(prefix)
@@ -69,11 +72,38 @@ def _wrap_line(line: str, width: int) -> list[str]:
     return [*rows, row]
 
 
+def cut_line(line: str, columns: int) -> str:
+    """Shorten a line so that it fits into these columns of any terminal."""
+    if _get_max_width(line) <= columns:
+        return line
+    kept, width = "", 2  # two columns for the mark at the end
+    for char in line:
+        width += _get_max_width(char)
+        if width > columns:
+            break
+        kept += char
+    return f"{kept}…"
+
+
 def get_text_width(text: str) -> int:
     """Return how many terminal columns a text needs."""
     return sum(
         2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1 for char in text
     )
+
+
+def _get_max_width(text: str) -> int:
+    """Return how many columns a text needs at most. Terminals disagree about ambiguous characters, symbols, and
+    characters that are newer than this version of Python.
+    """
+    return len(text) if text.isascii() else len(text) + sum(map(_may_be_wide, text))
+
+
+_WIDE_CATEGORIES: Final = frozenset(("So", "Co", "Cn"))
+
+
+def _may_be_wide(char: str) -> bool:
+    return unicodedata.east_asian_width(char) in "WFA" or unicodedata.category(char) in _WIDE_CATEGORIES
 
 
 def _escape_char(char: str) -> str:

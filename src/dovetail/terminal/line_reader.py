@@ -1,6 +1,7 @@
 """Read lines that a user types. Another thread can end the wait for a line, so Ctrl-C takes effect immediately."""
 
 import asyncio
+import contextlib
 import os
 import select
 import shutil
@@ -40,20 +41,39 @@ class LineReader:
         stream.write(text)
         stream.flush()
 
-    def write_wrapped(self, text: str) -> None:
-        """Write escaped text, and break lines that are too long for the terminal."""
-        self.write(wrap_lines(text, self._get_columns()))
+    def write_wrapped(self, text: str) -> bool:
+        """Write escaped text, and break lines that are too long for the terminal. Return whether all of it fits on the
+        screen.
+        """
+        size = self._get_size()
+        wrapped = wrap_lines(text, size.columns)
+        self.write(wrapped)
+        return wrapped.count("\n") < size.lines
 
     def write_quoted(self, text: str, end: str = "\n") -> None:
         """Write text from a server, escaped and with a bar before each line."""
         self.write_wrapped("\n".join(quote_lines(text)) + end)
 
-    def _get_columns(self) -> int:
+    def get_columns(self) -> int:
+        """Return the number of columns of the terminal."""
+        return self._get_size().columns
+
+    def _get_size(self) -> os.terminal_size:
+        default = shutil.get_terminal_size()
         try:
-            columns = os.get_terminal_size((self._output or sys.stderr).fileno()).columns
+            size = os.get_terminal_size((self._output or sys.stderr).fileno())
         except (OSError, ValueError, AttributeError):
-            columns = 0
-        return columns or shutil.get_terminal_size().columns
+            return default
+        return os.terminal_size((size.columns or default.columns, size.lines or default.lines))
+
+    def discard_typed(self) -> None:
+        """Discard what the user typed before a question appeared. It cannot be the answer."""
+        self._buffer = b""
+        if self._read == self._read_stdin and sys.platform != "win32":
+            import termios
+
+            with contextlib.suppress(OSError, ValueError, termios.error):  # stdin is not a terminal
+                termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
     def read_line(self, prompt: str = "") -> str:
         """Return the next line without surrounding whitespace. Raise EOFError at the end of the input."""

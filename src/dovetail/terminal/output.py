@@ -92,8 +92,9 @@ def _format_row(cells: Sequence[str], widths: Sequence[int], last_width: int) ->
     padded = [
         cell + " " * (column_width - get_text_width(cell)) for cell, column_width in zip(leading, widths, strict=False)
     ]
-    last = last if get_text_width(last) <= last_width or not sys.stdout.isatty() else last[: last_width - 1] + "…"
-    return "  ".join([*padded, last]).rstrip()
+    if not sys.stdout.isatty():
+        return "  ".join([*padded, last]).rstrip()
+    return fit_to_stdout("  ".join([*padded, safe_text.cut_line(last, last_width)]).rstrip())
 
 
 def get_terminal_width() -> int:
@@ -105,7 +106,20 @@ def get_terminal_width() -> int:
 
 def print_error(text: str) -> None:
     """Print an error to stderr."""
-    click.echo(style("error: ", err=True, fg="red", bold=True) + escape_text(text), err=True)
+    label = style("error: ", err=True, fg="red", bold=True)
+    first_row, *rows = _fit_to_stderr(f"error: {escape_text(text)}").split("\n")
+    click.echo("\n".join([label + first_row.removeprefix("error: "), *rows]), err=True)
+
+
+def fit_to_stdout(text: str) -> str:
+    """Break lines that are too long for the terminal. A terminal would continue them at its left edge, where text of a
+    server would look like a line of dovetail.
+    """
+    return safe_text.wrap_lines(text, get_terminal_width()) if sys.stdout.isatty() else text
+
+
+def _fit_to_stderr(text: str) -> str:
+    return safe_text.wrap_lines(text, LineReader().get_columns()) if sys.stderr.isatty() else text
 
 
 def refuse_overwriting(file: str, force: bool) -> None:
@@ -117,9 +131,9 @@ def refuse_overwriting(file: str, force: bool) -> None:
 def get_stderr_target() -> Any:
     """Return the target for the stderr of a child process.
 
-    In a terminal, the output is escaped. Otherwise the child process inherits stderr.
+    In a terminal, the output is escaped, with a bar before each line. Otherwise the child process inherits stderr.
     """
-    return print_note if sys.stderr.isatty() else "inherit"
+    return print_quoted if sys.stderr.isatty() else "inherit"
 
 
 def write_content(text: str) -> None:
@@ -133,7 +147,7 @@ def write_content(text: str) -> None:
 
 def print_note(text: str) -> None:
     """Print a note to stderr."""
-    click.echo(style(escape_text(text), err=True, dim=True), err=True)
+    click.echo(style(_fit_to_stderr(escape_text(text)), err=True, dim=True), err=True)
 
 
 def print_quoted(text: str) -> None:
@@ -161,8 +175,8 @@ class ProgressBar:
         filled = int(_BAR_CHARS * min(1.0, max(0.0, done / total))) if total else 0
         bar = f"[{'#' * filled}{'.' * (_BAR_CHARS - filled)}] " if total else ""
         progress = f"{done:g} of {total:g}" if total else f"{done:g}"
-        status = f"{bar}{progress} {escape_line(message or '')}".rstrip()
-        sys.stderr.write(f"\r\x1b[K{status[: get_terminal_width() - 1]}")
+        status = f"{bar}{progress}{f' │ {escape_line(message)}' if message else ''}"
+        sys.stderr.write(f"\r\x1b[K{safe_text.cut_line(status, LineReader().get_columns() - 1)}")
         sys.stderr.flush()
         self._is_drawn = True
 

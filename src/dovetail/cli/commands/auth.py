@@ -110,7 +110,7 @@ def status(ctx: click.Context, **params: Any) -> int:
         click.echo(output.format_json([_describe_login(saved_login) for saved_login in saved_logins]))
     else:
         cells = [
-            (saved_login.resource, _describe_state(saved_login), saved_login.server.issuer)
+            (strip_url(saved_login.resource), _describe_state(saved_login), saved_login.server.issuer)
             for saved_login in saved_logins
         ]
         click.echo(output.format_table(cells, ("server", "state", "issuer")) or "no saved logins")
@@ -173,7 +173,7 @@ def _describe_login(saved_login: SavedLogin) -> dict[str, Any]:
     """Return the details of a login that can be printed safely."""
     token = saved_login.token
     return {
-        "server": saved_login.resource,
+        "server": strip_url(saved_login.resource),
         "issuer": saved_login.server.issuer,
         "client_id": saved_login.client.client_id,
         "scopes": logins.get_granted_scopes(saved_login) if token is not None else [],

@@ -66,7 +66,7 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
         if command_run.json:
             click.echo(text.format_json(result))
         elif result.is_error:
-            click.echo(text.escape_text(format_result(result)), err=True)
+            _print_failure(format_result(result))
         else:
             _print_result(format_result(result))
         # Some servers report an unknown tool as a tool error.
@@ -87,6 +87,16 @@ def command(ctx: click.Context, arguments_json: str | None, output: str | None, 
 def _print_result(content: str) -> None:
     """Print text, and add a newline at the end if it is missing."""
     text.write_content(content if content.endswith("\n") or sys.stdout.isatty() else content + "\n")
+
+
+def _print_failure(content: str) -> None:
+    """Print the text of a failed tool. In a terminal, each line has a bar, because it could look like an error of
+    dovetail.
+    """
+    if sys.stderr.isatty():
+        text.print_quoted(content)
+    else:
+        click.echo(text.escape_text(content), err=True)
 
 
 def _write_output(result: CallToolResult, output: str, force: bool) -> None:

@@ -11,7 +11,7 @@ import click
 from dovetail.agent.agent import Agent, AgentEvent, FinishedEvent, TextEvent, ToolCallEvent, ToolResultEvent
 from dovetail.agent.models.factory import load_model
 from dovetail.cli import error_report
-from dovetail.cli.command_runner import LogPrinter, run_to_exit_code
+from dovetail.cli.command_runner import LogPrinter, format_error, run_to_exit_code
 from dovetail.cli.error_report import translate_options
 from dovetail.cli.host_setup import create_consent, create_host, host_options, report_failures
 from dovetail.errors import MCPError
@@ -109,7 +109,7 @@ async def _run_conversation(agent: Agent, as_json: bool) -> int:
                 await _run_prompt(agent, message, as_json)
             except MCPError as exc:
                 # An error does not end the conversation.
-                output.print_error(str(exc))
+                output.print_error(format_error(exc))
     return error_report.EXIT_OK
 
 
@@ -153,7 +153,7 @@ class _EventPrinter:
             case ToolCallEvent():
                 self._print_texts(err=True)
                 arguments = json.dumps(to_plain(event.arguments), ensure_ascii=False)
-                output.print_note(f"→ {event.tool} {_shorten(arguments)}")
+                output.print_note(f"→ {output.escape_line(event.tool)} {_shorten(arguments)}")
             case ToolResultEvent():
                 if event.denied_reason:
                     output.print_note(output.escape_line(f"← denied: {translate_options(event.denied_reason)}"))

@@ -113,7 +113,8 @@ _DESCRIPTIVE_FIELDS = ("title", "description", "icons", "_meta")
 def _format_entry(entry: DiffEntry) -> str:
     mark, colour = _KIND_STYLES[entry.kind]
     item, message = output.escape_line(entry.item), output.escape_line(entry.message)
-    return output.style(f"{mark} {item}: {message}{' (breaking)' if entry.is_breaking else ''}", fg=colour)
+    line = f"{mark} {item}: {message}{' (breaking)' if entry.is_breaking else ''}"
+    return output.style(output.fit_to_stdout(line), fg=colour)
 
 
 def compare_items(

@@ -76,9 +76,9 @@ _STATUS_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def _format_result(result: CheckResult) -> str:
-    status = output.style(result.status, fg=_STATUS_COLOURS[result.status])
     hint = f"\n      try: {_indent(result.hint)}" if result.hint else ""
-    return f"{status}  {result.name}: {_indent(result.message)}{hint}"
+    text = output.fit_to_stdout(f"{result.status}  {result.name}: {_indent(result.message)}{hint}")
+    return output.style(result.status, fg=_STATUS_COLOURS[result.status]) + text.removeprefix(result.status)
 
 
 def _indent(message: str) -> str:

@@ -39,7 +39,8 @@ def command(ctx: click.Context, **params: Any) -> int:
 
 def _format_info(info: dict[str, Any]) -> str:
     rows = [(name, _format_field(name, value)) for name, value in info.items() if value not in (None, "", {})]
-    return "\n".join(f"{name.replace('_', ' ') + ':':<19} {value}" for name, value in rows)
+    lines = [f"{name.replace('_', ' ') + ':':<19} {value}" for name, value in rows]
+    return output.fit_to_stdout("\n".join(lines))
 
 
 def _format_field(name: str, value: Any) -> str:

@@ -88,14 +88,14 @@ def _find_schema_error(schema: Any) -> str | None:
 
 def _format_reports(reports: list[LintReport], token_count: int, skipped: list[str]) -> str:
     rows = [(lint_report.name, str(lint_report.tokens), str(len(lint_report.issues) or "")) for lint_report in reports]
-    parts = [output.format_table(rows, ("tool", "tokens", "issues")) or "no tools"]
-    for lint_report in reports:
-        parts += [
-            f"{output.escape_line(lint_report.name)}: {output.escape_line(issue.message)} ({issue.rule})"
-            for issue in _merge_issues(lint_report.issues)
-        ]
-    parts += [f"{output.escape_line(item)} (protocol)" for item in skipped]
-    return "\n".join([*parts, f"about {token_count} tokens in total"])
+    table = output.format_table(rows, ("tool", "tokens", "issues")) or "no tools"
+    lines = [
+        f"{output.escape_line(lint_report.name)}: {output.escape_line(issue.message)} ({issue.rule})"
+        for lint_report in reports
+        for issue in _merge_issues(lint_report.issues)
+    ]
+    lines += [f"{output.escape_line(item)} (protocol)" for item in skipped]
+    return f"{table}\n" + output.fit_to_stdout("\n".join([*lines, f"about {token_count} tokens in total"]))
 
 
 def _merge_issues(issues: list[LintIssue]) -> list[LintIssue]:

@@ -1,5 +1,6 @@
 """`dovetail list`: list the items of a server, or the configured servers."""
 
+import shlex
 from typing import Any
 
 import click
@@ -8,6 +9,8 @@ from dovetail.cli.command_runner import CommandRun, list_items, run_command
 from dovetail.cli.completion_candidates import remember_items
 from dovetail.cli.target_argument import TargetOptions, print_problems, read_target_options, target_options
 from dovetail.cli.tool_arguments import suggest_names
+from dovetail.host.config.server_entry import ServerConfig
+from dovetail.protocol.redaction import mask_secrets, strip_url
 from dovetail.schemas.reader import get_mapping, get_required
 from dovetail.terminal import output
 
@@ -102,7 +105,7 @@ def _print_configured_servers(options: TargetOptions) -> int:
         {
             "name": entry.name,
             "source": entry.source,
-            "target": entry.display_target,
+            "target": _describe_target(entry),
             "path": str(entry.path),
             "enabled": entry.enabled,
         }
@@ -115,3 +118,10 @@ def _print_configured_servers(options: TargetOptions) -> int:
         click.echo(output.format_table(rows, ("server", "configured in", "target")) or "no servers are configured")
     print_problems(problems)
     return 0
+
+
+def _describe_target(entry: ServerConfig) -> str:
+    """Return the URL or the command of a server, without the secrets that its file contains."""
+    if entry.url is not None:
+        return strip_url(entry.url)
+    return shlex.join(mask_secrets([entry.command or "", *entry.args]))

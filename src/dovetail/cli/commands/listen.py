@@ -31,7 +31,7 @@ def command(ctx: click.Context, count: int | None, **params: Any) -> int:
                 click.echo(
                     output.format_json_line(event)
                     if command_run.json
-                    else output.escape_line(f"{change.kind} {change.uri or ''}".rstrip())
+                    else output.fit_to_stdout(output.escape_line(f"{change.kind} {change.uri or ''}".rstrip()))
                 )
                 remaining = None if remaining is None else remaining - 1
                 if remaining == 0:

@@ -68,7 +68,7 @@ def check_pins(files: tuple[str, ...], policy: str | None, audit_log: str | None
         click.echo(
             output.format_json(summaries)
             if as_json
-            else output.escape_text("\n".join(_format_comparisons(comparisons)))
+            else output.fit_to_stdout(output.escape_text("\n".join(_format_comparisons(comparisons))))
         )
         return (
             error_report.EXIT_VALIDATION

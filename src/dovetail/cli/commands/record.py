@@ -27,10 +27,14 @@ from dovetail.testing.traffic import Traffic, get_recorder
     metavar="STEP",
     help='Request to record: "call TOOL a=1", "read URI".',
 )
-@click.option("--steps-file", type=click.File(), help="File with one request per line. - for stdin.")
+@click.option(
+    "--steps-file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="File with one request per line. - for stdin.",
+)
 @click.pass_context
 def command(
-    ctx: click.Context, output: str, force: bool, steps: tuple[str, ...], steps_file: Any, **params: Any
+    ctx: click.Context, output: str, force: bool, steps: tuple[str, ...], steps_file: str | None, **params: Any
 ) -> int:
     """Record a session with a server.
 
@@ -43,7 +47,10 @@ def command(
     """
     text.refuse_overwriting(output, force)
     traffic = Traffic(ctx.params["args"][0] if ctx.params["args"] else "")
-    step_texts = [*steps, *(line for line in (steps_file or ()) if line.strip() and not line.startswith("#"))]
+    step_texts = [*steps]
+    if steps_file is not None:
+        with click.open_file(steps_file, encoding="utf-8") as file:
+            step_texts += [line for line in file if line.strip() and not line.startswith("#")]
     parsed_steps = [_parse_step(step) for step in step_texts]
 
     async def execute(command_run: CommandRun) -> None:

@@ -136,4 +136,4 @@ def _diff_lines(recorded: Any, current: Any) -> Iterator[str]:
     )
     colours = {"-": "red", "+": "green"}
     for line in difflib.unified_diff(recorded_lines, current_lines, "recorded", "actual", lineterm="", n=2):
-        yield output.style(output.escape_line(line), fg=colours.get(line[0]))
+        yield output.style(output.fit_to_stdout(output.escape_line(line)), fg=colours.get(line[0]))
