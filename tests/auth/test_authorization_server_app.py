@@ -376,6 +376,18 @@ async def test_other_names_are_not_served() -> None:
     assert (await AsgiRequest(authority, "GET", "/jwks", headers={"host": "evil.example"}).wait_done()).status == 421
 
 
+@pytest.mark.parametrize(("client", "warnings"), [("127.0.0.1", 1), ("203.0.113.9", 0)])
+async def test_an_address_that_a_proxy_sends_in_vain_is_logged_once(
+    client: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
+    for _ in range(3):
+        headers = {"host": "127.0.0.1:8000", "x-forwarded-for": "198.51.100.1, 203.0.113.9"}
+        request = AsgiRequest(authority, "GET", "/jwks", headers=headers, client=(client, 50000))
+        assert (await request.wait_done()).status == 200
+    assert caplog.text.count("FORWARDED_ALLOW_IPS=127.0.0.1") == warnings
+
+
 async def test_bodies_are_bounded() -> None:
     authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
     assert (await AsgiRequest(authority, "POST", "/token", body=b"x" * 70_000).wait_done()).status == 413

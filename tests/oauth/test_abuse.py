@@ -228,6 +228,40 @@ def test_one_address_cannot_try_every_name() -> None:
     assert statuses == [403] * 50 + [429] * 10
 
 
+def test_a_browser_that_has_logged_in_is_not_locked_out_by_strangers_at_its_address() -> None:
+    desk = ServerHarness(has_passwords=True)
+    home = Browser(desk)
+    home.open()
+    login = home.submit_consent(username="Ada", password="x"), home.submit_consent(username="ada", password="pw")
+    assert [response.status_code for response in login] == [403, 303]
+    known = login[1].headers["set-cookie"].partition(";")[0]
+    assert "ada" not in known
+
+    stranger = Browser(desk)
+    stranger.open()
+    guesses = [stranger.submit_consent(username="ada", password="x").status_code for _ in range(70)]
+    assert set(guesses[-10:]) == {429}
+
+    home.open()
+    home.cookie = f"{home.cookie}; {known}"
+    assert parse_redirect(home.submit_consent(username="ada", password="pw"))[1]["code"]
+
+
+def test_a_browser_that_has_logged_in_guesses_no_faster() -> None:
+    desk = ServerHarness(has_passwords=True)
+    browser = Browser(desk)
+    browser.open()
+    known = browser.submit_consent(username="ada", password="pw").headers["set-cookie"].partition(";")[0]
+    browser.open()
+    browser.cookie = f"{browser.cookie}; {known}"
+
+    def guess(name: str, count: int) -> list[int]:
+        return [browser.submit_consent(username=name, password="x").status_code for _ in range(count)]
+
+    assert guess("ada", 12) == [403] * 10 + [429] * 2
+    assert guess("eve", 12) == [403] * 10 + [429] * 2  # The cookie is only valid for the user who logged in.
+
+
 def test_everyone_of_a_network_is_one() -> None:
     desk = ServerHarness(max_registrations_per_hour=3)
     about = {"redirect_uris": [REDIRECT_URI]}

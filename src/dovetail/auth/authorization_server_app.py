@@ -65,7 +65,8 @@ class AuthorizationServer:
         clients: Clients that you registered by hand. Other clients use their metadata document or register themselves.
         allow_registration: Whether clients can register themselves.
         max_registrations_per_hour: The maximum number of registrations from one address. Defaults to 10, or 100 if the
-            issuer is on this machine. Behind a proxy that hides addresses, the limit applies to all clients together.
+            issuer is on this machine. Behind a proxy, the limit applies to all clients together, unless the environment
+            variable `FORWARDED_ALLOW_IPS` names the proxy.
         is_trusted_client: A function that takes a host name. Return False to refuse clients with a metadata document on
             that host.
         store: Path of a SQLite file, or an `AuthorizationStore`. Defaults to memory.
@@ -134,6 +135,7 @@ class AuthorizationServer:
         self._runs_in_thread = isinstance(self._store, SQLiteStore)
         self._users = users
         self._is_active_user = is_active_user
+        self._has_warned_of_proxy = False
         sealer = Sealer(() if secret_key is None else secret_key, purpose="authorization server")
         self._token_issuer = OAuthTokenIssuer(
             issuer,
@@ -247,6 +249,8 @@ class AuthorizationServer:
         )
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers.items()}
         client = scope.get("client")
+        if client and not self._has_warned_of_proxy and (forwarded := headers.get("x-forwarded-for")):
+            self._warn_of_proxy(client[0], forwarded)
         request = Request(
             method="GET" if scope["method"] == "HEAD" else scope["method"],
             path=self._relative_path(scope),
@@ -256,6 +260,21 @@ class AuthorizationServer:
             address=client[0] if client else "",
         )
         return await self._run_flow(self._endpoints.handle(request))
+
+    def _warn_of_proxy(self, address: str, forwarded: str) -> None:
+        """Log once if a proxy names the addresses of its clients, but the server does not use them."""
+        # A server that trusts the proxy has replaced the address with one of the header.
+        if address in map(str.strip, forwarded.split(",")):
+            return
+        self._has_warned_of_proxy = True
+        log.warning(
+            "authorization server %s: %s sent X-Forwarded-For, but FORWARDED_ALLOW_IPS does not name it. All clients "
+            "behind it share its limits for registrations and wrong passwords. If it is your proxy, set "
+            "FORWARDED_ALLOW_IPS=%s",
+            self._token_issuer.issuer,
+            address,
+            address,
+        )
 
     def _relative_path(self, scope: ASGIMessage) -> str:
         """Return the path of a request relative to the path of the issuer URL. RFC 8414, section 3.1

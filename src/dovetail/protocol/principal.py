@@ -16,7 +16,7 @@ class Principal(str):
     """The authenticated identity of a caller. As a string, it is unique for each issuer and subject.
 
     Args:
-        subject: The ID of the user, or "" for a program without a user.
+        subject: The ID of the user. For a program without a user, the `client_id`.
         issuer: The URL of the issuer that authenticated the caller.
         client_id: The ID of the client that the user logged in with, or the ID of the program.
         scopes: The granted scopes, as a list or as a string with spaces between them.

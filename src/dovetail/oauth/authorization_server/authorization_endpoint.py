@@ -60,6 +60,7 @@ METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
 _RENEWAL_LOCK_TTL_S: Final = 40.0  # A process may hold the lock for the renewal of a token for this many seconds.
 _RENEWAL_POLL_INTERVAL_S: Final = 0.2
 _MAX_RENEWAL_POLLS: Final = 50
+_KNOWN_BROWSER_TTL_S: Final = 180 * 86400.0  # A browser that has logged in keeps its separate limits for this time.
 _PENDING_REQUEST_TTL_S: Final = 600.0  # The user has this many seconds to decide.
 _CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _MAX_PARAMETER_CHARS: Final = 4096  # Maximum length of the parameters `state`, `scope` and `resource`.
@@ -92,6 +93,7 @@ class AuthorizationEndpoints:
             # The encryption context contains the issuer, because several servers may share a secret key.
             f"authorization request of {settings.issuer}"
         )
+        self._known_browser_seal_context = f"known browser of {settings.issuer}".encode()
         self._known_clients = {client.client_id: client for client in settings.clients}
         self._registration_limiter = RateLimiter(settings.max_registrations_per_hour, 3600.0)
         self._warning_limiter = RateLimiter(1, 3600.0)
@@ -372,7 +374,11 @@ class AuthorizationEndpoints:
             )
         if not self._is_same_origin(request):
             return _error_page("This form came from another page", "Start again from the application.", status=403)
-        if self._decision_limiter.take(request.address, now):
+        username = fields.get("username", "")[:128]
+        is_known_browser = self._is_known_browser(request, username, now)
+        # Strangers may share the address of a user, for example behind a proxy. They must not lock the user out.
+        source = build_limiter_key("known browser", username.casefold()) if is_known_browser else request.address
+        if self._decision_limiter.take(source, now):
             return _error_page("Too many requests", "Wait a minute, then try again.", status=429)
         if fields.get("decision") != "allow":
             self._mark_decided(authorization_request, now)
@@ -390,14 +396,36 @@ class AuthorizationEndpoints:
             return (yield from self._redirect_to_provider(authorization_request, now))
         subject = self._settings.development_user
         if self._settings.has_passwords:
-            username = fields.get("username", "")
-            subject = yield from self._sign_in(username, fields.get("password", ""), request.address, now)
+            subject = yield from self._sign_in(
+                username, fields.get("password", ""), source, now, is_known_browser=is_known_browser
+            )
             if subject is None:
                 client = yield from self._find_client(authorization_request.client_id, request.address, now)
                 return self._render_consent(client, authorization_request, sealed_request, "Wrong name or password.")
         if subject is None or not self._mark_decided(authorization_request, now):
             return _error_page("This request has expired", "Start again from the application.")
-        return self._redirect_with_code(authorization_request, subject, now)
+        response = self._redirect_with_code(authorization_request, subject, now)
+        if not self._settings.has_passwords or is_known_browser:
+            return response
+        return add_headers(response, {"set-cookie": self._build_known_browser_cookie(username, now)})
+
+    def _is_known_browser(self, request: Request, username: str, now: float) -> bool:
+        """Return whether this user has logged in with this browser before."""
+        cookie = request.cookie(f"{self._cookie_name}-known")
+        if cookie is None:
+            return False
+        try:
+            known_user = self._sealer.open_text(cookie, self._known_browser_seal_context, now)
+        except UnsealError:
+            return False
+        return known_user == _encode_user(username)
+
+    def _build_known_browser_cookie(self, username: str, now: float) -> str:
+        sealed = self._sealer.seal_text(
+            _encode_user(username), self._known_browser_seal_context, now + _KNOWN_BROWSER_TTL_S
+        )
+        max_age = f"; Max-Age={int(_KNOWN_BROWSER_TTL_S)}"
+        return f"{self._cookie_name}-known={sealed}{self._cookie_attributes}{max_age}"
 
     def _is_still_valid(self, authorization_request: AuthorizationRequest, address: str, now: float) -> Flow[bool]:
         """Return whether the server still accepts the client, redirect URI and scopes of a request."""
@@ -432,19 +460,18 @@ class AuthorizationEndpoints:
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
-    def _sign_in(self, name: str, password: str, address: str, now: float) -> Flow[str | None]:
+    def _sign_in(
+        self, name: str, password: str, source: str, now: float, *, is_known_browser: bool
+    ) -> Flow[str | None]:
         """Check the password and return the user's subject.
 
         An attempt counts as failed until it succeeds, because many attempts can run at once.
         """
-        name = name[:128]
         # The user database may ignore case, so all spellings of a name count as one user.
         user = name.casefold()
-        limiters = (
-            (self._login_failure_limiter, build_limiter_key(user, address)),
-            (self._address_failure_limiter, address),
-            (self._user_failure_limiter, build_limiter_key(user)),
-        )
+        limiters = [(self._login_failure_limiter, build_limiter_key(user, source))]
+        if not is_known_browser:
+            limiters += [(self._address_failure_limiter, source), (self._user_failure_limiter, build_limiter_key(user))]
         if any(limiter.compute_wait(key, now) for limiter, key in limiters):
             raise OAuthError(_error_page("Too many attempts", "Wait a minute, then try again.", status=429))
         for limiter, key in limiters:
@@ -614,6 +641,10 @@ class AuthorizationEndpoints:
         """Log an error of the provider if the operator must fix it. Errors of a single user are not logged."""
         if exc.__cause__ is not None:
             self._warn(f"{exc}: {exc.__cause__}")
+
+
+def _encode_user(username: str) -> bytes:
+    return hash_secret(username.casefold()).encode()
 
 
 def _provider_error(fields: Mapping[str, str]) -> LoginFailed:
