@@ -43,6 +43,20 @@ def test_a_healthy_server(run: RunCommand, good: Path) -> None:
     assert run("lint", good, "--strict").check_success()
 
 
+@pytest.mark.parametrize("is_mounted", [False, True])
+def test_tools_that_require_scopes_are_checked_in_a_file(is_mounted: bool, run: RunCommand, good: Path) -> None:
+    program = GOOD.replace("@app.tool\n", '@app.tool(scopes=["numbers:add"])\n').replace("b: Other.", "")
+    good.write_text(
+        program + ("inner, app = app, Server('outer')\napp.mount(inner)\n" if is_mounted else ""), encoding="utf-8"
+    )
+    assert [tool["name"] for tool in run("list", good, "--json").check_success().json["tools"]] == ["add"]
+    lists = next(check for check in run("doctor", good, "--json").json["checks"] if check["name"] == "lists")
+    assert lists["status"] == "ok"
+    report = run("lint", good, "--strict", "--json")
+    assert (report.code, [tool["name"] for tool in report.json["tools"]]) == (6, ["add"])
+    assert run("call", good, "add", "a=1", "b=2").code == 7  # The caller still has no scopes.
+
+
 def failed(report: Any) -> list[str]:
     """The steps that failed, by name."""
     return [step["name"] for step in report["checks"] if step["status"] == "fail"]

@@ -97,6 +97,17 @@ def test_a_login_is_suggested_only_where_one_is_possible() -> None:
     assert "auth login" in (possible.hint or "")
 
 
+def test_a_login_for_scopes_is_suggested_only_where_one_is_possible() -> None:
+    challenge = 'Bearer error="insufficient_scope", scope="a b"'
+    without = Forbidden(challenge=challenge)
+    translate_error(without)
+    assert "auth login" not in (without.hint or "")
+    assert "--auth" in (without.hint or "")
+    possible = Forbidden(challenge=challenge + ', resource_metadata="https://x.example/.well-known"')
+    translate_error(possible)
+    assert "--scope a --scope b" in (possible.hint or "")
+
+
 def test_scopes_of_a_process_are_explained() -> None:
     error = RemoteError(InsufficientScope.code, "scope", {"requiredScopes": ["a"]})
     translate_error(error)

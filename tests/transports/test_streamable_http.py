@@ -106,6 +106,7 @@ async def test_the_reason_of_an_authentication_error_is_shown(
     assert told in str(error)
     assert (error.status_code, error.challenge) == (status, challenge)
     assert error.hint is not None
+    assert "oauth" not in error.hint  # The server does not name a service to log in to.
 
 
 @pytest.mark.parametrize("status", [404, 405, 410, 500, 502, 503])

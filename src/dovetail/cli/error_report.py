@@ -86,6 +86,11 @@ def _is_insufficient_scope(exc: RemoteError) -> bool:
     return exc.code == InsufficientScope.code and isinstance(exc.data, dict) and "requiredScopes" in exc.data
 
 
+def _names_no_login(exc: Unauthorized | Forbidden) -> bool:
+    """Return whether the challenge of a server names no authorization server to log in to."""
+    return bool(exc.challenge) and "resource_metadata=" not in exc.challenge
+
+
 def _suggest_policy(match: re.Match[str]) -> str:
     """Return a hint with the policy rule that allows a request."""
     fields = match[1].replace('="', ' = "')
@@ -128,12 +133,14 @@ def translate_error(exc: MCPError) -> None:
     """Replace the hint of an error with a hint for the command line."""
     hint = exc.hint or ""
     match exc:
+        case Forbidden() if "insufficient_scope" in (exc.challenge or "") and _names_no_login(exc):
+            exc.hint = "pass --auth with a token that has these scopes. The server does not name a service to log in to"
         case Forbidden() if "insufficient_scope" in (exc.challenge or ""):
             scope_match = _SCOPE_PATTERN.search(exc.challenge or "")
             scopes = scope_match[1].split() if scope_match else ["SCOPE"]
             scope_options = " ".join(f"--scope {shlex.quote(scope)}" for scope in scopes)
             exc.hint = f"{_LOGIN_HINT} and {scope_options}, or pass a token that has the scope"
-        case Unauthorized() if exc.challenge and "resource_metadata=" not in exc.challenge:
+        case Unauthorized() if _names_no_login(exc):
             exc.hint = "pass --auth TOKEN. The server does not name a service to log in to"
         case Unauthorized():
             exc.hint = _TOKEN_HINT

@@ -362,6 +362,14 @@ def get_target_url(target: Any) -> str | None:
     return url if isinstance(url, str) and url.startswith(("http://", "https://")) else None
 
 
+def list_restricted_items(options: TargetOptions) -> TargetOptions:
+    """Let the server in a file or a module also list the items that require scopes."""
+    target_arg = options.args[0] if options.args and not options.command else ""
+    if options.module is None and not split_object_name(target_arg)[0].endswith(".py"):
+        return options
+    return replace(options, env=(*options.env, "_DOVETAIL_LIST_RESTRICTED=1"))
+
+
 def build_client_options(options: TargetOptions, target: Any) -> dict[str, Any]:
     """Return the keyword arguments for `Client`."""
     from dovetail.protocol.limits import Timeouts

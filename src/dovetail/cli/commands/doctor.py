@@ -18,6 +18,7 @@ from dovetail.cli.target_argument import (
     TargetOptions,
     build_client_options,
     get_target_url,
+    list_restricted_items,
     read_target_options,
     target_options,
 )
@@ -54,7 +55,7 @@ def command(ctx: click.Context, **params: Any) -> int:
     dovetail doctor server.py
     dovetail doctor -- uvx mcp-server-time
     """
-    options = read_target_options(ctx, **params)
+    options = list_restricted_items(read_target_options(ctx, **params))
     results: list[CheckResult] = []
 
     def report(result: CheckResult) -> None:
@@ -180,7 +181,8 @@ async def _check_items(client: Client, add_result: Callable[[CheckResult], None]
     items_by_kind = {kind: await list_items(client, kind) for kind in ITEM_KINDS}
     counts = ", ".join(_format_count(len(items), kind) for kind, items in items_by_kind.items() if items)
     duration_ms = (time.perf_counter() - started_at) * 1000
-    add_result(CheckResult("lists", "ok" if counts else "warn", f"{counts or 'empty'}, in {duration_ms:.0f} ms"))
+    hint = None if counts else _EMPTY_HINT
+    add_result(CheckResult("lists", "ok" if counts else "warn", f"{counts or 'empty'}, in {duration_ms:.0f} ms", hint))
     skipped = client.skipped_items
     if skipped:
         message = f"skipped because they are malformed: {'; '.join(skipped[:5])}"
@@ -212,6 +214,7 @@ async def _check_items(client: Client, add_result: Callable[[CheckResult], None]
 
 
 _LINT_HINT = "run `dovetail lint` for details"
+_EMPTY_HINT = "the server may hide items from callers without scopes. If it has a URL, pass --auth TOKEN"
 
 
 def _check_schemas(issues: Sequence[LintIssue]) -> CheckResult:

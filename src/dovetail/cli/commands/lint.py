@@ -6,7 +6,7 @@ import click
 
 from dovetail.cli import error_report
 from dovetail.cli.command_runner import CommandRun, list_items, run_command
-from dovetail.cli.target_argument import read_target_options, target_options
+from dovetail.cli.target_argument import list_restricted_items, read_target_options, target_options
 from dovetail.client.validator import UnusableSchema, compile_schema
 from dovetail.schemas.provider_rules import PROVIDER_RULES, UNMODIFIED_RULE_SETS
 from dovetail.server.lint import LintIssue, LintReport, lint_declaration
@@ -50,7 +50,7 @@ def command(ctx: click.Context, profiles: tuple[str, ...], strict: bool, **param
             else error_report.EXIT_OK
         )
 
-    return run_command(read_target_options(ctx, **params), execute)
+    return run_command(list_restricted_items(read_target_options(ctx, **params)), execute)
 
 
 def lint_tools(tools: list[Tool], profiles: tuple[str, ...] = ()) -> list[LintReport]:

@@ -7,7 +7,13 @@ import click
 
 from dovetail.cli.command_runner import CommandRun, list_items, run_command
 from dovetail.cli.completion_candidates import remember_items
-from dovetail.cli.target_argument import TargetOptions, print_problems, read_target_options, target_options
+from dovetail.cli.target_argument import (
+    TargetOptions,
+    list_restricted_items,
+    print_problems,
+    read_target_options,
+    target_options,
+)
 from dovetail.cli.tool_arguments import suggest_names
 from dovetail.host.config.server_entry import ServerConfig
 from dovetail.protocol.redaction import mask_secrets, strip_url
@@ -40,7 +46,7 @@ def command(ctx: click.Context, **params: Any) -> int:
             if kind_arg not in ITEM_KINDS:
                 raise click.UsageError(f"unknown kind {kind_arg!r}.{suggest_names(kind_arg, ITEM_KINDS)}")
         items_by_kind = {kind: await list_items(command_run.client, kind) for kind in command_run.args or ITEM_KINDS}
-        remember_items(command_run.options, items_by_kind)
+        remember_items(options, items_by_kind)
         command_run.print_result(items_by_kind, lambda: _format_items(items_by_kind))
         if command_run.is_stderr_hidden and not any(items_by_kind.values()):
             # Closing the client waits for the rest of stderr.
@@ -48,7 +54,7 @@ def command(ctx: click.Context, **params: Any) -> int:
             for stderr_line in command_run.last_stderr_lines:
                 output.print_quoted(stderr_line)
 
-    return run_command(options, execute)
+    return run_command(list_restricted_items(options), execute)
 
 
 def _format_items(items_by_kind: dict[str, list[Any]]) -> str:

@@ -278,8 +278,9 @@ def _credentials_error(status: int, challenge: str, body_quote: str) -> MCPError
     detail = f": {description}" if description else f" (status {status}{body_quote})"
     if _INSUFFICIENT_SCOPE in challenge:
         scopes = f": {params['scope']}" if "scope" in params else ""
-        error = Forbidden(f"the credentials lack a scope that this request needs{scopes}")
-        hint = 'auth="oauth" asks the user for the scope. If you pass a token, it must have the scope'
+        # For older clients, the challenge also repeats the scopes that the token has.
+        error = Forbidden(f"the credentials do not have every scope that this request needs{scopes}")
+        hint = "pass a token that has these scopes" + (', or log in: auth="oauth"' if can_log_in else "")
     elif status == 403:
         error = Forbidden(f"the server rejected the credentials or the caller{detail}")
         hint = "check the scopes and audience of the token, or the server's allowed hosts and origins"
