@@ -1,4 +1,5 @@
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -7,9 +8,16 @@ from typing import Any
 import psutil
 import pytest
 
-from dovetail import Context, RemoteError, Server, testing
-from dovetail.auth import BearerAuth, Principal, StaticTokenVerifier
-from dovetail.errors import InsufficientScope, Unauthorized
+from dovetail import Client, Context, RemoteError, Server, testing
+from dovetail.auth import (
+    AuthorizationServer,
+    BearerAuth,
+    ClientCredentials,
+    Principal,
+    RegisteredClient,
+    StaticTokenVerifier,
+)
+from dovetail.errors import Forbidden, InsufficientScope, Unauthorized
 from testing.calculator import app
 
 TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
@@ -62,6 +70,39 @@ async def test_an_address_for_someone_else() -> None:
         writer.write(b"GET /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 4")
         writer.close()
+
+
+async def test_a_server_with_its_authorization_server_at_a_known_port() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    origin = f"http://127.0.0.1:{port}"
+    authority = AuthorizationServer(
+        issuer=origin, clients=[RegisteredClient("nightly", client_secret="s3cret", scopes=["notes:read"])]
+    )
+    server = Server("notes", auth=authority.verifier())
+
+    @server.tool(scopes=["notes:read"])
+    def read(ctx: Context) -> str:
+        return "" if ctx.principal is None else ctx.principal.subject
+
+    @server.tool(scopes=["notes:write"])
+    def write() -> None: ...
+
+    login = ClientCredentials(client_id="nightly", client_secret="s3cret", issuer=origin)
+    async with testing.serve(server, transport="http", port=port, fallback=authority) as url:
+        assert url == f"{origin}/mcp"
+        async with Client(url, auth=login) as client:
+            assert await client.call("read") == "nightly"
+            with pytest.raises(Forbidden):
+                await client.call("write")
+
+
+@pytest.mark.parametrize("options", [{"port": 9000}, {"fallback": app.asgi()}])
+async def test_a_port_and_a_fallback_require_http(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="http"):
+        async with testing.serve(app, transport="tcp", **options):
+            pass
 
 
 async def test_the_lifespan_ends_with_the_last_who_uses_it() -> None:

@@ -19,6 +19,7 @@ from dovetail.client.client import Client, ClientOptions
 from dovetail.client.sync_client import SyncClient, run_blocking
 from dovetail.client.targets import Target
 from dovetail.protocol.client_transport import ServerConnection
+from dovetail.protocol.http_types import ASGIApp
 from dovetail.server.asgi_app import create_asgi_app, create_endpoint
 from dovetail.server.server import Server, get_auth, get_dispatcher
 from dovetail.testing.fault_proxy import insert_faults
@@ -123,25 +124,34 @@ async def _leave(context: Any) -> None:
 
 @asynccontextmanager
 async def serve(
-    server: Server | Target, *, transport: Transport = "memory", faults: Faults | None = None
+    server: Server | Target,
+    *,
+    transport: Transport = "memory",
+    faults: Faults | None = None,
+    port: int = 0,
+    fallback: ASGIApp | None = None,
 ) -> AsyncGenerator[Target]:
     """Serve while the context is open. Yield the target for a client, which is a URL, a command, an address or the
-    server itself.
+    server itself. The server is ready when the context opens.
 
     Args:
         server: A `Server`, the "module:name" of a server, or any target of a client.
         transport: The transport: "memory", "stdio", "http", "sse", "unix" or "tcp".
         faults: Faults on the connection.
+        port: The port on 127.0.0.1 for "http" and "sse". Defaults to a free port.
+        fallback: An ASGI application for all other paths, such as an `AuthorizationServer`, for "http" and "sse".
     """
     if transport not in get_args(Transport):
         raise ValueError(f"transport must be one of {', '.join(get_args(Transport))}, not {transport!r}")
     resolved = resolve_server(server)
+    if (port or fallback is not None) and not (isinstance(resolved, Server) and transport in ("http", "sse")):
+        raise ValueError('port= and fallback= require a Server and transport="http" or "sse"')
     async with AsyncExitStack() as stack:
         target, backend = resolved, None
         if isinstance(resolved, ServerWithPrincipal):
             await stack.enter_async_context(_run_lifespan(resolved.server))
         elif isinstance(resolved, Server):
-            target, backend = await stack.enter_async_context(_start_server(resolved, transport))
+            target, backend = await stack.enter_async_context(_start_server(resolved, transport, port, fallback))
         if faults is not None:
             target = await stack.enter_async_context(insert_faults(get_plan(faults), target, backend))
         yield target
@@ -180,7 +190,9 @@ def _with_principal(server: Any, transport: str, principal: str) -> ServerWithPr
 
 
 @asynccontextmanager
-async def _start_server(server: Server, transport: Transport) -> AsyncGenerator[tuple[Any, Any]]:
+async def _start_server(
+    server: Server, transport: Transport, port: int, fallback: ASGIApp | None
+) -> AsyncGenerator[tuple[Any, Any]]:
     if transport == "stdio":
         yield _build_command(server), None
         return
@@ -188,7 +200,9 @@ async def _start_server(server: Server, transport: Transport) -> AsyncGenerator[
         if transport == "memory":
             yield server, None
             return
-        backend = HTTPBackend(server) if transport in ("http", "sse") else SocketBackend(server, transport)
+        backend = (
+            HTTPBackend(server, port, fallback) if transport in ("http", "sse") else SocketBackend(server, transport)
+        )
         await backend.start()
         try:
             yield backend.address + ("/sse" if transport == "sse" else "/mcp" if transport == "http" else ""), backend
@@ -211,9 +225,10 @@ async def _run_lifespan(server: Server) -> AsyncGenerator[None]:
 class HTTPBackend:
     """A server that runs with uvicorn on a loopback port in this event loop."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, port: int = 0, fallback: ASGIApp | None = None) -> None:
         self._server = server
-        self._listener = bind_socket("127.0.0.1", 0)
+        self._fallback = fallback
+        self._listener = bind_socket("127.0.0.1", port)
         self._port: int = self._listener.getsockname()[1]
         self._uvicorn: uvicorn.Server | None = None
 
@@ -228,7 +243,7 @@ class HTTPBackend:
             self._listener = bind_socket("127.0.0.1", self._port)
         dispatcher = get_dispatcher(self._server)
         endpoint = create_endpoint(dispatcher, get_auth(self._server), {}, list_scopes=dispatcher.list_used_scopes)
-        app = create_asgi_app(dispatcher, endpoint)
+        app = create_asgi_app(dispatcher, endpoint, self._fallback)
         config = create_uvicorn_config(app, dispatcher.limits)
         config.load()
         # The `serve` method of uvicorn is not used, because it would replace the signal handlers of the test runner.
