@@ -54,6 +54,7 @@ REFUSALS = (
     errors.MissingClientCapability({}),
     errors.UnsupportedProtocolVersion("", []),
     errors.URLElicitationRequired("", "", ""),
+    errors.InsufficientScope(()),
     errors.ServerBusy(""),
     CallerBusy(""),
 )

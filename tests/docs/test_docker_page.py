@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from certificates import write_certificate
 from dovetail import Client, HTTPTarget
 from dovetail.errors import ConnectError, TransportError, Unauthorized
 
@@ -37,38 +36,34 @@ def _find_program(name: str) -> str:
 
 
 def _write_nginx_files(folder: Path, server_port: int, proxy_port: int) -> list[str]:
-    """Write the configuration of the page with other ports and paths. Return the command that uses it."""
-    certificate_file, key_file = write_certificate(folder, "localhost")
-    server = BLOCKS["nginx"].replace("listen 443 ssl", f"listen 127.0.0.1:{proxy_port} ssl")
-    server = server.replace("127.0.0.1:8000", f"127.0.0.1:{server_port}").replace("tickets.example", "localhost")
-    server = server.replace("/etc/ssl/tickets.pem", str(certificate_file))
-    server = server.replace("/etc/ssl/tickets.key", str(key_file))
-    paths = "".join(
-        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    config = folder / "nginx.conf"
-    config.write_text(
-        f"daemon off;\npid {folder}/nginx.pid;\nerror_log stderr;\nevents {{}}\n"
-        f"http {{\naccess_log off;\n{paths}{server}}}\n"
-    )
-    return [_find_program("nginx"), "-e", "stderr", "-p", str(folder), "-c", str(config)]
+    """Write the configuration of the page with other ports. Return the command that uses it."""
+    config = BLOCKS["nginx"].replace("listen 8443 ssl", f"listen 127.0.0.1:{proxy_port} ssl")
+    (folder / "nginx.conf").write_text(config.replace("127.0.0.1:8000", f"127.0.0.1:{server_port}"))
+    return [_find_program("nginx"), "-e", "stderr", "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"]
 
 
 def _write_caddyfile(folder: Path, server_port: int, proxy_port: int) -> list[str]:
-    certificate_file, key_file = write_certificate(folder, "localhost")
     site = BLOCKS["caddyfile"].replace("127.0.0.1:8000", f"127.0.0.1:{server_port}")
     site = site.replace(
-        "tickets.example {", f"https://localhost:{proxy_port} {{\n    tls {certificate_file} {key_file}"
+        "tickets.example {", f"https://localhost:{proxy_port} {{\n    tls {folder}/tickets.pem {folder}/tickets.key"
     )
     config = folder / "Caddyfile"
     config.write_text(f"{{\n    admin off\n    auto_https off\n}}\n{site}")
     return [_find_program("caddy"), "run", "--adapter", "caddyfile", "--config", str(config)]
 
 
+def _write_certificate(folder: Path) -> None:
+    """Create the certificate with the command of the page."""
+    (command,) = (block for block in FENCE.findall(PAGE) if block[1].startswith("openssl"))
+    _find_program("openssl")
+    subprocess.run(["sh", "-eu", "-c", command[1]], cwd=folder, check=True, capture_output=True, timeout=TIMEOUT_S)
+
+
 WRITERS = {"nginx": _write_nginx_files, "caddy": _write_caddyfile}
 
 
 def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
+    _write_certificate(tmp_path)
     command = _write_nginx_files(tmp_path, 8000, _find_free_port())
     check = subprocess.run([*command, "-t"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert check.returncode == 0, check.stderr
@@ -97,10 +92,11 @@ async def _run_until_closed(*command: str, folder: Path) -> AsyncIterator[None]:
 async def test_clients_reach_the_server_through_the_proxy(proxy: str, tmp_path: Path) -> None:
     server_port, proxy_port = _find_free_port(), _find_free_port()
     public_url = f"https://localhost:{proxy_port}/mcp"
-    program = BLOCKS["python"].replace("port=8000", f"port={server_port}").replace("0.0.0.0", "127.0.0.1")
+    program = BLOCKS["python"].replace("port=8000", f"port={server_port}")
     (tmp_path / "server.py").write_text(program.replace("https://tickets.example/mcp", public_url))
+    _write_certificate(tmp_path)
     proxy_command = WRITERS[proxy](tmp_path, server_port, proxy_port)
-    certificate = tmp_path / "certificate.pem"
+    certificate = tmp_path / "tickets.pem"
     async with (
         asyncio.timeout(TIMEOUT_S),
         _run_until_closed(sys.executable, "server.py", folder=tmp_path),
@@ -120,3 +116,18 @@ async def test_clients_reach_the_server_through_the_proxy(proxy: str, tmp_path: 
             async with Client(public_url):
                 pass
         assert "SSL_CERT_FILE" in (caught.value.hint or "")
+        (tmp_path / "headers.txt").write_text(BLOCKS["text headers.txt"])
+        (tmp_path / "request.json").write_text(BLOCKS["json"])
+        await _check_transcript(BLOCKS["console"].replace("localhost:8443", f"localhost:{proxy_port}"), tmp_path)
+
+
+async def _check_transcript(transcript: str, folder: Path) -> None:
+    """Run the commands of a transcript with one line of output each."""
+    _find_program("curl")
+    lines = transcript.replace("\\\n", "").splitlines()
+    for command, expected in zip(lines[::2], lines[1::2], strict=True):
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-eu", "-c", command.removeprefix("$ "), cwd=folder, stdout=subprocess.PIPE
+        )
+        printed, _ = await process.communicate()
+        assert printed.decode().strip() == expected, command

@@ -28,8 +28,8 @@ from dovetail.server import runners, workers
 from dovetail.testing import harness
 from dovetail.transports.http_server import uvicorn_server
 
-# test_docker_page.py checks nginx and Caddy. Docker files cannot be checked here.
-UNRUN_BLOCKS = ("console", "toml", "text", "nginx", "caddyfile", "dockerfile")
+# test_docker_page.py and test_http_examples.py check proxies, curl and systemd. Docker files cannot be checked here.
+UNRUN_BLOCKS = ("console", "toml", "text", "text headers.txt", "ini", "nginx", "caddyfile", "dockerfile")
 ROOT = Path(__file__).parents[2]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 # One page shows the same program with the official SDK.

@@ -123,7 +123,7 @@ def open_browser(url: str) -> None:
     if not webbrowser.open(url) and not sys.stderr.isatty():
         raise add_context(
             LoginFailed("cannot log in: no browser opened, and stderr is not a terminal"),
-            hint="log in with --device, or with --paste at a terminal",
+            hint="log in with --paste at a terminal, or with --device if the authorization server supports it",
         )
 
 

@@ -41,7 +41,7 @@ class PromptOptions(TypedDict, total=False):
     version: str | None  # The version of the item, which clients see in `_meta`.
     meta: dict[str, Any] | None  # Additional values for `_meta`.
     timeout: float | timedelta | None  # Maximum seconds for a call. Defaults to `ServerLimits.call_timeout`.
-    max_concurrency: int | None  # Maximum number of calls at the same time. None means no limit.
+    max_concurrency: int | None  # Maximum number of calls of this item at the same time. None means no limit.
     run_in_thread: bool  # True by default. If False, a function that is not async runs in the event loop.
     # Exceptions whose messages are sent to the caller. Messages of other exceptions are hidden.
     expose_errors: type[Exception] | Collection[type[Exception]]
