@@ -56,7 +56,7 @@ class TargetOptions(Struct, frozen=True, kw_only=True):
     command: Sequence[str] = ()  # The command after `--`.
     module: str | None = None
     json: bool = False
-    protocol_version: str | None = None  # A protocol version, "handshake" or "stateless".
+    protocol_version: str | None = None  # The version to require, or the word "handshake" or "stateless".
     timeout: float | None = None
     headers: Sequence[str] = ()
     auth: str | None = None

@@ -417,7 +417,7 @@ class Connection:
 
 
 def _add_progress_token(params: Any, id: RequestId) -> Any:
-    """Set the progress token in the parameters of a request to its ID, because the draft version has no tokens."""
+    """Use the ID of a request as its progress token. The draft version has no progress tokens."""
     try:
         data = to_plain(params)
     except InvalidResult:

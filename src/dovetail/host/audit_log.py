@@ -97,7 +97,7 @@ class AuditLog:
         if max_bytes <= 0:
             raise ValueError(f"max_bytes= must be more than 0, not {max_bytes}")
         if backup_count < 0:
-            raise ValueError(f"backup_count= must not be negative, not {backup_count}")
+            raise ValueError(f"backup_count= must be 0 or more, not {backup_count}")
         self.path = Path(path)
         self.dropped_count = 0
         self._include_values = include_values

@@ -88,7 +88,7 @@ class IncomingExchange(Exchange, eq=False):
     """A request that a server received, with the state that is needed to run it."""
 
     size: int = 0  # the size of the message in bytes
-    origin: str | None = None  # the ID of the caller for limits, or None if the caller cannot be identified
+    origin: str | None = None  # identifies the caller when calls are counted, or None if the caller is unknown
     # The name and the prefix of each server in this process that has forwarded the request.
     mount_path: tuple[str, ...] = ()
     buffer: "ResponseBuffer | None" = None  # the buffer of the transport for large responses

@@ -61,7 +61,7 @@ class RecordingWriter:
             raise type(exc)(exc.errno, f"cannot write the recording {self._path!r}: {reason}") from None
         read_version(read_first_line(self._path), self._path)
         if self._path != self._file and not os.path.getsize(self._path):
-            # The empty file is deleted, because a worker process with another ID may write the recording.
+            # This process has written nothing. Delete its file, because worker processes write their own files.
             os.unlink(self._path)
 
     def record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:

@@ -124,7 +124,7 @@ def get_config_path(host: str, scope: Scope, home: Path | None = None, cwd: Path
     host_format = HOST_FORMATS[host]
     name = host_format.project_file if scope == "project" else host_format.user_file
     if name is None:
-        raise ValueError(f"{host_format.title} has no configuration file for a {scope}")
+        raise ValueError(f"{host_format.title} has no configuration file with the scope {scope!r}")
     if scope == "project":
         return (cwd or Path.cwd()) / name
     home = home or Path.home()

@@ -72,7 +72,7 @@ def _build_names(reading: str, server: str) -> list[str]:
 def matches_permissive(
     glob: str, server: str, tool: str, *, has_server_rule: bool = False, is_certain_uri: bool = False
 ) -> bool:
-    """Match a glob with a tool or URI, for rules that allow. If the result is unclear, return False.
+    """Return whether a glob of an "allow" rule matches a tool or URI. If this is unclear, return False.
 
     Args:
         has_server_rule: True if the rule has globs for the server, too.

@@ -188,7 +188,7 @@ class Signature:
         self._pattern_validator = _make_pattern_validator(self.schema) if uses_msgspec and self._is_strict else None
         self._has_only_known_fields = compile_unknown_field_check(self.schema)
         self._fill_defaults = make_default_filler(layout.types) if uses_msgspec else None
-        # msgspec accepts some invalid input or needs very long for it, so these functions check the input first.
+        # These functions check the input before msgspec, which accepts some invalid input and is slow with other input.
         checks = (self._pattern_validator, self._has_only_known_fields, self._fill_defaults)
         self._needs_checks = not uses_msgspec or any(check is not None for check in checks)
         self._is_all_positional = (
