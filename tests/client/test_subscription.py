@@ -199,8 +199,9 @@ async def test_a_stream_that_does_not_last_is_reported_and_opened_again_and_agai
         assert change == ChangeEvent("resource", "b")
         assert one.is_connected
     reports = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(reports) == 1
-    assert at.split("/")[2] in reports[0]
+    # On a slow machine, a stream can last long enough to count as a success. Then the next failures are reported again.
+    assert 1 <= len(reports) < len(vain)
+    assert all(at.split("/")[2] in report for report in reports)
 
 
 async def test_a_stream_that_is_refused_for_a_while_is_opened_again() -> None:
