@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import CallToolResult, Client, Context, RemoteError, Server, TextContent, ToolError
+from dovetail import CallToolResult, Client, Context, RemoteError, Server, TextContent, ToolError, testing
 from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, InternalError, ProtocolError, ServerBusy
 from dovetail.middleware import (
@@ -152,6 +152,15 @@ async def test_each_principal_has_its_own_share(monkeypatch: pytest.MonkeyPatch)
     assert await limit(exchange("ada"), call_next) == "done"
     with pytest.raises(ServerBusy):
         await limit(exchange("ada"), call_next)
+
+
+async def test_each_connection_to_a_socket_has_its_own_share() -> None:
+    app = server(RateLimit(2, per=600.0))
+    async with testing.serve(app, transport="unix") as target, Client(target) as ada, Client(target) as bob:
+        assert [await ada.call("count") for _ in range(2)] == ["1", "2"]
+        with pytest.raises(RemoteError):
+            await ada.call("count")
+        assert await bob.call("count") == "3"
 
 
 async def test_a_client_waits_for_its_turn() -> None:

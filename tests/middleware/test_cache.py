@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, Server
+from dovetail import Client, Context, Server, testing
 from dovetail.auth import Principal
 from dovetail.errors import InsufficientScope, ProtocolError, ToolNotFound
 from dovetail.middleware import ResponseCache
@@ -105,6 +105,22 @@ async def test_callers_who_prove_nothing_are_kept_nothing() -> None:
     app = telling()
     for who in (b"alice", b"mallory"):
         assert await said(app, None, "me", {b"x-user": who}) == who.decode()
+
+
+@pytest.mark.parametrize("protocol_version", ["2025-11-25", "2026-07-28"])
+async def test_anonymous_connections_do_not_share_results(protocol_version: str) -> None:
+    app, calls = Server("socket", middleware=[ResponseCache(["me"])]), Counter[str]()
+
+    @app.tool
+    async def me(ctx: Context) -> str:
+        calls["me"] += 1
+        return " ".join(root.uri for root in await ctx.list_roots())
+
+    async with testing.serve(app, transport="unix") as target:
+        for path in ("/anna", "/otto"):
+            async with Client(target, protocol_version=protocol_version, roots=[path]) as client:
+                assert [await client.call("me") for _ in range(2)] == [f"file://{path}"] * 2
+    assert calls["me"] == (2 if protocol_version == "2025-11-25" else 8)
 
 
 async def test_what_is_kept_reads_like_what_was_computed() -> None:

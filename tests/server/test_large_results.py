@@ -85,6 +85,18 @@ async def test_it_is_forgotten_after_a_while_or_for_lack_of_room(policy: dict[st
         assert await client.request("resources/read", {"uri": second["uri"]})
 
 
+async def test_one_caller_cannot_remove_the_results_of_others() -> None:
+    app = server(max_stored_chars=2000)
+    ada, mallory = Client(app, principal="ada"), Client(app, principal="mallory")
+    _, kept = (await ada.call("long", {"n": 200}))["content"]
+    links = [(await mallory.call("long", {"n": 200}))["content"][1] for _ in range(20)]
+    assert await ada.request("resources/read", {"uri": kept["uri"]})
+    assert await mallory.request("resources/read", {"uri": links[-1]["uri"]})
+    for uri in (links[0]["uri"], kept["uri"]):
+        with pytest.raises(ResourceNotFound):
+            await mallory.request("resources/read", {"uri": uri})
+
+
 async def test_failures_and_older_revisions() -> None:
     app = server()
 

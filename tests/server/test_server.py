@@ -711,6 +711,26 @@ async def test_large_messages_at_work_have_a_limit_together() -> None:
     assert text(await client.run(sized(5_000_000))) == "done"
 
 
+async def test_a_caller_has_a_share_of_the_large_messages() -> None:
+    app, pause = pausing(limits=ServerLimits(max_inflight_bytes=4_000_000))
+    alice, bob = Client(app, origin="alice"), Client(app, origin="bob")
+
+    def sized(client: Client) -> IncomingExchange:
+        exchange = client.exchange("tools/call", {"name": "pause"})
+        exchange.size = 2_000_000
+        return exchange
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(alice.run(sized(alice)))
+        await began(pause)
+        with pytest.raises(CallerBusy):
+            await alice.run(sized(alice))
+        other = group.create_task(bob.run(sized(bob)))
+        await asyncio.sleep(0)
+        assert not other.done()
+        pause.go.set()
+
+
 async def test_a_uri_has_a_limit() -> None:
     app = Server("any", limits=ServerLimits(max_uri_bytes=10))
     app.add_resource(lambda x: x, "a:{x}")

@@ -842,6 +842,16 @@ async def test_an_address_has_a_share_of_the_sessions() -> None:
         await open_session(app)
 
 
+async def test_the_addresses_of_one_ipv6_network_share_their_sessions() -> None:
+    app = endpoint(FakeService(max_sessions_per_address=2))
+    for address in ("2001:db8::1", "2001:db8::2:3"):
+        await open_session(app, client=(address, 5))
+    assert (await post(app, initialize(), client=("2001:db8::4", 6))).status == 429
+    await open_session(app, client=("2001:db8:0:1::1", 5))
+    for _ in range(3):
+        await open_session(app, client=("::ffff:127.0.0.1", 5))
+
+
 async def test_the_longest_unused_session_gives_way() -> None:
     app = endpoint(FakeService(max_sessions=2))
     first, second = await open_session(app), await open_session(app)

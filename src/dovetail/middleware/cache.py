@@ -37,8 +37,8 @@ _TOKEN_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 class ResponseCache:
     """Middleware that caches the results of tools, prompts and resources.
 
-    Results are stored separately for each caller, and for each set of scopes and claims. Results of anonymous HTTP
-    callers are only cached if `shared` is True.
+    Results are stored separately for each caller, and for each set of scopes and claims. Each
+    anonymous connection counts as a caller. Results of anonymous HTTP callers are only cached if `shared` is True.
 
     A server checks access before it returns a cached result. An update notification for a resource removes its result
     from the cache. A list change removes all results. Failures and input requests are not cached.
@@ -132,7 +132,7 @@ def _get_cache_owner(exchange: Exchange) -> str | None:
     """
     principal = exchange.caller.principal
     if principal is None:
-        return "" if exchange.headers is None else None
+        return exchange.caller.session_id if exchange.headers is None else None
     scopes = sorted(getattr(principal, "scopes", ()))
     claims: dict[str, Any] = getattr(principal, "claims", {})
     stable_claims = sorted((name, repr(value)) for name, value in claims.items() if name not in _TOKEN_CLAIMS)

@@ -12,6 +12,16 @@ from dovetail.protocol.middleware import CallNext
 from dovetail.protocol.rate_limiter import RateLimiter
 
 
+def get_limit_key(exchange: Exchange) -> str:
+    """Return the principal, the address or the connection of a caller. Anonymous HTTP callers on this machine have an
+    empty key.
+    """
+    caller_key = get_caller_key(exchange)
+    if caller_key or exchange.headers is not None:
+        return caller_key
+    return exchange.caller.session_id
+
+
 class RateLimit:
     """Middleware that limits the number of requests from each caller.
 
@@ -33,7 +43,7 @@ class RateLimit:
         *,
         per: float = 1.0,
         burst: int | None = None,
-        key: Callable[[Exchange], str] = get_caller_key,
+        key: Callable[[Exchange], str] = get_limit_key,
         methods: Collection[str] = ("tools/call", "resources/read", "prompts/get", "completion/complete"),
     ) -> None:
         numbers: dict[str, Any] = {"requests": requests, "per": per, "burst": burst}

@@ -39,7 +39,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     # The maximum number of running calls of one principal or address. Further calls get status 429.
     # In addition, the same number of calls may wait for answers from users.
     max_calls_per_principal: int = 256
-    # The maximum total size of large messages in running calls. Further calls get status 503.
+    # The maximum total size of large messages in running calls. Further calls get status 503. A caller can use half.
     max_inflight_bytes: int = 64 * MiB
     # The maximum number of threads that run sync functions. Four times as many may wait for users.
     max_threads: int = 64

@@ -15,6 +15,9 @@ SCOPE_PATTERN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # This is the s
 class Principal(str):
     """The authenticated identity of a caller. As a string, it is unique for each issuer and subject.
 
+    Without an issuer, the text is the subject. Such a subject should not contain `#`, which separates an issuer from a
+    subject.
+
     Args:
         subject: The ID of the user. For a program without a user, the `client_id`.
         issuer: The URL of the issuer that authenticated the caller.

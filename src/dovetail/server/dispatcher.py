@@ -441,10 +441,10 @@ class Dispatcher:
         if exchange.method == "subscriptions/listen":
             return await self._handle_subscription(exchange, handler, state)
         running_exchanges = state.running_exchanges
-        if (len(running_exchanges) >= self._max_calls and self._is_full(state)) or (
-            exchange.size > _LARGE_MESSAGE_BYTES and self._is_overloaded(exchange, state)
-        ):
+        if len(running_exchanges) >= self._max_calls and self._is_full(state):
             raise ServerBusy("Too many calls are running")
+        if exchange.size > _LARGE_MESSAGE_BYTES:
+            self._check_large_messages(exchange, state)
         origin = exchange.origin
         if origin is not None:
             if state.calls_by_origin[origin] >= self._max_calls_per_principal:
@@ -459,7 +459,7 @@ class Dispatcher:
         running_exchanges.add(exchange)
         exchange.waiting_calls = state.waiting_calls
         if exchange.size > _LARGE_MESSAGE_BYTES:
-            state.large_message_bytes += exchange.size
+            state.large_bytes_by_origin[origin] += exchange.size
         if self._middleware:
             exchange.check = self._check_exchange
         try:
@@ -488,7 +488,7 @@ class Dispatcher:
                 state.waiting_calls.remove(origin)
             exchange.waiting_calls = None
             if exchange.size > _LARGE_MESSAGE_BYTES:
-                state.large_message_bytes -= exchange.size
+                _release_share(state.large_bytes_by_origin, origin, exchange.size)
             # A task that outlives its call must not send messages for it. spec: progress#implementation-notes
             exchange.emit = None
             if origin is not None:
@@ -526,10 +526,17 @@ class Dispatcher:
         if state.calls_by_origin[origin] - min(state.waiting_calls.by_origin[origin], limit) >= limit:
             raise _make_share_error(limit)
 
-    def _is_overloaded(self, exchange: IncomingExchange, state: LoopState) -> bool:
-        """Return whether the large messages of all running calls exceed `max_inflight_bytes`."""
-        large_bytes = state.large_message_bytes
-        return large_bytes > 0 and large_bytes + exchange.size > self.limits.max_inflight_bytes
+    def _check_large_messages(self, exchange: IncomingExchange, state: LoopState) -> None:
+        """Raise ServerBusy if the large messages of all running calls exceed `max_inflight_bytes`.
+
+        Raise CallerBusy if those of this caller exceed half of it, so that one caller cannot use all of it.
+        """
+        limit, large_bytes = self.limits.max_inflight_bytes, state.large_bytes_by_origin.total()
+        if large_bytes > 0 and large_bytes + exchange.size > limit:
+            raise ServerBusy("Too many calls are running")
+        own_bytes = state.large_bytes_by_origin[exchange.origin]
+        if exchange.origin is not None and own_bytes > 0 and own_bytes + exchange.size > limit // 2:
+            raise CallerBusy("Too many of your calls with large messages are running")
 
     async def _discover(self, exchange: IncomingExchange) -> Result:
         if self.refresh_description is not None:
@@ -666,7 +673,7 @@ def _make_share_error(limit: int) -> ServerBusy:
     return CallerBusy(f"More than {limit} of your requests are running")
 
 
-def _release_share(counter: Counter[str], origin: str) -> None:
-    counter[origin] -= 1
+def _release_share(counter: Counter[Any], origin: str | None, count: int = 1) -> None:
+    counter[origin] -= count
     if not counter[origin]:
         del counter[origin]

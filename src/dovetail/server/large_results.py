@@ -6,7 +6,7 @@ for a limited time, under keys that cannot be guessed. Only the principal that m
 
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Final
 
 from dovetail.errors import ResourceNotFound
@@ -38,7 +38,8 @@ class LargeResultSettings(Struct, frozen=True, kw_only=True):
     max_base64_chars: int = 1_000_000  # Images, audio and files with more base64 characters are stored on the server.
     preview_chars: int = 1_000  # Number of characters of a stored text that are sent with the link.
     ttl: float = 900.0  # Seconds until a stored part is deleted.
-    max_stored_chars: int = 64_000_000  # Maximum size of all stored parts together. The oldest parts are deleted first.
+    # Maximum size of all stored parts together. The oldest parts of the caller that stores the most are deleted first.
+    max_stored_chars: int = 64_000_000
 
 
 class StoredResult(Struct, frozen=True):
@@ -56,6 +57,8 @@ class ResultStore:
     def __init__(self, settings: LargeResultSettings) -> None:
         self._settings = settings
         self._entries: OrderedDict[str, StoredResult] = OrderedDict()
+        self._keys_by_owner: dict[Principal | None, OrderedDict[str, None]] = {}
+        self._chars_by_owner: Counter[Principal | None] = Counter()
         self._total_chars = 0
 
     def store_large_parts(self, result: Result, owner: Principal | None, *, has_output_schema: bool) -> Result:
@@ -108,19 +111,32 @@ class ResultStore:
         uri = RESULT_URI_TEMPLATE.replace("{key}", key)
         expires_at = time.monotonic() + self._settings.ttl
         self._entries[key] = StoredResult(expires_at, size, owner, replace(contents, uri=uri))
+        self._keys_by_owner.setdefault(owner, OrderedDict())[key] = None
+        self._chars_by_owner[owner] += size
         self._total_chars += size
         self._evict()
         size_bytes = size if contents.blob is None else size * 3 // 4
         return ResourceLink(uri=uri, name="result", mime_type=contents.mime_type, size=size_bytes)
 
     def _evict(self) -> None:
+        """Remove expired results. If too much is stored, remove the oldest results of the caller that stores most, so
+        that no caller can remove the results of others.
+        """
         now = time.monotonic()
-        while self._entries:
-            key, oldest = next(iter(self._entries.items()))
-            if oldest.expires_at > now and self._total_chars <= self._settings.max_stored_chars:
-                return
-            del self._entries[key]
-            self._total_chars -= oldest.chars
+        while self._entries and next(iter(self._entries.values())).expires_at <= now:
+            self._remove(next(iter(self._entries)))
+        while self._total_chars > self._settings.max_stored_chars:
+            [(largest_owner, _)] = self._chars_by_owner.most_common(1)
+            self._remove(next(iter(self._keys_by_owner[largest_owner])))
+
+    def _remove(self, key: str) -> None:
+        entry = self._entries.pop(key)
+        owner = entry.owner
+        self._total_chars -= entry.chars
+        self._chars_by_owner[owner] -= entry.chars
+        del self._keys_by_owner[owner][key]
+        if not self._keys_by_owner[owner]:
+            del self._keys_by_owner[owner], self._chars_by_owner[owner]
 
 
 def _is_wrapped(result: CallToolResult) -> bool:

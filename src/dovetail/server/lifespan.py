@@ -207,7 +207,7 @@ class LoopState:
         "closed_event",
         "is_closing",
         "is_sweeping",
-        "large_message_bytes",
+        "large_bytes_by_origin",
         "lifespan_run",
         "loop",
         "running_exchanges",
@@ -222,7 +222,8 @@ class LoopState:
         self.running_exchanges: set[IncomingExchange] = set()
         self.calls_by_origin: Counter[str] = Counter()
         self.waiting_calls = WaitingCalls()
-        self.large_message_bytes = 0  # The total size of the large messages in running calls.
+        # The size of the large messages in running calls, by caller.
+        self.large_bytes_by_origin: Counter[str | None] = Counter()
         self.subscriptions_by_origin: Counter[str] = Counter()
         self.change_streams: set[ChangeStream] = set()
         self.starter = EagerTaskStarter()

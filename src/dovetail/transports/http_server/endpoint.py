@@ -6,6 +6,7 @@ sends the response. `handshake_session_manager` handles sessions, and `sse_2024_
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -509,9 +510,20 @@ def _check_transfer_encoding(request: EndpointRequest) -> None:
 
 
 def _get_client_address(scope: Scope) -> str | None:
-    """Return the address of the client, or None on loopback, where all clients have the same address."""
+    """Return the address of the client, or its network for IPv6. Return None on loopback, where all clients have the
+    same address.
+    """
     client = scope.get("client")
-    return None if client is None or client[0] in LOOPBACK else client[0]
+    address = None if client is None or client[0] in LOOPBACK else client[0]
+    return address if address is None or ":" not in address else _normalize_ipv6_address(address)
+
+
+@lru_cache(1024)
+def _normalize_ipv6_address(address: str) -> str | None:
+    from dovetail.protocol.rate_limiter import group_address  # imported here, because few servers need it
+
+    normalized = group_address(address)
+    return None if normalized in LOOPBACK else normalized
 
 
 def _build_preflight_headers(headers: Mapping[bytes, bytes]) -> Headers:
