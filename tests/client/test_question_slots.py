@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Context, Server, testing
-from dovetail.client.question_slots import QuestionSlots
+from dovetail.client.question_slots import QuestionOwner, QuestionSlots
 from dovetail.errors import ServerBusy
 from server import direct_client
 from transports.fake_service import run_pending_callbacks
@@ -19,7 +19,8 @@ async def test_the_caller_with_the_most_questions_loses_its_oldest() -> None:
         await answers[number].wait()
         return number
 
-    owners = ["mallory", "ada", "mallory", "mallory", "bob", "mallory"]
+    names = ["mallory", "ada", "mallory", "mallory", "bob", "mallory"]
+    owners = [QuestionOwner(name, name) for name in names]
     tasks = [asyncio.create_task(slots.run(owner, ask(number))) for number, owner in enumerate(owners)]
     await run_pending_callbacks()
     assert [task.done() for task in tasks] == [True, False, True, False, False, False]
@@ -29,14 +30,30 @@ async def test_the_caller_with_the_most_questions_loses_its_oldest() -> None:
     assert [type(outcome) for outcome in outcomes] == [ServerBusy, int, ServerBusy, int, int, int]
 
 
+async def test_at_one_address_the_session_with_the_most_questions_loses_its_oldest() -> None:
+    slots, answer = QuestionSlots(4), asyncio.Event()
+    owners = [
+        QuestionOwner("10.0.0.1", "ada"),
+        QuestionOwner("10.0.0.1", "mallory"),
+        QuestionOwner("10.0.0.1", "mallory"),
+        QuestionOwner("10.0.0.2", "bob"),
+        QuestionOwner("10.0.0.1", "mallory"),
+    ]
+    tasks = [asyncio.create_task(slots.run(owner, answer.wait())) for owner in owners]
+    await run_pending_callbacks()
+    answer.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [bool, ServerBusy, bool, bool, bool]
+
+
 async def test_a_cancelled_question_frees_its_slot() -> None:
     slots = QuestionSlots(1)
-    waiting = asyncio.create_task(slots.run("ada", asyncio.Event().wait()))
+    waiting = asyncio.create_task(slots.run(QuestionOwner("ada"), asyncio.Event().wait()))
     await run_pending_callbacks()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert await slots.run("bob", asyncio.sleep(0, "answer")) == "answer"
+    assert await slots.run(QuestionOwner("bob"), asyncio.sleep(0, "answer")) == "answer"
 
 
 async def test_unanswered_questions_of_one_caller_do_not_stop_those_of_others() -> None:

@@ -180,6 +180,17 @@ async def test_a_renamed_argument_is_renamed_in_the_context_of_completions() -> 
         assert caught.value.code == -32602
 
 
+async def test_a_fixed_argument_with_a_new_name_stays_fixed_in_completions() -> None:
+    app = Server("outer")
+    fixed = {"report": Transform(arguments={"tenant": ArgTransform(name="customer", value="acme")})}
+    app.mount(archive(), "in", transforms=fixed)
+    assert await complete(app, "topic") == ["acme plans"]
+    assert await complete(app, "topic", customer="rival") == ["acme plans"]
+    for argument in ("customer", "tenant"):
+        with pytest.raises(RemoteError):
+            await complete(app, argument)
+
+
 async def test_a_fixed_value_that_is_not_a_text_is_sent_as_json_in_the_context() -> None:
     app, inner = Server("outer"), Server("inner")
 

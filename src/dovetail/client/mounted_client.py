@@ -7,16 +7,15 @@ requests are rejected.
 
 import asyncio
 import secrets
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from dovetail.callbacks import add_callback, call_all
-from dovetail.client.input_rounds import INPUT_REQUIRED
+from dovetail.client.input_rounds import URL_ELICITATION_REQUIRED
 from dovetail.client.item_lists import KEY_ATTRIBUTES, list_by_kind
-from dovetail.client.question_slots import QuestionSlots, get_question_owner
+from dovetail.client.question_slots import QuestionSlots, find_largest_owner, get_question_owner
 from dovetail.client.request_sender import RequestOptions
 from dovetail.client.session import Session
 from dovetail.client.subscription import CHANGE_METHODS
@@ -56,11 +55,19 @@ from dovetail.wire.meta import (
 )
 from dovetail.wire.methods import METHODS
 from dovetail.wire.progress import ProgressParams
-from dovetail.wire.raw_message import decode_body
+from dovetail.wire.raw_message import (
+    ASCII_ESCAPE,
+    INPUT_REQUIRED_MARKER,
+    decode_body,
+    decode_input_required,
+    drop_repeated_members,
+)
 
 Send: TypeAlias = Callable[[IncomingExchange, dict[str, Any]], Coroutine[Any, Any, Any]]
 
 ANSWER_TIMEOUT_S: Final = 600.0  # A caller has this many seconds to answer an input request.
+# A server may ask about a call that its caller cancelled. For this time, such a question is not put to another caller.
+_ABANDONED_CALL_S: Final = 60.0
 _MAX_PARKED_CALLS: Final = 256
 _REQUEST_KEY: Final = "q"
 
@@ -189,8 +196,8 @@ class ParkedCalls:
     def _drop_call(self) -> None:
         """Cancel the oldest call of the caller that has the most waiting calls."""
         owners = {ticket: get_question_owner(call.exchange) for ticket, call in self._tickets.items()}
-        [(most_frequent_owner, _)] = Counter(owners.values()).most_common(1)
-        self._expire(next(ticket for ticket, owner in owners.items() if owner == most_frequent_owner))
+        largest_owner = find_largest_owner(owners.values())
+        self._expire(next(ticket for ticket, owner in owners.items() if owner == largest_owner))
 
     def _cancel(self, call: ParkedCall) -> None:
         self._calls_by_exchange.pop(id(call.exchange), None)
@@ -203,7 +210,34 @@ class ParkedCalls:
         self._tickets.clear()
 
 
-_INPUT_REQUIRED_MARKER: Final = b'"input_required"'
+class AbandonedCalls:
+    """The callers that cancelled a call, or whose call timed out. The server may still ask about such a call."""
+
+    def __init__(self) -> None:
+        self._last_caller: Caller | None = None
+        self._is_last_unknown = False
+        self._has_several_callers = False
+        self._ends_at = 0.0
+
+    def add(self, exchange: IncomingExchange) -> None:
+        """Remember the caller of an abandoned call for some time."""
+        self._has_several_callers = not self.are_only_of(exchange)
+        self._last_caller, self._is_last_unknown = exchange.caller, _is_unknown(exchange)
+        self._ends_at = asyncio.get_running_loop().time() + _ABANDONED_CALL_S
+
+    def are_only_of(self, exchange: IncomingExchange) -> bool:
+        """Return whether no other caller abandoned a call recently. Anonymous callers on this machine count as one."""
+        if self._last_caller is None or asyncio.get_running_loop().time() >= self._ends_at:
+            return True
+        if self._has_several_callers:
+            return False
+        return _is_same_caller(self._last_caller, exchange.caller) or (self._is_last_unknown and _is_unknown(exchange))
+
+
+def _is_unknown(exchange: IncomingExchange) -> bool:
+    """Return whether nothing identifies the caller, as for anonymous HTTP callers on this machine."""
+    return exchange.origin is None and exchange.caller.principal is None and not exchange.caller.session_id
+
 
 # An input filter checks an input request from a server before the caller sees it.
 # The filter returns an answer, or None to ask the caller. To reject the request, it raises ProtocolError.
@@ -238,6 +272,7 @@ class MountedClient:
         self._has_local_callers = False
         self._other_caller: Caller | None = None
         self._has_several_callers = False
+        self._abandoned_calls = AbandonedCalls()
         self._parked_calls = ParkedCalls()
         # The limit of the connection is higher by one, so an old input request is dropped before a new one is refused.
         self._question_slots = QuestionSlots(max(1, session.limits.max_input_requests - 1))
@@ -363,13 +398,18 @@ class MountedClient:
                 if self._callbacks.is_running:
                     # All notifications must be sent before the response.
                     await self._callbacks.flush(self._call_timeout)
-                if is_stateless_server and _INPUT_REQUIRED_MARKER in result:
+                if is_stateless_server and (INPUT_REQUIRED_MARKER in result or ASCII_ESCAPE in result):
                     result = await self._send_until_complete(exchange, params, result, timeout)
             encoder = self._reconnector.encoder
             if encoder is not None and exchange.caller.protocol_version == encoder.revision:
                 return result
             return self._convert_result(exchange, result)
+        except asyncio.CancelledError:
+            self._abandoned_calls.add(exchange)
+            raise
         except MCPError as exc:
+            if isinstance(exc, RequestTimeout):
+                self._abandoned_calls.add(exchange)
             raise self._convert_error(exc, exchange) from None
         finally:
             self._active_exchanges.remove(exchange)
@@ -385,23 +425,30 @@ class MountedClient:
     async def _send(self, exchange: IncomingExchange, params: dict[str, Any], *, timeout: float) -> ForwardedResult:
         wants_progress = exchange.progress_token is not None or self._parked_calls.find(exchange) is not None
         options = self._build_options(exchange, timeout, wants_progress=wants_progress)
-        result = ForwardedResult(await self._request_sender.forward(METHODS[exchange.method], params, options))
+        try:
+            result = ForwardedResult(await self._request_sender.forward(METHODS[exchange.method], params, options))
+        except asyncio.CancelledError:
+            self._abandoned_calls.add(exchange)
+            raise
         # All notifications must be sent before the response.
         await self._callbacks.flush(self._call_timeout)
         return result
 
     async def _send_until_complete(
         self, exchange: IncomingExchange, params: dict[str, Any], raw: ForwardedResult, timeout: float
-    ) -> ForwardedResult:
+    ) -> ForwardedResult | InputRequiredResult:
         """Send a request and return the raw result.
 
         If the result asks for input, the input filter or the caller answers.
         """
         rounds = 0
-        while self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
-            input_required = decode_body(raw, InputRequiredResult, f"the result of {exchange.method}")
-            if input_required.result_type != INPUT_REQUIRED or rounds >= self._limits.max_input_rounds:
+        while self._request_sender.is_stateless:
+            raw = ForwardedResult(drop_repeated_members(raw))
+            input_required = decode_input_required(raw, exchange.method)
+            if input_required is None:
                 break
+            if rounds >= self._limits.max_input_rounds:
+                raise InternalError(f"{self.name} asked for input in more than {rounds} rounds")
             requests = input_required.input_requests or {}
             responses = (
                 self._filter_requests(requests)
@@ -409,7 +456,7 @@ class MountedClient:
                 else await self._ask_each(exchange, requests)
             )
             if responses is None:
-                break
+                return input_required
             rounds += 1
             params = params | {"inputResponses": responses}
             if input_required.request_state is not None:
@@ -464,8 +511,10 @@ class MountedClient:
         if isinstance(raw, Result):
             return raw
         row = METHODS[exchange.method]
-        if exchange.caller.is_stateless and self._request_sender.is_stateless and _INPUT_REQUIRED_MARKER in raw:
-            return decode_body(raw, InputRequiredResult, f"the result of {row.name}")
+        if exchange.caller.is_stateless and self._request_sender.is_stateless:
+            input_required = decode_input_required(raw, row.name)
+            if input_required is not None:
+                return input_required
         tool = self._request_sender.tool_index.entries.get(str(exchange.params.get("name")))
         if self._request_sender.is_stateless and tool is not None:
             exchange.wraps = downgrade.must_wrap(tool.tool.output_schema)
@@ -476,6 +525,8 @@ class MountedClient:
         if exchange.method == "resources/read" and (isinstance(exc, NotFound) or _is_resource_not_found(exc)):
             return ResourceNotFound(str(exchange.params.get("uri")))
         if isinstance(exc, RemoteError):
+            if exc.code == URL_ELICITATION_REQUIRED and self._denies_pages():
+                return InvalidParams(f"Not allowed: {self.name} asks for a page, and the policy denies this")
             error = ProtocolError(exc.message, exc.data)
             error.code = exc.code
             return error
@@ -487,6 +538,10 @@ class MountedClient:
             return InternalError(f"{self.name} did not respond in time")
         log.warning("a request to %s failed: %s", self.name, exc)
         return InternalError(f"{self.name} could not handle the request. See the server's log for the reason")
+
+    def _denies_pages(self) -> bool:
+        """Return whether the filter declines requests to open a page."""
+        return self._input_filter is not None and self._input_filter("elicitation/create", {"mode": "url"}) is not None
 
     def _create_progress_handler(self, exchange: IncomingExchange) -> Any:
         async def progress(done: float, total: float | None, message: str | None) -> None:
@@ -519,11 +574,10 @@ class MountedClient:
         if self._request_sender.own_request_count or not exchanges:
             return None
         last = exchanges[-1]
-        return (
-            last
-            if all(exchange is last or _is_same_caller(exchange.caller, last.caller) for exchange in exchanges)
-            else None
+        is_certain = self._abandoned_calls.are_only_of(last) and all(
+            exchange is last or _is_same_caller(exchange.caller, last.caller) for exchange in exchanges
         )
+        return last if is_certain else None
 
     def _get_active_exchange(self) -> IncomingExchange | None:
         current = _current_exchange.get()

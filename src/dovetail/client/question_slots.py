@@ -6,16 +6,34 @@ caller with the most open input requests is dropped, so that no caller can block
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, NamedTuple
 
 from dovetail.errors import ServerBusy
 from dovetail.protocol.exchange import IncomingExchange
 
 
-def get_question_owner(exchange: IncomingExchange) -> str:
-    """Return the ID of the caller whose limit applies to the input requests of this request."""
-    return exchange.origin or exchange.caller.principal or exchange.caller.session_id
+class QuestionOwner(NamedTuple):
+    """The caller to which a question counts. Several sessions may share a principal or an address."""
+
+    origin: str  # the principal or the address, or the session if both are unknown
+    session_id: str = ""
+
+
+def get_question_owner(exchange: IncomingExchange) -> QuestionOwner:
+    """Return the caller to which the questions of a request count."""
+    caller = exchange.caller
+    return QuestionOwner(exchange.origin or caller.principal or caller.session_id, caller.session_id)
+
+
+def find_largest_owner(owners: Iterable[QuestionOwner]) -> QuestionOwner:
+    """Return the session with the most questions, of the principal or address with the most questions."""
+    counts = Counter(owners)
+    counts_by_origin: Counter[str] = Counter()
+    for owner, count in counts.items():
+        counts_by_origin[owner.origin] += count
+    [(origin, _)] = counts_by_origin.most_common(1)
+    return max((owner for owner in counts if owner.origin == origin), key=counts.__getitem__)
 
 
 class QuestionSlots:
@@ -23,10 +41,10 @@ class QuestionSlots:
 
     def __init__(self, max_questions: int) -> None:
         self._max_questions = max_questions
-        self._owner_by_task: dict[asyncio.Task[Any], str] = {}  # The oldest task is first.
+        self._owner_by_task: dict[asyncio.Task[Any], QuestionOwner] = {}  # The oldest task is first.
 
-    async def run(self, owner: str, question: Coroutine[Any, Any, Any]) -> Any:
-        """Send an input request and return the answer. Raise ServerBusy if a newer input request replaces this one."""
+    async def run(self, owner: QuestionOwner, question: Coroutine[Any, Any, Any]) -> Any:
+        """Send an input request and return the answer. Raise ServerBusy if the request is dropped."""
         if len(self._owner_by_task) >= self._max_questions:
             self._drop_question()
         task = asyncio.get_running_loop().create_task(question)
@@ -41,7 +59,7 @@ class QuestionSlots:
             self._owner_by_task.pop(task, None)
 
     def _drop_question(self) -> None:
-        [(owner, _)] = Counter(self._owner_by_task.values()).most_common(1)
-        oldest = next(task for task, task_owner in self._owner_by_task.items() if task_owner == owner)
+        largest_owner = find_largest_owner(self._owner_by_task.values())
+        oldest = next(task for task, owner in self._owner_by_task.items() if owner == largest_owner)
         del self._owner_by_task[oldest]
         oldest.cancel()

@@ -7,6 +7,7 @@ or a grant allows the call. Arguments that the user edits are checked again.
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from dovetail.error_context import add_context, clip
 from dovetail.errors import PolicyError
@@ -30,7 +31,14 @@ from dovetail.host.consent.pins import PinStore, compare_with_pin, fingerprint
 from dovetail.host.events import EventEmitter, HostEvent
 from dovetail.host.gateway.caller_pins import ANONYMOUS, SESSION_PREFIX, CallerPins
 from dovetail.host.policy.argument_coercion import normalize
-from dovetail.host.policy.policy import Decision, Policy, PolicyRequest, apply_non_interactive, find_limits
+from dovetail.host.policy.policy import (
+    Decision,
+    Policy,
+    PolicyRequest,
+    apply_non_interactive,
+    find_limits,
+    needs_arguments,
+)
 from dovetail.host.policy.quotas import Meter, ToolLimits, combine_limits
 from dovetail.host.policy.rules import ConsentKind
 from dovetail.host.supervisor import ServerSupervisor
@@ -38,6 +46,9 @@ from dovetail.wire.base import Struct, replace
 
 _SEVERE_CHANGES: Final = frozenset({"widening", "instruction", "egress"})
 _KINDS_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
+# The user can change the content of these requests.
+_KINDS_WITH_CONTENT: Final = frozenset({"tool.result", "sampling.request", "sampling.response", "roots.list"})
+_MAX_QUESTIONS_PER_CALLER: Final = 4  # open questions of one gateway caller to the user of the host
 # The host cannot see when a gateway caller disconnects, so the caller's session grants end after this time.
 _MAX_CALLER_GRANT_S: Final = 86_400.0
 
@@ -62,6 +73,7 @@ class ToolRecord(Struct, frozen=True, kw_only=True):
     fingerprint: str
     request: PolicyRequest  # the policy request for calls of the tool, without arguments
     result_request: PolicyRequest  # the policy request for results of the tool
+    result_needs_arguments: bool  # True if a rule about results depends on the arguments
     limits: ToolLimits
 
 
@@ -102,6 +114,7 @@ class RequestAuthorizer:
         self.pins = pins
         self.meter = Meter()
         self._caller_pins = CallerPins()
+        self._question_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._events = events
         self._project = project
 
@@ -118,7 +131,7 @@ class RequestAuthorizer:
             server=supervisor.name,
             tool=name,
             kind=kind,
-            schema=getattr(definition, "input_schema", None) if kind == "tool.call" else None,
+            schema=getattr(definition, "input_schema", None) if kind.startswith("tool.") else None,
             annotations=getattr(definition, "annotations", None) if kind.startswith("tool.") else None,
             trusted=supervisor.settings.trusted,
             server_identity=supervisor.identity,
@@ -129,11 +142,13 @@ class RequestAuthorizer:
     def create_record(self, supervisor: ServerSupervisor, definition: Any) -> ToolRecord:
         """Create the record for a tool definition, with the values that are computed only once."""
         name = definition.name
+        result_request = self.create_request(supervisor, "tool.result", name, None, definition)
         return ToolRecord(
             definition=definition,
             fingerprint=fingerprint(definition),
             request=self.create_request(supervisor, "tool.call", name, None, definition),
-            result_request=self.create_request(supervisor, "tool.result", name, None, definition),
+            result_request=result_request,
+            result_needs_arguments=needs_arguments(self.policy, result_request),
             limits=self.get_limits(supervisor, name),
         )
 
@@ -146,6 +161,16 @@ class RequestAuthorizer:
         rate = find_limits(self.policy, server_name, operation).rate
         if rate is not None:
             self.meter.record_call(server_name, operation, rate)
+
+    async def ask_for_caller(self, caller: str, request: ConsentRequest) -> ConsentAnswer:
+        """Ask the user of the host about a request of a gateway caller.
+
+        Each caller has few open questions, so that no caller can keep the questions of others waiting.
+        """
+        # The dictionary keeps the slots of a caller only while a question of the caller is open.
+        slots = self._question_slots.setdefault(caller, asyncio.Semaphore(_MAX_QUESTIONS_PER_CALLER))
+        async with slots:
+            return await self.consent_handler.ask(request)
 
     def check(self, request: PolicyRequest) -> Decision:
         """Return the policy's decision about a request. Raise PolicyError if the request is denied."""
@@ -273,8 +298,12 @@ class RequestAuthorizer:
 
     def check_edited_arguments(self, request: PolicyRequest, value: Any) -> PolicyRequest:
         """Return the request with the arguments that the user entered. Raise PolicyError if the policy denies them."""
-        if request.kind not in _KINDS_WITH_ARGUMENTS:
+        if request.kind in _KINDS_WITH_CONTENT:
             return request
+        if request.kind not in _KINDS_WITH_ARGUMENTS:
+            raise PolicyError(
+                f"{request.full_name} ({request.kind}) cannot be changed. Answer the question with Allow or Deny"
+            )
         if not isinstance(value, dict):
             raise PolicyError(
                 f"the edited arguments for {request.full_name} must be an object, not {type(value).__name__}"

@@ -7,15 +7,17 @@ callers.
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dovetail.error_context import add_context
+from dovetail.error_context import add_context, clip
 from dovetail.errors import InvalidResult, PolicyError
 from dovetail.host.authorization import AskUser, Authorization, RequestAuthorizer
 from dovetail.host.events import EventEmitter, HostEvent
-from dovetail.host.policy.policy import PolicyRequest, Rule
+from dovetail.host.policy.argument_coercion import parse_pointer
+from dovetail.host.policy.policy import PolicyRequest, Rule, decide_without
 from dovetail.host.policy.quotas import truncate_result
 from dovetail.host.supervisor import ServerSupervisor
 from dovetail.server.uri_template import expand
@@ -42,6 +44,8 @@ class CallExecutor:
         """
         assert authorization.record is not None
         request, max_bytes = authorization.record.result_request, authorization.limits.max_result_bytes
+        if authorization.record.result_needs_arguments:
+            request = replace(request, arguments=authorization.request.arguments)
         if authorization.request.caller:
             request = replace(request, caller=authorization.request.caller)
         decision = self._authorizer.policy.decide(request)
@@ -174,18 +178,22 @@ def find_denial(
     """
     request = authorizer.create_request(supervisor, kind, name, arguments)
     decision = authorizer.policy.decide(request)
-    if decision.action in ("hide", "deny") and not _depends_on_call(request, decision.rule):
+    if _depends_on_call(request, decision.rule):
+        # Another rule may deny the item for every call.
+        decision = decide_without(authorizer.policy, request, partial(_depends_on_call, request))
+    if decision.action in ("hide", "deny"):
         error = PolicyError(f"{request.full_name}: {decision.reason}", action=decision.action, rule=decision.rule)
         return add_context(error, server=supervisor.name)
     return None
 
 
 def _depends_on_call(request: PolicyRequest, rule: Rule | None) -> bool:
-    if rule is None:
+    """Return whether it depends on an unknown argument or annotation that a rule denies the item."""
+    if rule is None or rule.action not in ("hide", "deny"):
         return False
     if request.kind == "resource.read":
         return bool(rule.annotations)
-    names = (condition.pointer[1:].partition("/")[0] for condition in (*rule.when, *rule.unless))
+    names = (parse_pointer(condition.pointer)[0] for condition in (*rule.when, *rule.unless))
     known_arguments = request.arguments or {}
     return bool(rule.annotations) or any(name not in known_arguments for name in names)
 
@@ -203,8 +211,12 @@ def find_completion_denial(
     """
     if prompt is not None:
         return find_denial(authorizer, supervisor, "prompt.get", prompt, arguments)
-    uris = {template: None}
-    with suppress(ValueError):  # The server may have sent an invalid template.
-        uris[expand(template, arguments)] = None
-    denials = (find_denial(authorizer, supervisor, "resource.read", uri) for uri in uris)
-    return next((denial for denial in denials if denial is not None), None)
+    denial = find_denial(authorizer, supervisor, "resource.read", template)
+    if denial is not None:
+        return denial
+    try:
+        uri = expand(template, arguments)
+    except ValueError as exc:  # The policy cannot know which resources an invalid template selects.
+        error = PolicyError(f"{clip(template)} is not a valid URI template: {exc}", action="deny")
+        return add_context(error, server=supervisor.name)
+    return find_denial(authorizer, supervisor, "resource.read", uri)

@@ -516,26 +516,22 @@ class Host:
         supervisor = self._servers.get(server)
         if (prompt is None) == (template is None):
             raise ValueError("pass either prompt= or template=")
-        item_name, known_arguments = prompt or template or "", {**(context or {}), argument: value}
+        # The value of the completed argument is known, so the policy and the server see no other one.
+        context = {name: known_value for name, known_value in (context or {}).items() if name != argument}
+        item_name, known_arguments = prompt or template or "", {**context, argument: value}
         denial = find_completion_denial(self._authorizer, supervisor, prompt, item_name, known_arguments)
         if denial is not None:
             raise denial
-        authorization = await self._authorize(supervisor, "completion", item_name, details={"values": known_arguments})
+        authorization = await self._authorize(supervisor, "completion", item_name, known_arguments)
         async with ServerUse(self._executor, supervisor, authorization) as use:
             use.result = await use.client.complete(argument, value, prompt=prompt, template=template, context=context)
         return use.result
 
     async def _authorize(
-        self,
-        supervisor: ServerSupervisor,
-        kind: str,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        details: Mapping[str, Any] | None = None,
+        self, supervisor: ServerSupervisor, kind: str, name: str, arguments: Mapping[str, Any] | None = None
     ) -> Authorization:
         request = self._authorizer.create_request(supervisor, kind, name, arguments)
-        limits = self._authorizer.get_limits(supervisor, name)
-        return await self._authorizer.authorize(request, details=details, limits=limits)
+        return await self._authorizer.authorize(request, limits=self._authorizer.get_limits(supervisor, name))
 
     async def list_pending(self) -> "AsyncGenerator[PendingConsent]":
         """Yield the open consent requests, oldest first."""

@@ -94,7 +94,9 @@ class HostInputHandlers:
 
         The input request is meant for the user of a gateway caller. If this method returns None, that user decides.
         """
-        kind = "elicitation.url" if params.get("mode") == "url" else _KIND_BY_METHOD.get(method, method)
+        kind = _KIND_BY_METHOD.get(method, method)
+        if method == "elicitation/create" and params.get("mode") == "url":
+            kind = "elicitation.url"
         decision = self._authorizer.policy.decide(self._policy_request(kind))
         if decision.action not in ("deny", "hide"):
             return None
@@ -214,11 +216,11 @@ def _describe_params(params: CreateMessageRequestParams) -> dict[str, Any]:
     details = {
         "system": params.system_prompt,
         "preferences": params.model_preferences,
-        "tools": params.tools or None,  # the model reads all of a definition
+        "tools": params.tools or None,
         "tool_choice": params.tool_choice,
+        "max_tokens": params.max_tokens,
         "temperature": params.temperature,
         "stop_sequences": params.stop_sequences or None,
-        "max_tokens": params.max_tokens,
     }
     return {name: to_plain(value) for name, value in details.items() if value is not None}
 

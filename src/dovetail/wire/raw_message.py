@@ -11,7 +11,8 @@ import msgspec
 
 from dovetail.error_context import clip
 from dovetail.errors import InvalidResult, ParseError
-from dovetail.wire.base import UNSET, Struct, UnsetType
+from dovetail.wire.base import UNSET, Result, Struct, UnsetType
+from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.jsonrpc import RequestId
 
 # An empty list has three characters as JSON but takes 64 bytes in memory, so the members of large messages are limited.
@@ -24,6 +25,10 @@ _INTEGER_ID: Final = re.compile(r"[0-9]{1,15}")
 _LEADING_ID: Final = re.compile(rb'"id"\s*:\s*"?([0-9]{1,15})(?:\.0+)?(?![0-9.])')
 _TRAILING_ID: Final = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*"?([0-9]{1,15})"?\s*\}\s*$')
 _BODY_MEMBER: Final = re.compile(rb'"(?:result|error)"\s*:')
+
+# A result that asks for input contains the marker, or an escape: a server may write any ASCII character as `\u00..`.
+INPUT_REQUIRED_MARKER: Final = b'"input_required"'
+ASCII_ESCAPE: Final = b"\\u00"
 
 T = TypeVar("T")
 
@@ -58,6 +63,7 @@ class RawMessage(Struct, omit_defaults=True):
 _message_decoder: Final = msgspec.json.Decoder(RawMessage)
 _batch_decoder: Final = msgspec.json.Decoder(list[RawMessage])
 _json_decoder: Final = msgspec.json.Decoder()
+_members_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def read_messages(data: bytes | str) -> list[RawMessage]:
@@ -162,6 +168,25 @@ def decode_body(raw: Any, target_type: type[T], label: str) -> T:
             return msgspec.convert(to_plain(raw), target_type)  # `to_plain` repairs invalid UTF-8.
         except (msgspec.MsgspecError, RecursionError):
             raise InvalidResult(f"{label} does not match the protocol: {clip(str(exc), 300)}") from None
+
+
+def decode_input_required(raw: bytes, method: str) -> InputRequiredResult | None:
+    """Decode the result of a method if it asks for input. Otherwise return None."""
+    if INPUT_REQUIRED_MARKER not in raw and ASCII_ESCAPE not in raw:
+        return None
+    label = f"the result of {method}"
+    is_asking = decode_body(raw, Result, label).result_type == "input_required"
+    return decode_body(raw, InputRequiredResult, label) if is_asking else None
+
+
+def drop_repeated_members(raw: bytes) -> bytes:
+    """Encode a body again without repeated members, because other parsers may read these differently. The values of the
+    members stay as they are.
+    """
+    try:
+        return msgspec.json.encode(_members_decoder.decode(raw))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.encode(to_plain(raw))
 
 
 def copy_value(value: T) -> T:

@@ -90,7 +90,9 @@ def covers(grant: Grant, request: PolicyRequest, fingerprint: str, now: float) -
     """Return whether the grant allows this request."""
     return (
         bool(grant.identity)
-        and (grant.identity, grant.kind) == (request.server_identity, request.kind)
+        # Two servers may have the same URL and different accounts, so the name must match, too.
+        and (grant.server, grant.identity) == (request.server, request.server_identity)
+        and grant.kind == request.kind
         and _normalize_name(grant.kind, grant.tool) == _normalize_name(request.kind, request.tool)
         and grant.caller == request.caller
         and grant.fingerprint == fingerprint
@@ -326,8 +328,8 @@ def peek_grant(store: GrantStore, request: PolicyRequest, fingerprint: str) -> G
 
 
 def _get_subject(grant: Grant) -> Grant:
-    """Return a copy of a grant without its ID and times, to find grants that allow the same requests."""
-    return replace(grant, id="", server="", granted_at=0.0, expires_at=None)
+    """Return a grant without its ID and times. Two grants with the same subject allow the same requests."""
+    return replace(grant, id="", granted_at=0.0, expires_at=None)
 
 
 def _parse_grants(records: Iterable[Any]) -> "list[Grant]":

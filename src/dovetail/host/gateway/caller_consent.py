@@ -26,11 +26,10 @@ from dovetail.wire.base import Result, replace
 from dovetail.wire.codec import convert
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.input_required import InputRequest, InputRequiredResult
-from dovetail.wire.raw_message import decode_body
+from dovetail.wire.raw_message import ASCII_ESCAPE, INPUT_REQUIRED_MARKER, decode_input_required
 
 _STATE_TTL_S: Final = 600.0  # A caller can answer a consent request for this long.
 _MAX_USED_STATES: Final = 65_536
-_INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 _STATE_ID_KEY: Final = "ticket"
 _SEALED_AT_KEY: Final = "sealed_at"
 _OWNER_KEY: Final = "owner"
@@ -145,8 +144,10 @@ class ConsentRound:
         return self.caller_id != ANONYMOUS
 
     @property
-    def _state_owner(self) -> str:
-        # Anonymous callers share an ID, but each origin has a separate share of the memory for used states.
+    def owner(self) -> str:
+        """Return the owner of used states and of questions to the host's user. Anonymous callers share an id, but not
+        these.
+        """
         return self.caller_id if self._can_remember else f"{ANONYMOUS} {self._exchange.origin}"
 
     def _use_state(self, request_state: RequestState) -> bool:
@@ -199,7 +200,7 @@ class ConsentRound:
             author_state=None if state is None else state.author_state,
         )
         input_request = InputRequest(method="elicitation/create", params=params)
-        sealed_state = self._states.seal(next_state, self._compute_binding(), self._state_owner)
+        sealed_state = self._states.seal(next_state, self._compute_binding(), self.owner)
         raise ConsentRequired(
             InputRequiredResult(
                 result_type="input_required", input_requests={key: input_request}, request_state=sealed_state
@@ -276,17 +277,13 @@ class ConsentRound:
             once_values={},
             author_state=input_required.request_state,
         )
-        return replace(
-            input_required, request_state=self._states.seal(next_state, self._compute_binding(), self._state_owner)
-        )
+        return replace(input_required, request_state=self._states.seal(next_state, self._compute_binding(), self.owner))
 
 
 def find_input_required(result: Result | bytes, method: str) -> InputRequiredResult | None:
     """Decode a result if it asks for input. Otherwise return None."""
     if isinstance(result, bytes):
-        result = (
-            decode_body(result, InputRequiredResult, f"the result of {method}")
-            if _INPUT_REQUIRED_MARKER in result
-            else Result()
-        )
+        # This check saves a function call for most results.
+        may_ask = INPUT_REQUIRED_MARKER in result or ASCII_ESCAPE in result
+        return decode_input_required(result, method) if may_ask else None
     return result if isinstance(result, InputRequiredResult) and result.result_type == "input_required" else None

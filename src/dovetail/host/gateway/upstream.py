@@ -52,7 +52,6 @@ class PolicySubject(Struct, frozen=True):
     kind: str
     name: str
     arguments: dict[str, Any] | None = None
-    details: dict[str, Any] | None = None  # what the question shows besides the arguments
 
 
 class Upstream:
@@ -127,10 +126,14 @@ class Upstream:
         supervisor = self.supervisor
         try:
             supervisor = self._servers.get_for_caller(supervisor, exchange.caller.principal)
+            is_completion = exchange.method == "completion/complete"
+            if is_completion:
+                exchange.params = _drop_completed_argument(exchange)
             consent_round = ConsentRound(exchange, self._states, (self.name, supervisor.identity))
             authorize = self._authorize_call if exchange.method == "tools/call" else self._authorize_other
             authorization = await authorize(exchange, supervisor, consent_round)
-            arguments = authorization.request.arguments
+            # A completion has its arguments elsewhere.
+            arguments = None if is_completion else authorization.request.arguments
             if arguments is not exchange.params.get("arguments") or consent_round.request_state is not None:
                 exchange.params = consent_round.build_params(arguments)
             async with ServerUse(self._executor, supervisor, authorization) as use:
@@ -195,13 +198,12 @@ class Upstream:
     ) -> Authorization:
         subject = _find_subject(exchange)
         if subject.kind == "completion":
-            self._check_completion(exchange, supervisor, subject.name)
+            self._check_completion(exchange, supervisor, subject)
         else:
             self._check_visible(supervisor, subject.kind, subject.name)
         request = self._authorizer.create_request(supervisor, subject.kind, subject.name, subject.arguments)
         return await self._authorizer.authorize(
             replace(request, caller=consent_round.caller_id),
-            details=subject.details,
             limits=self._authorizer.get_limits(supervisor, subject.name),
             ask=partial(self._ask, consent_round=consent_round),
         )
@@ -212,20 +214,20 @@ class Upstream:
         if denial is not None and denial.action == "hide":
             raise denial
 
-    def _check_completion(self, exchange: IncomingExchange, supervisor: ServerSupervisor, name: str) -> None:
-        """Raise PolicyError if the policy hides or denies the item of a completion. This check runs before the
-        server starts.
-        """
-        params = convert_params(exchange, CompleteParams)
-        prompt = name if isinstance(params.ref, PromptReference) else None
-        denial = find_completion_denial(self._authorizer, supervisor, prompt, name, _collect_values(params))
+    def _check_completion(
+        self, exchange: IncomingExchange, supervisor: ServerSupervisor, subject: PolicySubject
+    ) -> None:
+        """Raise PolicyError for a completion of a hidden or denied item. This check runs before any server starts."""
+        is_prompt = isinstance(convert_params(exchange, CompleteParams).ref, PromptReference)
+        prompt = subject.name if is_prompt else None
+        denial = find_completion_denial(self._authorizer, supervisor, prompt, subject.name, subject.arguments or {})
         if denial is not None:
             raise denial
 
     async def _ask(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
         if consent_round.can_ask:
             return await consent_round.ask(request)
-        return await self._ask_host(request, "the client does not support elicitation")
+        return await self._ask_host(request, consent_round, "the client does not support elicitation")
 
     async def _ask_later(self, request: ConsentRequest, consent_round: ConsentRound) -> ConsentAnswer:
         """Ask a user whether the result of a finished call may be used.
@@ -234,16 +236,15 @@ class Upstream:
         """
         if consent_round.can_ask_directly:
             return await consent_round.ask(request)
-        return await self._ask_host(request, "the client cannot be asked after a call")
+        return await self._ask_host(request, consent_round, "the client cannot be asked after a call")
 
-    async def _ask_host(self, request: ConsentRequest, reason: str) -> ConsentAnswer:
-        consent_handler = self._authorizer.consent_handler
-        if not is_interactive(consent_handler):
+    async def _ask_host(self, request: ConsentRequest, consent_round: ConsentRound, reason: str) -> ConsentAnswer:
+        if not is_interactive(self._authorizer.consent_handler):
             return Deny(
                 f"this request needs the consent of a user, but {reason}. A rule in the policy of the gateway can "
                 "allow it (dovetail gateway --policy FILE)"
             )
-        return await consent_handler.ask(request)
+        return await self._authorizer.ask_for_caller(consent_round.owner, request)
 
 
 def _find_subject(exchange: IncomingExchange) -> PolicySubject:
@@ -256,15 +257,26 @@ def _find_subject(exchange: IncomingExchange) -> PolicySubject:
             return PolicySubject("resource.read", str(params.get("uri")))
         case _:
             completion = convert_params(exchange, CompleteParams)
-            reference = completion.ref
-            name = reference.name if isinstance(reference, PromptReference) else reference.uri
-            return PolicySubject("completion", name, details={"values": _collect_values(completion)})
+            reference, argument = completion.ref, completion.argument
+            return PolicySubject(
+                "completion",
+                reference.name if isinstance(reference, PromptReference) else reference.uri,
+                {**_get_context(completion), argument.name: argument.value},
+            )
 
 
-def _collect_values(params: CompleteParams) -> dict[str, str]:
-    """Return the values of a completion: those that the user has chosen, and the one to complete."""
-    context = (params.context.arguments if params.context is not None else None) or {}
-    return {**context, params.argument.name: params.argument.value}
+def _get_context(completion: CompleteParams) -> dict[str, str]:
+    return (completion.context.arguments if completion.context is not None else None) or {}
+
+
+def _drop_completed_argument(exchange: IncomingExchange) -> dict[str, Any]:
+    """Return the parameters of a completion without a second value of the completed argument in the context."""
+    completion = convert_params(exchange, CompleteParams)
+    context = _get_context(completion)
+    if completion.argument.name not in context:
+        return exchange.params
+    arguments = {name: value for name, value in context.items() if name != completion.argument.name}
+    return exchange.params | {"context": {"arguments": arguments}}
 
 
 def _to_denial_result(exchange: IncomingExchange, exc: PolicyError) -> Result:

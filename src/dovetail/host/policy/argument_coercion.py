@@ -78,13 +78,14 @@ class StepBudget:
 class ExpectedSchemas:
     """The schemas for a value, which must match at least one of them. Without schemas, any value is allowed."""
 
-    __slots__ = ("_children", "_remaining_items", "_root", "_schemas", "_types", "steps")
+    __slots__ = ("_children", "_defaults", "_remaining_items", "_root", "_schemas", "_types", "steps")
 
     def __init__(self, schemas: Sequence[Any], root: Schema, steps: StepBudget) -> None:
         self._schemas = schemas
         self._root = root
         self.steps = steps
         self._types: frozenset[str] | None = None
+        self._defaults: Sequence[Any] | None = None
         self._children: dict[str | int, ExpectedSchemas] = {}
         self._remaining_items: ExpectedSchemas | None = None
 
@@ -95,6 +96,13 @@ class ExpectedSchemas:
             walk = _SchemaWalk(self._root, self.steps)
             self._types = walk.collect_types(self._schemas) if self._schemas else _ANY_TYPE
         return self._types
+
+    @property
+    def defaults(self) -> Sequence[Any]:
+        """Return the values that a server uses if the value is missing, as far as the schemas declare them."""
+        if self._defaults is None:
+            self._defaults = _SchemaWalk(self._root, self.steps).collect_defaults(self._schemas)
+        return self._defaults
 
     def get_child(self, step: str | int) -> "ExpectedSchemas":
         """Return the schemas for a member of an object or an item of an array."""
@@ -139,6 +147,11 @@ def iter_readings(value: Any, expected_schemas: ExpectedSchemas) -> Iterator[Any
             yield reading
 
 
+def parse_pointer(pointer: str) -> list[str]:
+    """Return the names and indexes in a JSON pointer."""
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
+
+
 def iter_values_at(
     arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
 ) -> Iterator[tuple[Any, ExpectedSchemas]]:
@@ -146,8 +159,32 @@ def iter_values_at(
 
     There is at least one value, which may be MISSING or UNCLEAR.
     """
-    names = [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
-    yield from _iter_values(arguments, create_expected_schemas(schema, steps), names)
+    yield from _iter_values(arguments, create_expected_schemas(schema, steps), parse_pointer(pointer))
+
+
+def iter_defaults_at(
+    arguments: Mapping[str, Any], pointer: str, schema: Schema | None, steps: StepBudget
+) -> Iterator[tuple[Any, ExpectedSchemas]]:
+    """Yield each default that a server uses at a JSON pointer because the arguments have no value there."""
+    yield from _iter_defaults(arguments, create_expected_schemas(schema, steps), parse_pointer(pointer))
+
+
+def _iter_defaults(
+    value: Any, expected_schemas: ExpectedSchemas, names: Sequence[str], *, is_default: bool = False
+) -> Iterator[tuple[Any, ExpectedSchemas]]:
+    if not names:
+        if is_default:
+            yield value, expected_schemas
+        return
+    if not isinstance(value, Mapping):
+        return
+    name, remaining_names = names[0], names[1:]
+    child = expected_schemas.get_child(name)
+    if name in value:
+        yield from _iter_defaults(value[name], child, remaining_names, is_default=is_default)
+        return
+    for default in child.defaults:
+        yield from _iter_defaults(default, child, remaining_names, is_default=True)
 
 
 def _iter_values(
@@ -288,6 +325,17 @@ class _SchemaWalk:
         if "const" in schema:
             types &= {get_json_type(schema["const"])}
         return types
+
+    def collect_defaults(self, schemas: Sequence[Any]) -> Sequence[Any]:
+        """Return the defaults that the schemas declare."""
+        defaults: list[Any] = []
+        for schema in schemas:
+            if self._can_enter(schema):
+                if "default" in schema:
+                    defaults.append(schema["default"])
+                for alternatives in self._iter_alternatives(schema):
+                    defaults += self.collect_defaults(alternatives)
+        return defaults
 
     def collect_child_schemas(self, schemas: Sequence[Any], step: str | int) -> Sequence[Any]:
         """Return the schemas for a member or item of a value. Return an empty sequence if one of them is unknown."""

@@ -7,6 +7,7 @@ server may read it in several ways, all items and readings must pass the test. W
 
 import contextlib
 import ipaddress
+import math
 import ntpath
 import posixpath
 import re
@@ -23,6 +24,7 @@ from dovetail.host.policy.argument_coercion import (
     StepBudget,
     TooManySteps,
     get_json_type,
+    iter_defaults_at,
     iter_readings,
     iter_values_at,
 )
@@ -54,7 +56,8 @@ class Condition(Struct, frozen=True):
         """Return whether the condition is true for these arguments.
 
         Args:
-            if_unclear: The result if a value is unclear or the evaluation takes too long.
+            if_unclear: The result if a value is unclear or the evaluation takes too long. If True, the default of a
+                missing value also counts.
             schema: The JSON Schema of the arguments. Without a schema, the server may read a value as any type.
         """
         return self._evaluate(arguments, StepBudget(), if_unclear=if_unclear, schema=schema)
@@ -64,9 +67,21 @@ class Condition(Struct, frozen=True):
     ) -> bool:
         try:
             locations = iter_values_at(arguments, self.pointer, schema, steps)
-            return _combine((self._evaluate_at(*location, if_unclear) for location in locations), if_unclear)
+            outcome = _combine((self._evaluate_at(*location, if_unclear) for location in locations), if_unclear)
+            return outcome or (if_unclear and self._is_true_by_default(arguments, schema, steps))
         except TooManySteps:
             return if_unclear
+
+    def _is_true_by_default(
+        self, arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, steps: StepBudget
+    ) -> bool:
+        """Return whether the condition is certainly true for the default that a server uses for a missing value."""
+        if schema is None or self.test == "exists":
+            return False
+        return any(
+            self._evaluate_value(default, expected, if_unclear=False)
+            for default, expected in iter_defaults_at(arguments, self.pointer, schema, steps)
+        )
 
     def describe_value(self, arguments: Mapping[str, Any]) -> str:
         """Return the value of the argument as text for the user."""
@@ -220,8 +235,10 @@ def _is_equal(value: Any, other: Any, expected: ExpectedSchemas) -> bool | None:
         pairs = ((left, right, index) for index, (left, right) in enumerate(zip(value, other, strict=True)))
     elif isinstance(value, str) and isinstance(other, str):
         return value == other
+    elif isinstance(value, int | float) and isinstance(other, int | float):
+        return _is_same_number(value, other)
     else:
-        return encode_canonical(_normalize_numbers(value)) == encode_canonical(_normalize_numbers(other))
+        return encode_canonical(value) == encode_canonical(other)
     outcomes = {_compare_readings(left, right, expected.get_child(step)) for left, right, step in pairs}
     return False if False in outcomes else None if None in outcomes else True
 
@@ -236,17 +253,22 @@ def _compare_readings(value: Any, other: Any, expected: ExpectedSchemas) -> bool
     return outcomes.pop() if len(outcomes) == 1 else None
 
 
-def _normalize_numbers(value: Any) -> Any:
-    """Return a copy of a value in which each number has one form. For example, 1.0 becomes 1."""
-    match value:
-        case float() if value.is_integer() and abs(value) <= _MAX_EXACT_INTEGER:
-            return int(value)
-        case list():
-            return [_normalize_numbers(item) for item in value]
-        case Mapping():
-            return {name: _normalize_numbers(member) for name, member in value.items()}
-        case _:
-            return value
+def _is_same_number(value: float, other: float) -> bool | None:
+    """Return whether two numbers are equal. Return None if they are equal only for servers that read large integers as
+    floats.
+    """
+    if value == other:
+        return True
+    if max(abs(value), abs(other)) <= _MAX_EXACT_INTEGER:
+        return False
+    return None if _to_float(value) == _to_float(other) else False
+
+
+def _to_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def _matches_glob(value: Any, globs: Sequence[str], _: ExpectedSchemas) -> bool | None:

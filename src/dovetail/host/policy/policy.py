@@ -4,7 +4,7 @@ A decision depends only on the rules and the request. `Policy.explain` shows how
 """
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -57,10 +57,16 @@ class _LevelRules(Struct, frozen=True, kw_only=True):
     limits: tuple[tuple[str, ToolLimits], ...]
     non_interactive: Literal["allow", "deny"] | None
 
-    def find_strictest_rule(self, request: PolicyRequest, steps: StepBudget) -> Rule | None:
+    def find_strictest_rule(
+        self, request: PolicyRequest, steps: StepBudget, is_ignored: Callable[[Rule], bool] | None = None
+    ) -> Rule | None:
         if not self.rules:
             return None
-        matching_rules = [candidate for candidate in self.rules if rule_matches(candidate, request, steps)]
+        matching_rules = [
+            candidate
+            for candidate in self.rules
+            if rule_matches(candidate, request, steps) and (is_ignored is None or not is_ignored(candidate))
+        ]
         return max(matching_rules, key=lambda candidate: STRICTNESS[candidate.action], default=None)
 
 
@@ -195,17 +201,15 @@ class Policy:
         if key not in self._decisions:
             if len(self._decisions) >= _MAX_CACHED_DECISIONS:
                 self._decisions.clear()
-            rules = (policy_rule for level_rules in self._levels for policy_rule in level_rules.rules)
-            is_constant = not any(depends_on_arguments(policy_rule, request) for policy_rule in rules)
-            self._decisions[key] = decision if is_constant else None
+            self._decisions[key] = None if needs_arguments(self, request) else decision
         return decision
 
-    def _evaluate(self, request: PolicyRequest) -> Decision:
+    def _evaluate(self, request: PolicyRequest, is_ignored: Callable[[Rule], bool] | None = None) -> Decision:
         decision: Decision | None = None
         has_matching_rule = False
         steps = StepBudget()  # for all rules together
         for level_rules in self._levels:
-            matching_rule = level_rules.find_strictest_rule(request, steps)
+            matching_rule = level_rules.find_strictest_rule(request, steps, is_ignored)
             if matching_rule is not None:
                 candidate = Decision(
                     action=matching_rule.action,
@@ -259,6 +263,17 @@ class Policy:
             yield f"  default {level_rules.default}"
         for glob, limits in level_rules.limits:
             yield f"  limit {clip(glob)}: {limits}"
+
+
+def needs_arguments(policy: Policy, request: PolicyRequest) -> bool:
+    """Return whether the decision about a request depends on its arguments."""
+    rules = (policy_rule for level_rules in policy._levels for policy_rule in level_rules.rules)  # pyright: ignore[reportPrivateUsage]
+    return any(depends_on_arguments(policy_rule, request) for policy_rule in rules)
+
+
+def decide_without(policy: Policy, request: PolicyRequest, is_ignored: Callable[[Rule], bool]) -> Decision:
+    """Return the decision about a request without some of the rules."""
+    return policy._evaluate(request, is_ignored)  # pyright: ignore[reportPrivateUsage]
 
 
 def apply_non_interactive(policy: Policy, decision: Decision) -> Decision:

@@ -289,8 +289,9 @@ class Rule(Struct, frozen=True, kw_only=True):
         return None
 
     def _is_forbidding(self, request: PolicyRequest) -> bool:
-        """Return whether this rule denies or hides the item or the whole server."""
-        return self.action in ("deny", "hide") and bool(request.tool or not self.tool)
+        """Return whether this rule denies or hides the item or the whole server, whatever the arguments are."""
+        has_conditions = bool(self.when or self.unless)
+        return self.action in ("deny", "hide") and not has_conditions and bool(request.tool or not self.tool)
 
     def _find_argument_mismatch(self, request: PolicyRequest, steps: StepBudget) -> Condition | str | None:
         """Return the condition that is not true, or the reason why `unless` excludes a request. Return None if the rule

@@ -24,16 +24,14 @@ from dovetail.server.mounts.transforms import (
 from dovetail.server.uri_template import may_match_template
 from dovetail.wire.base import Result, replace
 from dovetail.wire.content import EmbeddedResource, ResourceLink
-from dovetail.wire.input_required import InputRequiredResult
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, Prompt
-from dovetail.wire.raw_message import decode_body
+from dovetail.wire.raw_message import decode_body, decode_input_required
 from dovetail.wire.resources import ReadResourceResult, Resource, ResourceTemplate
 from dovetail.wire.tools import CallToolResult, Tool
 
 _URI_KINDS: Final = ("resource", "resource template")
 _PARSED_METHODS: Final = ("tools/call", "prompts/get", "resources/read")
-INPUT_REQUIRED_MARKER: Final = b'"input_required"'
 _PREFIX_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
 
 
@@ -235,7 +233,7 @@ def rewrite_links(result: Result | bytes, method: str, name_map: NameMap) -> Res
         return result
     if isinstance(result, bytes):
         method_spec = METHODS[method]
-        if b'"uri"' not in result or method_spec.result is None or INPUT_REQUIRED_MARKER in result:
+        if b'"uri"' not in result or method_spec.result is None or decode_input_required(result, method) is not None:
             return result
         result = decode_body(result, method_spec.result, f"the result of {method}")
     match result:
@@ -260,7 +258,7 @@ def restore_uri(result: Result | bytes, name_map: NameMap, inner_uri: str, uri: 
     """Replace the URI in the result of a read with the URI that the caller sent."""
     outer_uri = name_map.to_outer("resource", inner_uri)
     if (outer_uri == uri and (name_map.prefix or outer_uri == inner_uri)) or (
-        isinstance(result, bytes) and INPUT_REQUIRED_MARKER in result
+        isinstance(result, bytes) and decode_input_required(result, "resources/read") is not None
     ):
         return result
     if isinstance(result, bytes):
@@ -281,13 +279,10 @@ def parse_result(result: bytes, method: str) -> Result | bytes:
     method_spec = METHODS[method]
     if method not in _PARSED_METHODS or method_spec.result is None:
         return result
-    description = f"the result of {method}"
-    if (
-        INPUT_REQUIRED_MARKER in result
-        and (input_required := decode_body(result, InputRequiredResult, description)).result_type == "input_required"
-    ):
+    input_required = decode_input_required(result, method)
+    if input_required is not None:
         return input_required
-    return decode_body(result, method_spec.result, description)
+    return decode_body(result, method_spec.result, f"the result of {method}")
 
 
 def _rewrite_block_links(block: Any, name_map: NameMap) -> Any:

@@ -160,10 +160,8 @@ def _get_outer_name(arguments: Mapping[str, ArgTransform], name: str) -> str | N
 
 
 def get_inner_argument(transform: Transform, name: str) -> str:
-    for inner_name, argument in (transform.arguments or {}).items():
-        if argument.name == name:
-            return inner_name
-    return name
+    """Return the name on the mounted server of an argument that callers may pass."""
+    return _get_inner_names(transform.arguments or {}).get(name, name)
 
 
 def get_argument_names(declaration: Any) -> list[str]:
