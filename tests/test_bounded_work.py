@@ -773,13 +773,13 @@ async def test_finished_streams_do_not_make_a_session_slow() -> None:
     def count(streams: int) -> int:
         for _ in range(streams):
             session.store_response(event_log, b"{}")
-        return count_calls(lambda: (session.is_idle, session.streams_read))
+        return count_calls(lambda: (session.is_idle, session.reader_count))
 
     assert count(3000) <= count(1)
     stream = session.open_stream(event_log)
     stream.attach(reader := object())
     assert not session.is_idle
-    assert session.streams_read == 1
+    assert session.reader_count == 1
     stream.detach(reader)
     assert session.is_idle
 

@@ -475,7 +475,7 @@ async def test_faults_elsewhere_are_errors_without_details(fault: Callable[[], B
     for method, params, operation in (
         ("resources/read", {"uri": "a:b"}, "a:b"),
         ("prompts/get", {"name": "run"}, "run"),
-        ("completion/complete", completing, "completion/complete"),
+        ("completion/complete", completing, "other"),
     ):
         with pytest.raises(InternalError, match=values(operation, "faulty")) as caught:
             await Client(app).request(method, params)
