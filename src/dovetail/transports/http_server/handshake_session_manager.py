@@ -52,7 +52,7 @@ _MAX_EVICTION_STEPS: Final = 100
 _SWEEP_INTERVAL_S: Final = 5.0
 
 # An owner is a pair: whether the caller is authenticated, and its principal or address.
-Owner: TypeAlias = tuple[bool, str | None]
+Owner: TypeAlias = tuple[bool, str]
 
 
 class HandshakeSessionManager:
@@ -386,16 +386,17 @@ class HandshakeSessionManager:
     def _create_session(self, handshake: handshake_protocol.HandshakeState, address: str | None) -> HandshakeSession:
         limits, principal = self._limits, handshake.caller.principal
         owner = _get_owner(principal, address)
-        open_count = len(self._sessions_by_owner.get(owner, ()))
+        open_count = len(self._sessions_by_owner.get(owner, ())) if owner is not None else 0
         if principal is not None and open_count >= limits.max_sessions_per_principal:
             raise Refusal(429, "Too many sessions", [(b"retry-after", b"60")])
-        if principal is None and address is not None and open_count >= limits.max_sessions_per_address:
+        if principal is None and open_count >= limits.max_sessions_per_address:
             raise Refusal(429, "Too many sessions from this address", [(b"retry-after", b"60")])
         if len(self._sessions) >= limits.max_sessions and not self._evict_idle():
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
         session = HandshakeSession(secrets.token_urlsafe(24), handshake, address, asyncio.get_running_loop())
         self._sessions[session.id] = session
-        self._sessions_by_owner.setdefault(owner, {})[session.id] = session
+        if owner is not None:
+            self._sessions_by_owner.setdefault(owner, {})[session.id] = session
         self._schedule_sweep()
         return session
 
@@ -413,18 +414,18 @@ class HandshakeSessionManager:
         return False
 
     def _check_streams(self, principal: Principal | None, address: str | None) -> None:
-        if principal is None and address is None:
-            return
-        sessions = self._sessions_by_owner.get(_get_owner(principal, address), {})
+        owner = _get_owner(principal, address)
+        sessions = self._sessions_by_owner.get(owner, {}) if owner is not None else {}
         if sum(not session.is_idle for session in sessions.values()) >= self._limits.max_streams_per_principal:
             raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
 
     def _end_session(self, session: HandshakeSession) -> None:
         if self._sessions.pop(session.id, None) is not None:
             owner = _get_owner(session.handshake.caller.principal, session.address)
-            del self._sessions_by_owner[owner][session.id]
-            if not self._sessions_by_owner[owner]:
-                del self._sessions_by_owner[owner]
+            if owner is not None:
+                del self._sessions_by_owner[owner][session.id]
+                if not self._sessions_by_owner[owner]:
+                    del self._sessions_by_owner[owner]
         session.close()
 
     def _schedule_sweep(self) -> None:
@@ -480,9 +481,11 @@ def _check_has_sessions(request: EndpointRequest) -> None:
         raise Refusal(405, f"Protocol version {version} only allows POST", [(b"allow", b"POST")])
 
 
-def _get_owner(principal: Principal | None, address: str | None) -> Owner:
-    """Return the owner of a session for the session limits. All anonymous callers on loopback have the same owner."""
-    return (False, address) if principal is None else (True, principal)
+def _get_owner(principal: Principal | None, address: str | None) -> Owner | None:
+    """Return whose limits apply to a session, or None for anonymous callers on this machine, who have no limits."""
+    if principal is not None:
+        return True, principal
+    return None if address is None else (False, address)
 
 
 def _unsupported_error(headers: Mapping[bytes, bytes], revisions: tuple[str, ...]) -> ProtocolError:
