@@ -266,7 +266,10 @@ class InsufficientScope(ProtocolError):
 
 
 class RemoteError(MCPError):
-    """An error response from the other side."""
+    """An error response from the other side.
+
+    `code` and `message` are those of the response. `data` has more details, or is None.
+    """
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(f"{message} ({code})")
