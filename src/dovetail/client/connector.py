@@ -390,7 +390,8 @@ class Connector:
 
     async def _connect(self, deadline: RequestDeadline) -> Connection:
         key = self._key
-        known_era = None if key is None else _KNOWN_ERAS.get(key)
+        # An earlier result of `server/discover` already contains the protocol versions.
+        known_era = None if key is None or self._discover_result is not None else _KNOWN_ERAS.get(key)
         attempt = self._create_attempt(known_era or self._protocol_version, deadline)
         try:
             connection = await attempt.run()
