@@ -95,7 +95,7 @@ def test_an_unreadable_file_is_explained(store: FileTokenStore, tmp_path: Path) 
 
 async def test_a_folder_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
-    with pytest.raises(LoginFailed, match="File exists"):
+    with pytest.raises(LoginFailed, match="taken"):
         await _lock_once(FileTokenStore(tmp_path / "taken"))
 
 
