@@ -89,8 +89,7 @@ def picture(
         with process:  # which closes its pipe, whatever happens
             try:
                 assert process.stdout is not None
-                os.write(keyboard, "".join(f"{line}\n" for line in typed).encode())
-                said = _until(process, url)
+                said = _until(process, url, keyboard, typed)
                 rest = threading.Thread(target=process.stdout.read)  # so that it never waits for us
                 rest.start()
                 yield Picture(said, maker, url, notes)
@@ -107,15 +106,17 @@ def _entry(command: list[str]) -> dict[str, Any]:
     return {"command": command[0], "args": command[1:], "x-dovetail": {"list_timeout": 60}}
 
 
-def _until(process: "subprocess.Popen[str]", text: str) -> list[str]:
-    """What a program says until it says a text."""
+def _until(process: "subprocess.Popen[str]", text: str, keyboard: int, typed: list[str]) -> list[str]:
+    """Answer the prompts of a program, and return what it says until it says a text."""
     assert process.stdout is not None
-    said: list[str] = []
-    for line in process.stdout:
-        said.append(line.rstrip())
-        if text in line:
-            return said
-    raise AssertionError("\n".join(said))
+    said, answers = "", iter(typed)
+    while text not in said or not said.endswith("\n"):
+        chunk = os.read(process.stdout.fileno(), 65536).decode()
+        assert chunk, said
+        said += chunk
+        if said.endswith(": "):  # what was typed before a question would not count
+            os.write(keyboard, f"{next(answers)}\n".encode())
+    return said.splitlines()
 
 
 def test_one_catalog_of_three_servers(picture: Picture) -> None:
