@@ -6,7 +6,7 @@ from collections.abc import Collection
 from time import monotonic
 from typing import Any, Final
 
-from dovetail.middleware.exchange_facts import has_failed
+from dovetail.middleware.caller_and_outcome import has_failed
 from dovetail.protocol import subscription_filter
 from dovetail.protocol.exchange import Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext

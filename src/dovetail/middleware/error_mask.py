@@ -12,7 +12,7 @@ from dovetail.errors import (
     ProtocolError,
 )
 from dovetail.log import log
-from dovetail.middleware.exchange_facts import has_failed
+from dovetail.middleware.caller_and_outcome import has_failed
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.wire.content import TextContent

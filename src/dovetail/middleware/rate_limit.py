@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Any
 
-from dovetail.middleware.exchange_facts import get_caller_key
+from dovetail.middleware.caller_and_outcome import get_caller_key
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.middleware import CallNext

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dovetail.error_context import clip
 from dovetail.errors import MCPError
-from dovetail.middleware.exchange_facts import get_caller_key, has_failed
+from dovetail.middleware.caller_and_outcome import get_caller_key, has_failed
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.protocol.redaction import mask_secrets

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dovetail.error_context import clip
 from dovetail.errors import MCPError
 from dovetail.log import format_traceback, trim_traceback
-from dovetail.middleware.exchange_facts import has_failed
+from dovetail.middleware.caller_and_outcome import has_failed
 from dovetail.protocol.exchange import Ask, Exchange, IncomingExchange
 from dovetail.protocol.middleware import CallNext
 from dovetail.protocol.redaction import mask_secrets, mask_text

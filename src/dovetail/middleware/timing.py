@@ -4,7 +4,7 @@ import bisect
 import time
 from typing import Final
 
-from dovetail.middleware.exchange_facts import has_failed
+from dovetail.middleware.caller_and_outcome import has_failed
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.middleware import CallNext, get_target_name
 from dovetail.wire.base import Struct

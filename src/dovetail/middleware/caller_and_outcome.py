@@ -1,4 +1,4 @@
-"""Facts about an exchange that several files of this package need: its caller, and whether a tool failed."""
+"""The caller of an exchange, and whether its tool failed. Several middleware need them."""
 
 from typing import TypeGuard
 
