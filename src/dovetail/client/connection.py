@@ -366,11 +366,11 @@ class Connection:
                 self._open_deadlines.resume()
 
     async def _answer_request(self, id: RequestId, method: str, params: Any, parent_id: RequestId | None) -> None:
-        self.pause_timeouts()
         is_dialog = method == _CREATE_DIALOG and self._handlers.capabilities().elicitation is not None
-        if self.revision == DRAFT:
-            params = _add_progress_token(params, id)
+        self.pause_timeouts()
         try:
+            if self.revision == DRAFT:
+                params = _add_progress_token(params, id)
             if is_dialog:
                 await self._send_reply(jsonrpc.encode_notification(_DIALOG_OPENED, {"requestId": id}))
             result = await self._handlers.answer(method, params)

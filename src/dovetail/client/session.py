@@ -316,10 +316,10 @@ class Session:
                 )
             self._call_notification_handler(method, params)
         elif method == "notifications/message":
-            if self.log_relay is not None:
-                self.log_relay(to_plain(params))
-            if self._log_handler is not None:
-                with contextlib.suppress(InvalidResult):
+            with contextlib.suppress(InvalidResult):
+                if self.log_relay is not None and type(log_message := to_plain(params)) is dict:
+                    self.log_relay(log_message)
+                if self._log_handler is not None:
                     self.callbacks.call(
                         self._log_handler, decode_body(params, LoggingMessageNotificationParams, method)
                     )
@@ -329,7 +329,8 @@ class Session:
     def _call_notification_handler(self, method: str, params: Any) -> None:
         if self._notification_handler is not None:
             with contextlib.suppress(InvalidResult):
-                self.callbacks.call(self._notification_handler, method, to_plain(params))
+                if type(plain_params := to_plain(params)) is dict:
+                    self.callbacks.call(self._notification_handler, method, plain_params)
 
     def _handle_gap(self) -> None:
         """Clear the caches and notify the subscriptions, because notifications may have been lost."""

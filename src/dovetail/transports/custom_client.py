@@ -3,6 +3,7 @@ responses.
 """
 
 from dovetail.errors import ConnectError, ConnectionLost, MCPError
+from dovetail.log import log
 from dovetail.protocol.client_transport import CustomConnection, OpenCustomConnection
 from dovetail.transports.duplex_client import DuplexClient
 
@@ -39,4 +40,7 @@ class CustomClient(DuplexClient):
         """Close the user's connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.close()
+            try:
+                await connection.close()
+            except Exception as exc:
+                log.warning("the transport could not close: %s: %s", type(exc).__name__, exc)

@@ -36,8 +36,13 @@ class PacedQueue(Generic[T]):
             self._handle(self._lines.popleft())
 
     def _handle_some(self) -> None:
-        for _ in range(min(MAX_LINES_PER_ITERATION, len(self._lines))):
-            self._handle(self._lines.popleft())
+        try:
+            for _ in range(min(MAX_LINES_PER_ITERATION, len(self._lines))):
+                self._handle(self._lines.popleft())
+        except BaseException:
+            if self.transport is not None:
+                self.transport.close()  # Otherwise the transport would stay paused, and requests would wait forever.
+            raise
         if self._lines:
             if not self.is_waiting and self.transport is not None:
                 self.transport.pause_reading()

@@ -117,7 +117,7 @@ class HandshakeSessionManager:
         if kind == "request":
             return self._handle_request(request, session)
         if kind == "notice":
-            self._handle_notification(session, message)
+            self._handle_notification(request, session, message)
         else:
             session.handle_response(message)
         return send_body(request.send, 202, request.cors_headers, b"")
@@ -224,7 +224,9 @@ class HandshakeSessionManager:
         exchange.task.uncancel()
         return _encode_cancelled(exchange)  # A cancelled call gets only this response, even if it has a result.
 
-    def _handle_notification(self, session: HandshakeSession, message: dict[str, Any]) -> None:
+    def _handle_notification(
+        self, request: EndpointRequest, session: HandshakeSession, message: dict[str, Any]
+    ) -> None:
         # Some clients omit the prefix "notifications/".
         if message["method"] in ("notifications/initialized", "initialized"):
             if self.is_stateful:
@@ -235,7 +237,11 @@ class HandshakeSessionManager:
             exchange = session.handshake.admit_notification(message)
             if exchange.method == "notifications/progress":
                 exchange.params = session.read_progress(exchange.params)
-            exchange.origin = exchange.caller.principal or session.address
+            # The caller is the same, but its scopes may have changed.
+            exchange.caller = replace(exchange.caller, principal=request.principal)
+            exchange.headers = request.headers
+            exchange.origin = request.principal or request.client_address
+            exchange.size = request.size
             self._service.receive_notification(exchange)
 
     async def _handle_batch(self, request: EndpointRequest, messages: list[Any]) -> None:
@@ -273,7 +279,7 @@ class HandshakeSessionManager:
         try:
             kind = jsonrpc.classify(message)
             if kind == "notice":
-                self._handle_notification(session, message)
+                self._handle_notification(request, session, message)
                 return None
             if kind != "request":
                 session.handle_response(message)
