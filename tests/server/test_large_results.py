@@ -118,3 +118,15 @@ async def test_a_value_whose_text_is_kept_back_arrives_as_it_was_returned(is_lis
             await client.list_tools()
         assert await client.call("rows", n=100) == [*range(100)]
         assert await client.call("object") == {"result": [*range(100)]}
+
+
+async def test_a_text_that_cannot_be_stored_is_sent_in_full() -> None:
+    app = Server("x", large_results=LargeResultSettings(max_text_chars=10, max_stored_chars=50))
+
+    @app.tool
+    def write(size: int) -> str:
+        """Write a text."""
+        return "x" * size
+
+    (block,) = (await Client(app).call("write", {"size": 60}))["content"]
+    assert block["text"] == "x" * 60

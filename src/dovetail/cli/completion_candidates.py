@@ -202,7 +202,10 @@ def remember_items(target_options: TargetOptions, items_by_kind: Mapping[str, Se
     """Store the items that a command has listed, so that shell completion can suggest them without starting the
     server.
     """
-    file = _get_memory_file(target_options)
+    try:
+        file = _get_memory_file(target_options)
+    except (OSError, RuntimeError):  # The current directory was deleted, or the user has no home directory.
+        return
     items, age = _read_memory(file)
     new_items = {kind: _describe_items(kind, items) for kind, items in items_by_kind.items() if kind in _KIND_NAMES}
     if items | new_items != items or age > _MEMORY_TTL_S / 2:

@@ -377,8 +377,9 @@ def _rotate_files(path: Path, backup_count: int) -> None:
 
 def attach_audit_log(audit_log: AuditLog, events: EventEmitter, secrets: SecretResolver) -> None:
     """Write the later events of a host to an audit log. The audit log masks the secrets of the host."""
-    # A new set, because another thread may be reading the old one.
-    audit_log._host_secrets = audit_log._host_secrets | {secrets}  # pyright: ignore[reportPrivateUsage]
+    with audit_log._lock:  # pyright: ignore[reportPrivateUsage]
+        # A new set, because another thread may be reading the old one.
+        audit_log._host_secrets = audit_log._host_secrets | {secrets}  # pyright: ignore[reportPrivateUsage]
     write_event = _create_event_writer(audit_log)
     for kind in _LOGGED_EVENTS:
         events.on(kind, write_event)

@@ -92,21 +92,26 @@ class ResultStore:
                 link = self._store(
                     ResourceContents(uri="", mime_type=mime_type, text=block.text), len(block.text), owner
                 )
+                if link is None:
+                    return [block]
                 preview = block.text[: self._settings.preview_chars]
                 note = f"[{len(block.text) - len(preview)} more characters at {link.uri}]"
                 return [replace(block, text=f"{preview}…\n\n{note}"), link]
             case ImageContent() | AudioContent() if len(block.data) > self._settings.max_base64_chars:
                 contents = ResourceContents(uri="", mime_type=block.mime_type, blob=block.data)
-                return [self._store(contents, len(block.data), owner)]
+                return [self._store(contents, len(block.data), owner) or block]
             case EmbeddedResource(resource=resource):
                 is_text = resource.blob is None
                 size = len(resource.text or "") + len(resource.blob or "")
                 is_large = size > (self._settings.max_text_chars if is_text else self._settings.max_base64_chars)
-                return [self._store(resource, size, owner)] if is_large else [block]
+                return [(self._store(resource, size, owner) if is_large else None) or block]
             case _:
                 return [block]
 
-    def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink:
+    def _store(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink | None:
+        """Store a block and return a link to it. Return None if the block is too large to be stored."""
+        if size > self._settings.max_stored_chars:
+            return None
         key = secrets.token_urlsafe(16)
         uri = RESULT_URI_TEMPLATE.replace("{key}", key)
         expires_at = time.monotonic() + self._settings.ttl

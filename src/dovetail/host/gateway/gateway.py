@@ -187,7 +187,6 @@ class Gateway:
         for event in ("server.added", "server.removed"):
             parts.events.on(event, lambda _: self.sync_mounts())
         parts.events.on("server.state", self._update_description)
-        self._update_description()
         get_dispatcher(self.server).set_description_source(self._start_new_servers)
 
     def _create_paths(self, options: Mapping[str, Any]) -> GatewayPaths:
@@ -231,6 +230,7 @@ class Gateway:
                 upstream = Upstream(self._parts, server, self._states)
                 names = GatewayNameMap(name, upstream.list_known) if self._only_server is None else IdentityNameMap()
                 self._mounted[name] = upstream, self.server.mount(upstream, names)
+        self._update_description()
 
     async def _start_new_servers(self) -> None:
         """Start the servers that have not run yet, because a new client needs their instructions."""
