@@ -9,7 +9,7 @@ exception that contains the name of the server and the failed step.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.deadlines import DeadlineTimer, RequestDeadline
@@ -30,7 +30,6 @@ from dovetail.errors import (
 from dovetail.log import log
 from dovetail.protocol.client_messages import RequestEncoder, create_error, parse_progress
 from dovetail.protocol.client_transport import ClientTransport, EncodedRequest, Headers
-from dovetail.protocol.recording_format import Receiver, Recorder
 from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import UNSET
@@ -41,6 +40,9 @@ from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.progress import CancelledParams, ProgressParams
 from dovetail.wire.raw_message import RawMessage, decode_body, to_plain
 from dovetail.wire.revisions import DRAFT
+
+if TYPE_CHECKING:  # The recording format compiles many patterns, which few programs need.
+    from dovetail.protocol.recording_format import Receiver, Recorder
 
 OnNotification = Callable[[str, Any], None]
 
@@ -71,7 +73,7 @@ class Connection:
         on_notification: OnNotification,
         on_gap: Callable[[], None],
         open_deadlines: DeadlineTimer | None = None,
-        recorders: list[Recorder] | None = None,
+        recorders: "list[Recorder] | None" = None,
         on_lost: Callable[["Connection"], None] | None = None,
     ) -> None:
         self.transport = transport
@@ -245,7 +247,7 @@ class Connection:
         if notice is not None and self._recorders:
             self._record("server", notice)
 
-    def _record(self, to: Receiver, data: bytes, headers: Headers = ()) -> None:
+    def _record(self, to: "Receiver", data: bytes, headers: Headers = ()) -> None:
         for recorder in tuple(self._recorders):
             try:
                 recorder(to, data, headers)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dovetail.client.callback_queue import CallbackQueue
 from dovetail.client.connection import Connection
@@ -35,13 +35,15 @@ from dovetail.protocol.client_transport import ClientTransport
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.middleware import Middleware, validate_middleware
-from dovetail.protocol.recording_format import Recorder
 from dovetail.protocol.stats import ClientStats
 from dovetail.wire.base import replace
 from dovetail.wire.elicitation import ElicitationCompleteParams
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation
 from dovetail.wire.logs import LoggingLevel, LoggingMessageNotificationParams
 from dovetail.wire.raw_message import decode_body, to_plain
+
+if TYPE_CHECKING:  # The recording format compiles many patterns, which few programs need.
+    from dovetail.protocol.recording_format import Recorder
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ defines none for it.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.eager_tasks import EagerTaskStarter
 from dovetail.errors import InternalError, InvalidRequest, ParseError, ProtocolError
@@ -17,7 +17,6 @@ from dovetail.protocol import downgrade, handshake, stateless
 from dovetail.protocol.exchange import IncomingExchange, ResponseBuffer, Service, check_meta_size
 from dovetail.protocol.limits import CallerBusy
 from dovetail.protocol.principal import Principal, as_principal
-from dovetail.protocol.recording_format import Recorder
 from dovetail.transports.client_requests import ClientRequests
 from dovetail.wire import jsonrpc
 from dovetail.wire.base import replace
@@ -26,9 +25,12 @@ from dovetail.wire.jsonrpc import RequestId
 from dovetail.wire.meta import PROTOCOL_VERSION
 from dovetail.wire.revisions import DRAFT
 
+if TYPE_CHECKING:  # The recording format compiles many patterns, which few programs need.
+    from dovetail.protocol.recording_format import Recorder
+
 
 def wrap_with_recorder(
-    receive: Callable[[bytes], None], write: Callable[[bytes], None], recorder: Recorder
+    receive: Callable[[bytes], None], write: Callable[[bytes], None], recorder: "Recorder"
 ) -> tuple[Any, Any]:
     """Wrap a connection so that every message is recorded in both directions."""
 
